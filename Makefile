@@ -1,0 +1,57 @@
+# make demo   build a Transformer, train it on a tiny task, look inside     make test   everything that must hold
+# make lint   ruff and mypy only      make bench   ours beside the peers    make clean  remove what make made
+#
+# Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet -c constraints.txt
+
+# The stamps carry a checksum of what the environment was made from, the checkout's own place included (the
+# install is editable). A new pin or a moved checkout therefore asks for a new stamp; otherwise make does nothing.
+KEY := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
+DEV := $(VENV)/.dev-$(KEY)
+# A development environment holds all that a lean one does.
+LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
+
+.PHONY: demo test lint bench clean
+
+demo: $(LEAN)
+	@$(PY) -m glassformer.cli.main demo --out demo_out
+
+test: lint
+	$(PY) -m pytest -n 2
+
+lint: $(DEV)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: $(DEV)
+	$(PY) benchmarks/core.py
+
+clean:
+	rm -rf $(VENV) build dist demo_out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.dev-$(KEY): $(PY)
+	@echo "installing Glassformer with its development tools into $(VENV) (minutes, once)"
+	@$(PIP) -e '.[dev]'
+	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
+	@touch $@
+
+$(VENV)/.lean-$(KEY): $(PY)
+	@echo "installing Glassformer into $(VENV) (minutes, once)"
+	@$(PIP) -e .
+	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
+	@touch $@
+
+# Reached when there is no interpreter, or its link has gone dangling.
+$(PY):
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    "$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; exit 0; \
+	  fi; \
+	done; \
+	echo "Glassformer needs Python 3.11, 3.12 or 3.13, and none was found: install one, or name it with PYTHON=/path/to/python." >&2; \
+	exit 1
