@@ -43,9 +43,9 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "text": frozenset({"tokenizers", "sentencepiece"}),
     "draw": frozenset({"torch", "numpy", "matplotlib", "PIL"}),
 }
-LAZY = frozenset(
-    {"matplotlib"}
-)  # slow to import and absent on some machines: inside functions only
+# Slow to import and absent on some machines: inside functions only, or for the type checker only.
+LAZY = frozenset({"matplotlib"})
+TYPES_ONLY = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 DISPATCHERS = frozenset({"glassformer", "cli"})  # may import by a name computed at run time
 
 VAGUE = frozenset({"utils", "helpers", "common"})
@@ -186,21 +186,20 @@ def eager_imports(sources: Sources) -> Iterator[str]:
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 continue
-            for_types_only = isinstance(node, ast.If) and (
-                ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-            )
             yield node
-            yield from outside_functions(
-                node.orelse if for_types_only else ast.iter_child_nodes(node)
-            )
+            children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+            if isinstance(node, ast.If) and ast.unparse(node.test) in TYPES_ONLY:
+                children = node.orelse
+            yield from outside_functions(children)
 
     for path, text in package(sources).items():
         for node in outside_functions([ast.parse(text, path)]):
-            names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [name.name for name in node.names]
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names = [node.module or ""]
+            else:
+                continue
             for name in names:
                 if name.split(".")[0] in LAZY:
                     yield f"{path}:{node.lineno}: imports {name} outside a function"
@@ -269,6 +268,8 @@ def forbidden_calls(sources: Sources) -> Iterator[str]:
         tree = ast.parse(text, path)
         aliases = aliases_of(tree)
         for node in ast.walk(tree):
+            if not isinstance(node, ast.stmt | ast.expr | ast.keyword):
+                continue
             found: list[str] = []
             if isinstance(node, ast.Import):
                 found = [name.name for name in node.names if name.name.split(".")[0] in PICKLES]
@@ -278,8 +279,8 @@ def forbidden_calls(sources: Sources) -> Iterator[str]:
                     name for name in full if name in FORBIDDEN or name.split(".")[0] in PICKLES
                 ]
             elif isinstance(node, ast.Name | ast.Attribute):
-                name = dotted(node, aliases)
-                found = [name] if name in FORBIDDEN else []
+                mentioned = dotted(node, aliases)
+                found = [mentioned] if mentioned in FORBIDDEN else []
             elif isinstance(node, ast.keyword) and node.arg in FORBIDDEN_KEYWORDS:
                 off = isinstance(node.value, ast.Constant) and node.value.value is False
                 found = [] if off else [f"{node.arg}={ast.unparse(node.value)}"]
