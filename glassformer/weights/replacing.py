@@ -1,0 +1,44 @@
+"""Write a file so that its name always holds either the old content or the whole new one."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from glassformer.core.errors import GlassformerError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file beside `path`; when all is written and on disk, it takes the name.
+
+    Whoever has the old file open or mapped keeps the old content.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise GlassformerError(
+            f"Could not write {path}: {error.strerror or error}; "
+            "check free space and the folder's permissions."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself last, where folders can be opened (not on Windows)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
