@@ -48,13 +48,10 @@ def verify_checksums(folder: str | Path) -> bool:
 def _verify(path: Path, expected: dict[str, int | str]) -> None:
     size = path.stat().st_size if path.is_file() else None
     if size is None:
-        raise GlassformerError(
-            f"{path} is missing though {CHECKSUMS_FILE} lists it; copy the folder again."
-        )
+        raise GlassformerError(f"{path} is missing though {CHECKSUMS_FILE} lists it; copy the folder again.")
     if size != expected["bytes"]:
         raise GlassformerError(
-            f"{path} has {size} bytes where {CHECKSUMS_FILE} says {expected['bytes']}; "
-            "copy the folder again."
+            f"{path} has {size} bytes where {CHECKSUMS_FILE} says {expected['bytes']}; copy the folder again."
         )
     if _sum(path) != expected:
         raise GlassformerError(

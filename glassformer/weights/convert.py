@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
@@ -158,11 +157,11 @@ def _missing(op: Op, found: tuple[str, ...], keys: Mapping[str, str]) -> tuple[s
 def _their_shapes(
     op: Op, found: tuple[str, ...], expected: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes the file must have: those of our model, saved without any numbers in them."""
+    """The shapes the file must have for our model to have its own."""
     if not found or not set(op.ours) <= set(expected):
         return {}
-    ours = [torch.empty(tuple(expected[name]), device="meta") for name in op.ours]
-    shapes = dict(zip(op.theirs, (tuple(tensor.shape) for tensor in op.save(ours)), strict=True))
+    ours = [tuple(expected[name]) for name in op.ours]
+    shapes = dict(zip(op.theirs, op.their_shapes(ours), strict=True))
     return {name: shapes[name] for name in found}
 
 
@@ -178,9 +177,7 @@ def _written(op: Op) -> frozenset[str]:
             return frozenset(op.theirs)
 
 
-def _complain(
-    missing: list[str], unexpected: list[str], misshapen: list[str], where: str | Path
-) -> None:
+def _complain(missing: list[str], unexpected: list[str], misshapen: list[str], where: str | Path) -> None:
     parts = []
     if missing:
         parts.append(f"{_count(missing, 'is', 'are')} missing from {where}: {_some(missing)}")
@@ -191,9 +188,7 @@ def _complain(
         verb = _count(misshapen, "has", "have")
         parts.append(f"{verb} the wrong shape in {where}: {_some(misshapen)}")
     if parts:
-        raise GlassformerError(
-            "; ".join(parts) + "; check that config.json belongs to these weights."
-        )
+        raise GlassformerError("; ".join(parts) + "; check that config.json belongs to these weights.")
 
 
 def _count(names: list[str], one: str, many: str) -> str:

@@ -144,6 +144,4 @@ def _naturals(value: object) -> bool:
 
 
 def _bad(path: Path, why: str) -> GlassformerError:
-    return GlassformerError(
-        f"{path} is not a sound safetensors file: {why}; fetch or save it anew."
-    )
+    return GlassformerError(f"{path} is not a sound safetensors file: {why}; fetch or save it anew.")

@@ -20,6 +20,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.weights.names import Names, blanks, filled, listed
 
 Tensors = tuple[Tensor, ...]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Op:
         """Their tensors, in the order of `self.theirs`."""
         raise NotImplementedError
 
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        """The shapes that `save` would make, without any tensor."""
+        return tuple(ours)
+
 
 @dataclass(frozen=True)
 class Rename(Op):
@@ -69,6 +74,9 @@ class Transpose(Op):
     def save(self, ours: Sequence[Tensor]) -> Tensors:
         return tuple(tensor.t() for tensor in ours)
 
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        return tuple(shape[::-1] for shape in ours)
+
 
 @dataclass(frozen=True)
 class Reshape(Op):
@@ -83,6 +91,9 @@ class Reshape(Op):
 
     def save(self, ours: Sequence[Tensor]) -> Tensors:
         return tuple(tensor.reshape(self.their_shape) for tensor in ours)
+
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        return (self.their_shape,) * len(ours)
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,10 @@ class Split(Op):
         fused = torch.cat(tuple(ours), self.dim)
         return (fused.t() if self.transpose else fused,)
 
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        fused = _resized(ours[0], self.dim, sum(self.sizes))
+        return (fused[::-1] if self.transpose else fused,)
+
 
 @dataclass(frozen=True)
 class Concat(Op):
@@ -127,6 +142,9 @@ class Concat(Op):
 
     def save(self, ours: Sequence[Tensor]) -> Tensors:
         return ours[0].split(self.sizes, self.dim)
+
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        return tuple(_resized(ours[0], self.dim, size) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -155,6 +173,10 @@ class SplitGroups(Op):
     def save(self, ours: Sequence[Tensor]) -> Tensors:
         parts = [part.unflatten(0, (self.groups, -1, self.head_dim)) for part in ours]
         return (torch.cat(parts, dim=1).flatten(0, 2),)
+
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        rows = self.groups * (self.queries + 2) * self.head_dim
+        return (_resized(ours[0], 0, rows),)
 
 
 @dataclass(frozen=True)
@@ -216,6 +238,9 @@ class Tied(Op):
         _same(ours, self.ours)
         return (ours[0],) * len(self.theirs)
 
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        return (ours[0],) * len(self.theirs)
+
 
 @dataclass(frozen=True)
 class Computed(Rename):
@@ -257,8 +282,7 @@ def expand(ops: Iterable[Op], **values: int | Iterable[object]) -> tuple[Op, ...
     (Rename(theirs=('h.0.weight',), ours=('blocks.0.norm.weight',)),)
     """
     choices = {
-        blank: tuple(range(value) if isinstance(value, int) else value)
-        for blank, value in values.items()
+        blank: tuple(range(value) if isinstance(value, int) else value) for blank, value in values.items()
     }
     rows: list[Op] = []
     for op in ops:
@@ -303,6 +327,12 @@ def _renamed(op: Op, theirs: Callable[[Names], Names], ours: Callable[[Names], N
     return replace(op, **names)
 
 
+def _resized(shape: Shape, dim: int, size: int) -> Shape:
+    sizes = list(shape)
+    sizes[dim] = size
+    return tuple(sizes)
+
+
 def _same(tensors: Sequence[Tensor], names: Names) -> None:
     first = tensors[0]
     if not all(_equal_bits(first, other) for other in tensors[1:]):
@@ -313,12 +343,10 @@ def _same(tensors: Sequence[Tensor], names: Names) -> None:
 
 
 def _equal_bits(one: Tensor, two: Tensor) -> bool:
-    """Equal as bytes, so that NaN equals itself; shapes alone where there are no bytes."""
+    """Equal as bytes, so that NaN equals itself."""
     if one is two:
         return True
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
-    if one.is_meta or two.is_meta:
-        return True
     bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, two)]
     return torch.equal(*bits)

@@ -139,9 +139,7 @@ def save_weights(
         index = {
             "metadata": {"total_size": sum(map(_size, state.values()))},
             "weight_map": {
-                name: file_name
-                for file_name, shard in zip(names, shards, strict=True)
-                for name in shard
+                name: file_name for file_name, shard in zip(names, shards, strict=True) for name in shard
             },
         }
         with replacing(folder / INDEX_FILE) as file:
