@@ -1,0 +1,88 @@
+"""Checksums find every flipped bit, in every file and in themselves."""
+
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.core.errors import GlassformerError
+from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
+from glassformer.weights.store import save_weights
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    state = {"a": torch.randn(40, 3), "b": torch.randn(100)}
+    names = save_weights(tmp_path, state, max_shard_bytes=480)
+    (tmp_path / "config.json").write_text('{"d_model": 8}\n')
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "empty.txt").write_text("")
+    write_checksums(tmp_path, (*names, "config.json", "parts/empty.txt"))
+    return tmp_path
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_a_sound_folder_passes_and_one_without_checksums_is_told_apart(folder: Path) -> None:
+    assert verify_checksums(folder)
+    (folder / CHECKSUMS_FILE).unlink()
+    assert not verify_checksums(folder)
+
+
+def test_sums_are_plain_sha256(folder: Path) -> None:
+    listed = json.loads((folder / CHECKSUMS_FILE).read_text())["files"]
+    for name, entry in listed.items():
+        assert entry["sha256"] == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
+def test_every_flipped_bit_is_found(folder: Path) -> None:
+    """All bits of checksums.json, and 200 of each other file, the first and last among them."""
+    chance = random.Random(0)
+    files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(files) == 5  # two shards, index, config, checksums
+    for path in files:
+        bits = path.stat().st_size * 8
+        chosen = set(range(bits))
+        if path.name != CHECKSUMS_FILE:
+            chosen = {0, bits - 1, *chance.sample(range(bits), min(bits, 200))}
+        for bit in chosen:
+            flip(path, bit)
+            with pytest.raises(GlassformerError) as caught:
+                verify_checksums(folder)
+            assert str(path) in str(caught.value)
+            flip(path, bit)
+    assert verify_checksums(folder)
+
+
+def test_missing_and_cut_files_are_named(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(GlassformerError, match=r"config\.json has 14 bytes where .* says 15"):
+        verify_checksums(folder)
+    path.unlink()
+    with pytest.raises(GlassformerError, match=r"config\.json is missing"):
+        verify_checksums(folder)
+    with pytest.raises(GlassformerError, match=r"Could not read .*config\.json"):
+        write_checksums(folder, ("config.json",))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}', "[" * 200_000])
+def test_any_other_content_is_damage(folder: Path, text: str) -> None:
+    (folder / CHECKSUMS_FILE).write_text(text)
+    with pytest.raises(GlassformerError, match=r"checksums\.json is damaged"):
+        verify_checksums(folder)
+
+
+def test_names_outside_the_folder_are_not_followed(folder: Path) -> None:
+    (folder / "secret").write_text("x")
+    inner = folder / "parts"
+    write_checksums(inner, ("../secret",))
+    with pytest.raises(GlassformerError, match="is damaged"):
+        verify_checksums(inner)

@@ -1,0 +1,136 @@
+"""A whole table, both ways; what does not fit is said in one sentence."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+from glassformer.weights.convert import Table, to_ours, to_theirs
+from glassformer.weights.ops import (
+    Computed,
+    Ignored,
+    Rename,
+    Split,
+    Tied,
+    Transpose,
+    expand,
+    within,
+)
+
+D, V, LAYERS = 4, 7, 2
+
+
+def table(*base: str) -> Table:
+    layers = expand(
+        (
+            Rename("h.{i}.ln.{p}", "blocks.{i}.norm.{p}"),
+            Split("h.{i}.c_attn.{p}", "blocks.{i}.{q,k,v}_proj.{p}", sizes=(D, D, D), transpose=True),
+            Transpose("h.{i}.c_proj.{p}", "blocks.{i}.out_proj.{p}"),
+            Ignored("h.*.mask"),
+        ),
+        i=LAYERS,
+        p=("weight", "bias"),
+    )
+    around = (
+        Tied(("{base}wte.weight", "head.weight"), "embed.weight"),
+        Computed("{base}sines", "sines"),
+    )
+    return Table(within("{base}", "", layers) + around, base=base)
+
+
+def published(prefix: str) -> dict[str, Tensor]:
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (V, D)}
+    for i in range(LAYERS):
+        shapes |= {
+            f"h.{i}.ln.weight": (D,),
+            f"h.{i}.ln.bias": (D,),
+            f"h.{i}.c_attn.weight": (D, 3 * D),
+            f"h.{i}.c_attn.bias": (3 * D,),
+            f"h.{i}.c_proj.weight": (D, D),
+            f"h.{i}.c_proj.bias": (D,),
+        }
+    return {prefix + name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+def expected() -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (V, D), "sines": (3, D)}
+    for i in range(LAYERS):
+        for name in ("norm", "q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes[f"blocks.{i}.{name}.weight"] = (D,) if name == "norm" else (D, D)
+            shapes[f"blocks.{i}.{name}.bias"] = (D,)
+    return shapes
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("prefix", ["bert.", ""])
+def test_conversion_reverses_whatever_the_prefix(prefix: str) -> None:
+    """The file's prefix is found out; saving uses the first one declared."""
+    source = published(prefix)
+    ours = to_ours(source, table("bert.", ""), expected(), where="X")
+    assert ours.keys() == expected().keys() - {"sines"}
+    for first in ("bert.", ""):
+        again = {f"{first}{name.removeprefix(prefix)}": source[name] for name in source}
+        assert same(to_theirs(ours, table(first)), again)
+
+
+def test_old_norm_names_and_needless_tensors_are_accepted() -> None:
+    source = published("")
+    ours = to_ours(source, table(""), expected(), where="X")
+    for i in range(LAYERS):
+        source[f"h.{i}.ln.gamma"] = source.pop(f"h.{i}.ln.weight")
+        source[f"h.{i}.ln.beta"] = source.pop(f"h.{i}.ln.bias")
+        source[f"h.{i}.mask"] = torch.ones(1)
+    assert same(to_ours(source, table(""), expected(), where="X"), ours)
+
+
+def test_tied_names_may_come_in_any_number() -> None:
+    source = published("")
+    source["head.weight"] = source["wte.weight"].clone()
+    ours = to_ours(source, table(""), expected(), where="X")
+    assert "head.weight" not in to_theirs(ours, table(""))
+    del source["wte.weight"]
+    assert same(to_ours(source, table(""), expected(), where="X"), ours)
+    del source["head.weight"]
+    with pytest.raises(GlassformerError, match=r"1 tensor is missing from X: wte\.weight or head"):
+        to_ours(source, table(""), expected(), where="X")
+
+
+def test_computed_tensors_are_loaded_when_present() -> None:
+    source = published("") | {"sines": torch.randn(3, D)}
+    ours = to_ours(source, table(""), expected(), where="X")
+    assert torch.equal(ours["sines"], source["sines"])
+    assert "sines" not in to_theirs(ours, table(""))
+
+
+def test_everything_wrong_is_told_in_one_sentence() -> None:
+    source = published("")
+    del source["h.1.c_attn.weight"], source["h.0.ln.bias"]
+    source |= {f"extra.{i}": torch.zeros(1) for i in range(5)}
+    source["h.0.c_attn.weight"] = torch.zeros(D, 3 * D + 1)
+    source["h.0.c_proj.bias"] = torch.zeros(D, 1, 1)
+    with pytest.raises(GlassformerError) as caught:
+        to_ours(source, table(""), expected(), where="X")
+    assert str(caught.value) == (
+        "2 tensors are missing from X: h.0.ln.bias, h.1.c_attn.weight; "
+        "5 tensors are in X but not in the model: extra.0, extra.1, extra.2 and 2 more; "
+        "2 tensors have the wrong shape in X: h.0.c_attn.weight is (4, 13) where (4, 12) is "
+        "needed, h.0.c_proj.bias is (4, 1, 1) where (4) is needed; "
+        "check that config.json belongs to these weights."
+    )
+
+
+def test_a_table_that_does_not_match_the_model_is_a_bug_not_a_user_error() -> None:
+    rows = table("").ops
+    with pytest.raises(ValueError, match="named twice in ours"):
+        Table((*rows, Rename("other", "embed.weight")))
+    with pytest.raises(ValueError, match="blanks left open"):
+        Table((Rename("h.{i}", "blocks.{i}"),))
+    with pytest.raises(ValueError, match=r"does not have: .*new"):
+        to_ours(published(""), Table((*rows, Rename("x", "new"))), expected(), where="X")
+    with pytest.raises(ValueError, match=r"no row of the table saves .*odd"):
+        to_theirs({"odd": torch.zeros(1)}, table(""))
+    with pytest.raises(GlassformerError, match=r"1 tensor is missing from X: head\.bias"):
+        to_ours(published(""), table(""), expected() | {"head.bias": (V,)}, where="X")

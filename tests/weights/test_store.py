@@ -1,0 +1,185 @@
+"""Folders of weights: the same as the safetensors library's, mapped not copied, replaced whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+from glassformer.weights.checksums import write_checksums
+from glassformer.weights.header import DTYPES
+from glassformer.weights.store import open_weights, save_weights
+
+# What this version of the library itself cannot write.
+BEYOND_THE_LIBRARY = {torch.float8_e8m0fnu}
+
+
+def random_bits(dtype: torch.dtype, *shape: int) -> Tensor:
+    """Any bit pattern at all, NaNs included; booleans are 0 or 1."""
+    size = torch.Size(shape).numel() * dtype.itemsize
+    bits = torch.randint(0, 2 if dtype is torch.bool else 256, (size,), dtype=torch.uint8)
+    return bits.view(dtype).view(shape)
+
+
+def every_dtype() -> dict[str, Tensor]:
+    state = {}
+    for name, dtype in DTYPES.items():
+        state[f"{name}.matrix"] = random_bits(dtype, 3, 5)
+        state[f"{name}.turned"] = random_bits(dtype, 3, 5).t()
+        state[f"{name}.scalar"] = random_bits(dtype)
+        state[f"{name}.empty"] = random_bits(dtype, 0, 2)
+    return state
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        other = two[name]
+        assert (tensor.dtype, tensor.shape) == (other.dtype, other.shape), name
+        assert bits(tensor) == bits(other), name
+
+
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 300])
+def test_saved_folders_read_back_bit_for_bit(tmp_path: Path, max_shard_bytes: int) -> None:
+    state = every_dtype()
+    names = save_weights(tmp_path, state, max_shard_bytes=max_shard_bytes)
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    assert (len(names) == 1) == (max_shard_bytes == 10**9)
+    with open_weights(tmp_path) as weights:
+        assert_same(dict(weights), state)
+        assert weights.shapes == {name: tuple(tensor.shape) for name, tensor in state.items()}
+        assert weights.dtypes == {name: tensor.dtype for name, tensor in state.items()}
+        assert weights.nbytes == sum(tensor.nbytes for tensor in state.values())
+
+
+def test_the_library_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
+    state = {
+        name: tensor.contiguous()
+        for name, tensor in every_dtype().items()
+        if tensor.dtype not in BEYOND_THE_LIBRARY
+    }
+    save_weights(tmp_path / "ours", state)
+    file = tmp_path / "ours" / "model.safetensors"
+    assert_same(safetensors.torch.load_file(file), state)
+    with safetensors.safe_open(file, framework="pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    (tmp_path / "theirs").mkdir()
+    safetensors.torch.save_file(state, tmp_path / "theirs" / "model.safetensors")
+    assert_same(dict(open_weights(tmp_path / "theirs")), state)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(0, 40), max_size=8), st.integers(1, 100))
+def test_shards_hold_each_tensor_once_within_the_limit(
+    tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, int], limit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    state = {name: random_bits(torch.uint8, size) for name, size in sizes.items()}
+    save_weights(folder, state, max_shard_bytes=limit)
+    assert_same(dict(open_weights(folder)), state)
+    for path in folder.glob("*.safetensors"):
+        shard = safetensors.torch.load_file(path)
+        assert len(shard) <= 1 or sum(tensor.nbytes for tensor in shard.values()) <= limit
+
+
+def test_unaligned_tensors_are_read_too(tmp_path: Path) -> None:
+    """The format allows a float at an odd byte, though good writers avoid it."""
+    header = {
+        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]},
+    }
+    text = json.dumps(header).encode()
+    numbers = torch.tensor([1.5, -2.0])
+    (tmp_path / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + b"\x07" + bits(numbers)
+    )
+    assert torch.equal(open_weights(tmp_path)["b"], numbers)
+
+
+def test_saving_over_the_mapped_folder_is_safe(tmp_path: Path) -> None:
+    first = {name: random_bits(torch.float32, 300) for name in "abc"}
+    save_weights(tmp_path, first)
+    for limit in (1000, 2000, 10**9):  # one file -> three shards -> two -> one file
+        mapped = dict(open_weights(tmp_path))
+        names = save_weights(tmp_path, mapped, max_shard_bytes=limit)
+        assert_same(mapped, first)
+        assert_same(dict(open_weights(tmp_path)), first)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    first = {"a": random_bits(torch.float32, 8)}
+    save_weights(tmp_path, first)
+    with pytest.raises(NotImplementedError):  # numbers that are nowhere cannot be written
+        save_weights(tmp_path, {"a": torch.empty(8, device="meta")})
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert_same(dict(open_weights(tmp_path)), first)
+
+
+def test_writing_to_a_mapped_tensor_leaves_the_file_alone(tmp_path: Path) -> None:
+    save_weights(tmp_path, {"a": torch.ones(5)})
+    open_weights(tmp_path)["a"].zero_()
+    assert torch.equal(open_weights(tmp_path)["a"], torch.ones(5))
+
+
+def test_tensors_outlive_their_closed_folder(tmp_path: Path) -> None:
+    save_weights(tmp_path, {"a": torch.ones(5)})
+    weights = open_weights(tmp_path)
+    tensor = weights["a"]
+    weights.close()
+    assert len(weights) == 0
+    assert torch.equal(tensor, torch.ones(5))
+
+
+def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GlassformerError, match=r"wide \(torch\.complex128\) cannot be saved"):
+        save_weights(tmp_path, {"wide": torch.zeros(1, dtype=torch.complex128)})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GlassformerError, match=r"Could not make the folder .*file"):
+        save_weights(tmp_path / "file", {})
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+import torch
+from glassformer.weights.checksums import verify_checksums
+from glassformer.weights.convert import Table, to_ours
+from glassformer.weights.ops import Split, expand
+from glassformer.weights.store import open_weights
+
+def peak():  # not ru_maxrss, which a child inherits from the process that started it
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
+torch.ones(1000, 1000).sum()
+before = peak()
+assert verify_checksums(sys.argv[1])
+weights = open_weights(sys.argv[1])
+rows = (Split("{i}", "{i}.{q,k,v}", sizes=(1000, 1000, 1000), transpose=True),)
+shapes = {f"{name}.{part}": (1000, 1000) for name in weights for part in "qkv"}
+state = to_ours(weights, Table(expand(rows, i=tuple(weights))), shapes, where="here")
+for tensor in state.values():
+    tensor.sum()
+print((peak() - before) / weights.nbytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_reading_every_number_takes_little_more_than_the_weights(tmp_path: Path) -> None:
+    tensor = torch.ones(1000, 3000)  # 12 MB
+    names = save_weights(tmp_path, {str(i): tensor for i in range(10)}, max_shard_bytes=50_000_000)
+    write_checksums(tmp_path, names)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert 0.9 < float(done.stdout) < 1.2
