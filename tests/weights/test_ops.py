@@ -129,7 +129,7 @@ def test_split_groups_follows_the_published_layout() -> None:
     torch.testing.assert_close(v.view(groups, head_dim), fused[:, -1])
 
 
-@pytest.mark.parametrize("width", [8, 4])
+@pytest.mark.parametrize("width", [8, 6])
 def test_permuted_rotary_keeps_the_scores(width: int) -> None:
     """Interleaved rotation of theirs and half-split rotation of ours give the same q . k."""
     heads, head_dim, d_model = 3, 8, 5
