@@ -3,9 +3,10 @@
 A text's ids are the model's own; special tokens beyond its vocabulary follow after it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from tokenizers import AddedToken
@@ -137,16 +138,21 @@ class SentenceTokenizer(Tokenizer):
     def _encode(
         self, texts: list[str], pairs: list[str] | None, *, special: bool, keep: bool, side: Side
     ) -> list[Encoded]:
-        return [
-            put_together(
-                [self._pieces(text, keep), *([] if pairs is None else [self._pieces(pair, keep)])],
-                lambda piece: piece.index,
-                before=self._before if special else [],
-                after=self._after if special else [],
-                pair_type=self._layout.pair_type,
+        found = []
+        for number, text in enumerate(texts):
+            pieces = [self._pieces(text, keep)]
+            if pairs is not None:
+                pieces.append(self._pieces(pairs[number], keep))
+            found.append(
+                put_together(
+                    pieces,
+                    [[piece.number for piece in part] for part in pieces],
+                    before=self._before if special else [],
+                    after=self._after if special else [],
+                    pair_type=self._layout.pair_type,
+                )
             )
-            for text, pair in zip(texts, pairs or texts, strict=True)
-        ]
+        return found
 
     def _pieces(self, text: str, keep: bool) -> list[Piece]:
         found: list[Piece] = []
@@ -157,11 +163,10 @@ class SentenceTokenizer(Tokenizer):
                 index = self._id(stretch, "source")
                 assert index is not None
                 end = start + len(stretch)
-                found.append(Piece(text=stretch, index=index, start=start, end=end))
+                found.append(Piece(stretch, index, start, end))
                 continue
             prefix = self._prefix and (start == 0 or self._spaced_parts)
-            for piece in self._spm.encode(stretch, prefix=prefix):
-                found.append(moved(piece, start))
+            found += moved(self._spm.encode(stretch, prefix=prefix), start)
         return found
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
@@ -212,50 +217,42 @@ class SentenceTokenizer(Tokenizer):
         )
 
 
-def moved(piece: Piece, by: int) -> Piece:
-    """The piece as it stands in a longer text."""
-    return Piece(text=piece.text, index=piece.index, start=piece.start + by, end=piece.end + by)
+def moved(pieces: list[Piece], by: int) -> list[Piece]:
+    """The pieces as they stand in a longer text."""
+    if by == 0:
+        return pieces
+    return [Piece(text, number, start + by, end + by) for text, number, start, end in pieces]
 
 
 def put_together(
     texts: list[list[Piece]],
-    number: Callable[[Piece], int],
+    ids: list[list[int]],
     *,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
     last: Sequence[int] = (),
     pair_type: int = 0,
 ) -> Encoded:
-    """One text or a pair: marks before and after each, and after the whole."""
+    """One text or a pair, given as pieces and their ids: marks around each and after the whole."""
     encoded = Encoded(ids=[], types=[], offsets=[], sequences=[], words=[])
 
-    def marks(ids: Sequence[int], kind: int) -> None:
-        for index in ids:
-            _append(encoded, index, kind, (0, 0), None, None)
+    def add_marks(marks: Sequence[int], kind: int) -> None:
+        count = len(marks)
+        encoded.ids.extend(marks)
+        encoded.types.extend([kind] * count)
+        encoded.offsets.extend([(0, 0)] * count)
+        encoded.sequences.extend([None] * count)
+        encoded.words.extend([None] * count)
 
-    for sequence, pieces in enumerate(texts):
+    for sequence, (pieces, numbers) in enumerate(zip(texts, ids, strict=True)):
         kind = pair_type if sequence else 0
-        marks(before, kind)
-        word = -1
-        for piece in pieces:
-            if piece.text.startswith("▁") or word < 0:
-                word += 1
-            _append(encoded, number(piece), kind, (piece.start, piece.end), sequence, word)
-        marks(after, kind)
-    marks(last, 0)
+        add_marks(before, kind)
+        starts = (number == 0 or p.text[:1] == "▁" for number, p in enumerate(pieces))
+        encoded.ids.extend(numbers)
+        encoded.types.extend([kind] * len(pieces))
+        encoded.offsets.extend([(piece.start, piece.end) for piece in pieces])
+        encoded.sequences.extend([sequence] * len(pieces))
+        encoded.words.extend([word - 1 for word in accumulate(starts)])
+        add_marks(after, kind)
+    add_marks(last, 0)
     return encoded
-
-
-def _append(
-    encoded: Encoded,
-    index: int,
-    kind: int,
-    offset: tuple[int, int],
-    sequence: int | None,
-    word: int | None,
-) -> None:
-    encoded.ids.append(index)
-    encoded.types.append(kind)
-    encoded.offsets.append(offset)
-    encoded.sequences.append(sequence)
-    encoded.words.append(word)

@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 from glassformer.core.errors import GlassformerError
 from glassformer.text.declared import Declared
 from glassformer.text.display import Part, readable
-from glassformer.text.saving import write_companions
+from glassformer.text.saving import companions
 
 Side = Literal["source", "target"]
 SpecialInText = Literal["plain", "keep"]
@@ -114,16 +114,25 @@ class Tokenizer(ABC):
         self._check_side(side)
         return readable([self._part(index, side) for index in _whole(ids)])
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer's files into a folder, so that the reference library reads them."""
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the tokenizer's files into a folder, as the reference library reads them.
+
+        Returns the names of the files written.
+        """
         folder = Path(folder)
+        files = {**self._files(), **companions(self._declared, self._written())}
+        if "tokenizer.json" not in files and (folder / "tokenizer.json").exists():
+            raise GlassformerError(
+                f"{folder} already has a tokenizer.json, which would be read in place of the "
+                f"tokenizer to be saved there; remove it or save to another folder."
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, content in self._files().items():
+            for name, content in files.items():
                 (folder / name).write_bytes(content)
-            write_companions(folder, self._declared, self._written())
         except OSError as fault:
             raise GlassformerError(f"The tokenizer cannot be saved to {folder}: {fault.strerror}.") from fault
+        return list(files)
 
     def token_id(self, token: str, *, side: Side = "source") -> int | None:
         """The id of a token in the vocabulary's own spelling, None when there is none."""

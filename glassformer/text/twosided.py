@@ -69,16 +69,13 @@ class TwoSidedTokenizer(Tokenizer):
     ) -> list[Encoded]:
         ids = self._ids[side]
         unknown, end = ids[self._unknown], [ids[self._end]] if special else []
-
-        def number(piece: Piece) -> int:
-            return ids.get(piece.text, unknown)
-
         found = []
-        for text, pair in zip(texts, pairs or texts, strict=True):
+        for number, text in enumerate(texts):
             pieces = [self._pieces(text, keep, side)]
             if pairs is not None:
-                pieces.append(self._pieces(pair, keep, side))
-            found.append(put_together(pieces, number, last=end))
+                pieces.append(self._pieces(pairs[number], keep, side))
+            numbers = [[ids.get(piece.text, unknown) for piece in part] for part in pieces]
+            found.append(put_together(pieces, numbers, last=end))
         return found
 
     def _pieces(self, text: str, keep: bool, side: Side) -> list[Piece]:
@@ -87,18 +84,19 @@ class TwoSidedTokenizer(Tokenizer):
         for stretch, start, matched in split_special(text, tokens):
             if matched:
                 end = start + len(stretch)
-                found.append(Piece(text=stretch, index=-1, start=start, end=end))
+                found.append(Piece(stretch, -1, start, end))
                 continue
             if stretch.startswith(">>") and (close := stretch.find("<<")) >= 0:
                 code, stretch = stretch[: close + 2], stretch[close + 2 :]
                 end = start + len(code)
-                found.append(Piece(text=code, index=-1, start=start, end=end))
+                found.append(Piece(code, -1, start, end))
                 start = end
-            for piece in self._spm[side].encode(stretch):
-                # A mark spelled out in plain text must not become the mark.
-                name = self._unknown if not keep and piece.text in self._special else piece.text
-                at = moved(piece, start)
-                found.append(Piece(text=name, index=-1, start=at.start, end=at.end))
+            pieces = moved(self._spm[side].encode(stretch), start)
+            # Letters unknown to the model come out as they stand: a mark spelled in them is no mark.
+            found += [
+                piece._replace(text=self._unknown) if piece.text in self._special else piece
+                for piece in pieces
+            ]
         return found
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:

@@ -126,6 +126,15 @@ def test_a_damaged_file_loads_or_says_so(tmp_path: Path) -> None:
     assert refused > 50
 
 
+def test_saving_beside_a_file_that_would_be_read_instead(tmp_path: Path) -> None:
+    LAYOUTS["unigram"](tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert ours is not None
+    published_unigram(tmp_path)
+    with pytest.raises(GlassformerError, match=r"already has a tokenizer\.json"):
+        ours.save(tmp_path)
+
+
 def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
     LAYOUTS["wordpiece"](tmp_path)
     ours = load_tokenizer(tmp_path)

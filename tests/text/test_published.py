@@ -140,7 +140,8 @@ def test_unknown_keys_and_companions_are_handed_on(tmp_path: Path) -> None:
         config |= {"something_new": {"of": [1, "나"]}, "model_max_length": 10**30}
         write(folder / "tokenizer_config.json", config)
         (folder / "chat_template.jinja").write_text("{{ x }}", encoding="utf-8")
-        load(folder).save(folder / "out")
+        names = load(folder).save(folder / "out")
+        assert sorted(names) == sorted(path.name for path in (folder / "out").iterdir())
         saved = json.loads((folder / "out/tokenizer_config.json").read_text(encoding="utf-8"))
         assert {key: saved[key] for key in config} == config
         assert (folder / "out/chat_template.jinja").read_text(encoding="utf-8") == "{{ x }}"
