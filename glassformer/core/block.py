@@ -1,0 +1,122 @@
+"""One layer: self-attention, cross-attention where there is memory, feed-forward; norms in named slots.
+
+post                pre                      parallel (one norm)      parallel_split (two norms)
+x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> norm_self --> attn -+
+    +-------> + -> norm +---------------> +   |      +-----> ffn --+   +---> norm_ffn ---> ffn --+
+                                              +------------------> +   +-----------------------> +
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.cache import LayerCache
+from glassformer.core.dropout import Dropout
+from glassformer.core.errors import GlassformerError
+from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.kernels import Kernel
+from glassformer.core.masks import Mask, Settled
+from glassformer.core.observe import Observer, child, seen
+from glassformer.core.positions import Place
+from glassformer.core.spec import Wiring
+
+
+class Block(nn.Module):
+    """(B, T, D) -> (B, T, D), with memory (B, S, D) where it has cross-attention.
+
+    >>> import torch
+    >>> from glassformer.core.norms import LayerNorm
+    >>> block = Block(self_attn=MultiHeadAttention(16, num_heads=4), ffn=FeedForward(16, d_ff=64),
+    ...               norm=lambda: LayerNorm(16), wiring="pre")
+    >>> block(torch.randn(2, 5, 16), mask=Mask(causal=True)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        *,
+        self_attn: MultiHeadAttention,
+        ffn: FeedForward | GatedFeedForward,
+        norm: Callable[[], nn.Module],
+        wiring: Wiring = "post",
+        cross_attn: MultiHeadAttention | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.wiring = wiring
+        self.self_attn = self_attn
+        self.norm_self = norm()
+        self.cross_attn = cross_attn
+        self.norm_cross = norm() if cross_attn is not None else None
+        self.ffn = ffn
+        self.norm_ffn = norm() if wiring != "parallel" else None
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | Settled | Tensor | None = None,
+        memory_mask: Mask | Settled | Tensor | None = None,
+        place: Place | None = None,
+        cache: LayerCache | None = None,
+        start: int | Tensor = 0,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Tensor:
+        if self.cross_attn is not None and memory is None:
+            raise GlassformerError("this block has cross-attention; give it memory (B, S, d_model)")
+        x = seen(obs, "resid_in", x)
+
+        def attend(y: Tensor) -> Tensor:
+            out: Tensor = self.self_attn(
+                y,
+                mask=mask,
+                place=place,
+                cache=cache,
+                start=start,
+                kernel=kernel,
+                obs=child(obs, "self_attn"),
+            )
+            return out
+
+        def cross(y: Tensor) -> Tensor:
+            assert self.cross_attn is not None
+            seeing = child(obs, "cross_attn")
+            out: Tensor = self.cross_attn(y, memory, mask=memory_mask, cache=cache, kernel=kernel, obs=seeing)
+            return out
+
+        def feed(y: Tensor) -> Tensor:
+            out: Tensor = self.ffn(y, obs=child(obs, "ffn"))
+            return out
+
+        if self.wiring in ("parallel", "parallel_split"):
+            normed = seen(obs, "norm_self", self.norm_self(x))
+            other = normed
+            if self.norm_ffn is not None:
+                other = seen(obs, "norm_ffn", self.norm_ffn(x))
+            x = x + self.dropout(attend(normed)) + self.dropout(feed(other))
+            return seen(obs, "resid_out", x)
+        x = seen(obs, "resid_self", self._add_norm(x, attend, self.norm_self, "norm_self", obs))
+        if self.cross_attn is not None:
+            x = self._add_norm(x, cross, self.norm_cross, "norm_cross", obs)
+            x = seen(obs, "resid_cross", x)
+        return seen(obs, "resid_out", self._add_norm(x, feed, self.norm_ffn, "norm_ffn", obs))
+
+    def _add_norm(
+        self,
+        x: Tensor,
+        part: Callable[[Tensor], Tensor],
+        norm: nn.Module | None,
+        name: str,
+        obs: Observer | None,
+    ) -> Tensor:
+        assert norm is not None
+        if self.wiring == "pre":
+            out: Tensor = x + self.dropout(part(seen(obs, name, norm(x))))
+            return out
+        return seen(obs, name, norm(seen(obs, f"{name}_in", x + self.dropout(part(x)))))

@@ -1,0 +1,143 @@
+"""From what a person has to vectors (B, T, D): token ids, image squares, or vectors as they are.
+
+B batch, T positions, D d_model, C channels, P prefix tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.dropout import Dropout
+from glassformer.core.errors import GlassformerError
+from glassformer.core.observe import Observer, seen
+from glassformer.core.positions import LearnedPositions, SinusoidalPositions
+
+
+class Embedded(NamedTuple):
+    """Vectors (B, T, D), and how a series was shifted and scaled before (to be undone by its head)."""
+
+    x: Tensor
+    loc: Tensor | None = None
+    scale: Tensor | None = None
+
+
+class TokenInput(nn.Module):
+    """Token vectors times `scale`, plus position, plus token type; norm; dropout.
+
+    >>> TokenInput(16, vocab_size=100)(torch.tensor([[5, 7, 9]])).x.shape
+    torch.Size([1, 3, 16])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        vocab_size: int,
+        scale: float = 1.0,
+        position: SinusoidalPositions | LearnedPositions | None = None,
+        types: int | None = None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        pad_id: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.scale, self.pad_id = scale, pad_id
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = position
+        self.kind = nn.Embedding(types, d_model) if types else None
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | None = None,
+        last: int | None = None,
+        types: Tensor | None = None,
+        obs: Observer | None = None,
+    ) -> Embedded:
+        """ids (B, T), positions and types (B|1, T) -> (B, T, D)."""
+        _check_ids(ids, self.token.num_embeddings)
+        x = self.token(ids)
+        if self.scale != 1.0:
+            x = x * self.scale
+        x = seen(obs, "token", x)
+        if self.position is not None:
+            if positions is None:
+                positions = torch.arange(ids.shape[1], device=ids.device)[None]
+            x = x + seen(obs, "position", self.position(positions, last)).to(x.dtype)
+        if self.kind is not None:
+            kinds = torch.zeros_like(ids) if types is None else types
+            x = x + seen(obs, "kind", self.kind(kinds))
+        elif types is not None:
+            raise GlassformerError("this model has no token types; leave `types` out")
+        if self.norm is not None:
+            x = seen(obs, "norm", self.norm(x))
+        return Embedded(seen(obs, "out", self.dropout(x)))
+
+
+def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Say which id is out of range; on a GPU only shapes are looked at, so as not to wait for it."""
+    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
+        kind = str(ids.dtype).removeprefix("torch.")
+        raise GlassformerError(f"token ids must be integers of shape (B, T); got {kind} {tuple(ids.shape)}")
+    if ids.is_cpu and ids.numel() and not torch.compiler.is_compiling():
+        low, high = (int(v) for v in ids.aminmax())
+        if low < 0 or high >= vocab_size:
+            wrong = low if low < 0 else high
+            raise GlassformerError(
+                f"token id {wrong} is out of range: the vocabulary holds ids 0 to {vocab_size - 1}; "
+                "use the tokenizer that belongs to this model"
+            )
+
+
+class ImageInput(nn.Module):
+    """Squares of an image as vectors, after P learned prefix tokens, plus learned positions.
+
+    >>> ImageInput(16, image_size=(8, 8), patch_size=(4, 4))(torch.randn(2, 3, 8, 8)).x.shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        image_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        channels: int = 3,
+        prefix: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.image_size, self.patch_size = tuple(image_size), tuple(patch_size)
+        self.channels = channels
+        rows, columns = (i // p for i, p in zip(image_size, patch_size, strict=True))
+        self.patch = nn.Conv2d(channels, d_model, patch_size, stride=patch_size, bias=bias)
+        self.prefix = nn.Parameter(torch.zeros(prefix, d_model))
+        self.position = nn.Parameter(torch.zeros(prefix + rows * columns, d_model))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, images: Tensor, *, obs: Observer | None = None) -> Embedded:
+        """images (B, C, height, width) -> (B, P + squares, D), squares row by row."""
+        if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
+            raise GlassformerError(
+                f"images must be (B, {self.channels}, {self.image_size[0]}, {self.image_size[1]}); "
+                f"got {tuple(images.shape)}"
+            )
+        x = self.patch(images).flatten(2).transpose(1, 2)  # (B, squares, D)
+        x = seen(obs, "patch", x)
+        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + squares, D)
+        x = x + seen(obs, "position", self.position[None]).to(x.dtype)
+        return Embedded(seen(obs, "out", self.dropout(x)))
+
+
+class VectorInput(nn.Module):
+    """Vectors (B, T, D) handed in as they are."""
+
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Embedded:
+        return Embedded(seen(obs, "out", x))

@@ -1,0 +1,92 @@
+"""Feed-forward: each position on its own, widened, bent, narrowed again.
+
+B batch, T positions, D d_model, F d_ff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core.dropout import Dropout
+from glassformer.core.observe import Observer, seen
+from glassformer.core.spec import Activation
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": F.silu,
+    "quick_gelu": _quick_gelu,
+    "tanh": torch.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """down(dropout(activation(up(x)))): (B, T, D) -> (B, T, F) -> (B, T, D).
+
+    >>> FeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_ff: int,
+        activation: Activation = "relu",
+        biases: Sequence[str] = ("up", "down"),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff, bias="up" in biases)
+        self.down = nn.Linear(d_ff, d_model, bias="down" in biases)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
+        hidden = seen(obs, "up", self.up(x))  # (B, T, F)
+        hidden = seen(obs, "act", ACTIVATIONS[self.activation](hidden))
+        return seen(obs, "down", self.down(self.dropout(hidden)))  # (B, T, D)
+
+
+class GatedFeedForward(nn.Module):
+    """down(dropout(activation(gate(x)) * up(x))): a second projection opens and shuts the first.
+
+    >>> GatedFeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_ff: int,
+        activation: Activation = "silu",
+        biases: Sequence[str] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff, bias="up" in biases)
+        self.gate = nn.Linear(d_model, d_ff, bias="gate" in biases)
+        self.down = nn.Linear(d_ff, d_model, bias="down" in biases)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
+        gate = seen(obs, "gate", self.gate(x))  # (B, T, F)
+        hidden = ACTIVATIONS[self.activation](gate) * seen(obs, "up", self.up(x))
+        hidden = seen(obs, "act", hidden)
+        return seen(obs, "down", self.down(self.dropout(hidden)))  # (B, T, D)

@@ -1,0 +1,234 @@
+"""From vectors to answers. A head takes the last layer's vectors and a `Context` of what was read.
+
+B batch, T positions, D d_model, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core.dropout import Dropout
+from glassformer.core.errors import GlassformerError
+from glassformer.core.feedforward import ACTIVATIONS
+from glassformer.core.observe import Observer, seen
+from glassformer.core.spec import Activation
+
+
+class Context(NamedTuple):
+    """What a head may need besides the vectors."""
+
+    ids: Tensor | None = None  # (B, T)
+    padding: Tensor | None = None  # (B, T), True where real
+    loc: Tensor | None = None  # how a series was shifted
+    scale: Tensor | None = None  # and scaled
+
+
+class Pooled(NamedTuple):
+    """All vectors (B, T, D) and one for the whole sequence (B, D)."""
+
+    hidden: Tensor
+    pooled: Tensor
+
+
+class Twice(NamedTuple):
+    """The mean of two rows of scores (B, L), and each."""
+
+    logits: Tensor
+    first: Tensor
+    second: Tensor
+
+
+class Span(NamedTuple):
+    """Scores (B, T) for where an answer starts and ends."""
+
+    start: Tensor
+    end: Tensor
+
+
+class FeaturesHead(nn.Module):
+    """The vectors themselves; with a pooler also tanh(dense(first vector))."""
+
+    def __init__(self, d_model: int, *, pooler: bool = False) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(d_model, d_model) if pooler else None
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
+        if self.pooler is None:
+            return x
+        return Pooled(x, seen(obs, "pooled", torch.tanh(self.pooler(x[:, 0]))))
+
+
+class LanguageModelHead(nn.Module):
+    """Scores over the vocabulary at every position: (B, T, D) -> (B, T, V).
+
+    >>> LanguageModelHead(16, vocab_size=100)(torch.randn(2, 5, 16), Context()).shape
+    torch.Size([2, 5, 100])
+    """
+
+    def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        self.scale = scale
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+        return seen(obs, "logits", F.linear(self.scaled(x), self.weight, self.bias))
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The vectors as the vocabulary's matrix meets them."""
+        return x if self.scale == 1.0 else x * self.scale
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V)."""
+
+    def __init__(self, d_model: int, *, vocab_size: int, activation: Activation, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+        self.activation = activation
+        self.norm = norm
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+        x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        return seen(obs, "logits", F.linear(x, self.weight, self.bias))
+
+
+def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
+    """The row number (B,) of each sequence's last real token."""
+    if padding is None:
+        return torch.full((x.shape[0],), x.shape[1] - 1, device=x.device)
+    rows = torch.arange(x.shape[1], device=x.device)
+    return torch.where(padding, rows, 0).amax(-1)
+
+
+def _pick(x: Tensor, rows: Tensor) -> Tensor:
+    return x[torch.arange(x.shape[0], device=x.device), rows]  # (B, D)
+
+
+class ClassifyHead(nn.Module):
+    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_labels: int,
+        pool: Literal["first", "last", "end", "mean"] = "first",
+        hidden: Activation | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        end_id: int = -1,
+    ) -> None:
+        super().__init__()
+        self.pool, self.hidden, self.end_id = pool, hidden, end_id
+        self.dense = nn.Linear(d_model, d_model) if hidden else None
+        self.dropout = Dropout(dropout)
+        self.out = nn.Linear(d_model, num_labels, bias=bias)
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+        pooled = seen(obs, "pooled", self._pooled(x, context))  # (B, D)
+        if self.dense is not None and self.hidden is not None:
+            pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout(pooled)))
+        return seen(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
+
+    def _pooled(self, x: Tensor, context: Context) -> Tensor:
+        match self.pool:
+            case "first":
+                return x[:, 0]
+            case "last":
+                return _pick(x, _last_real(context.padding, x))
+            case "mean":
+                return pool_mean(x, context.padding)
+            case "end":
+                if context.ids is None:
+                    raise GlassformerError("this head reads the vector at the end token; give token ids")
+                return _pick(x, _last_real(context.ids.eq(self.end_id), x))
+
+
+class ClassifyTwiceHead(nn.Module):
+    """Scores off the first and off the second prefix vector, and their mean."""
+
+    def __init__(self, d_model: int, *, num_labels: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(d_model, num_labels)
+        self.second = nn.Linear(d_model, num_labels)
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Twice:
+        first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
+        return Twice(seen(obs, "logits", (first + second) / 2), first, second)
+
+
+class TokenClassifyHead(nn.Module):
+    """A row of scores for every token: (B, T, D) -> (B, T, L)."""
+
+    def __init__(self, d_model: int, *, num_labels: int, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.out = nn.Linear(d_model, num_labels, bias=bias)
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+        return seen(obs, "logits", self.out(self.dropout(x)))
+
+
+class AnswerHead(nn.Module):
+    """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, 2)
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
+        start, end = seen(obs, "logits", self.out(x)).unbind(-1)
+        return Span(start, end)
+
+
+def pool_mean(x: Tensor, padding: Tensor | None) -> Tensor:
+    """The mean of the real vectors: (B, T, D) -> (B, D)."""
+    if padding is None:
+        return x.mean(1)
+    real = padding[..., None].to(x.dtype)
+    return (x * real).sum(1) / real.sum(1).clamp(min=1e-9)
+
+
+class EmbedHead(nn.Module):
+    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        pool: Literal["mean", "first", "max", "mean_sqrt_len", "last"] = "mean",
+        normalize: bool = False,
+        pooler: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pool, self.normalize = pool, normalize
+        # published folders carry a pooler beside; it takes no part here but is kept for saving
+        self.pooler = nn.Linear(d_model, d_model) if pooler else None
+
+    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+        vector = self._pooled(x, context.padding)
+        vector = F.normalize(vector, dim=-1) if self.normalize else vector
+        return seen(obs, "embedding", vector)
+
+    def _pooled(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        match self.pool:
+            case "first":
+                rows = None if padding is None else padding.long().argmax(-1)
+                return x[:, 0] if rows is None else _pick(x, rows)
+            case "last":
+                return _pick(x, _last_real(padding, x))
+            case "max":
+                low = torch.finfo(x.dtype).min
+                return (x if padding is None else x.masked_fill(~padding[..., None], low)).amax(1)
+            case "mean":
+                return pool_mean(x, padding)
+            case "mean_sqrt_len":
+                counts = x.shape[1] if padding is None else padding.sum(1, keepdim=True)
+                return pool_mean(x, padding) * torch.as_tensor(counts, device=x.device).sqrt()

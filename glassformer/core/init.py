@@ -1,0 +1,60 @@
+"""How a fresh model's numbers are drawn."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from glassformer.core import heads
+from glassformer.core.embeddings import ImageInput
+from glassformer.core.positions import LearnedPositions, RelativeBias
+from glassformer.core.spec import Init, Normal, Xavier
+
+_TABLES = (
+    nn.Embedding,
+    LearnedPositions,
+    RelativeBias,
+    heads.LanguageModelHead,
+    heads.MaskedLanguageModelHead,
+)
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, init: Init) -> None:
+    """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
+    depth = sum(name.endswith("norm_ffn") or name.endswith("norm_self") for name, _ in model.named_modules())
+    for name, module in model.named_modules():
+        match init:
+            case Xavier():
+                _xavier(module)
+            case Normal(std=std, residual=residual):
+                writes = name.endswith(("out_proj", "ffn.down"))
+                shrink = math.sqrt(depth) if residual == "shrunk" and writes and depth else 1.0
+                _normal(module, std, shrink)
+
+
+def _xavier(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+    elif isinstance(module, heads.LanguageModelHead | heads.MaskedLanguageModelHead):
+        nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+    elif isinstance(module, LearnedPositions | RelativeBias):
+        module.reset_parameters()
+
+
+def _normal(module: nn.Module, std: float, shrink: float) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.normal_(module.weight, std=std / shrink)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, _TABLES):
+        nn.init.normal_(module.weight, std=std)
+    elif isinstance(module, ImageInput):
+        nn.init.normal_(module.prefix, std=std)
+        nn.init.normal_(module.position, std=std)

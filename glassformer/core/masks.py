@@ -1,0 +1,137 @@
+"""Who may attend to whom, as one value.
+
+A mask is boolean and True means *may attend*. Causal is aligned bottom-right: the last query stands
+at the last key. A window of w keys counts the query's own position. Letters: B batch, H heads,
+T queries, S keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+
+
+class Settled(NamedTuple):
+    """A mask worked out for one (T, S): all may attend, or plainly causal, or a tensor of permissions.
+
+    `extra` and `empty` are what the fused kernel needs of it (and of the scores' bias), made once a
+    stack by `kernels.ready`.
+    """
+
+    causal: bool = False
+    allowed: Tensor | None = None  # (B|1, 1|H, T|1, S)
+    extra: Tensor | None = None  # (B, 1|H, T, S), bool or additive
+    empty: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """The conditions a query and a key must meet; all that are given must hold.
+
+    causal: no key later than the query.
+    window: at most this many keys back (and, when not causal, ahead), the query's own counted.
+    padding: (B, S), True where the key is a real token.
+    segments: (B, S), a number per packed document; a query sees only keys of its own document.
+    query_segments: (B, T) where queries come from another sequence; else the last T of `segments`.
+    allowed: (B|1, 1|H, T, S), any further condition.
+    offset: the key position of the first query where it is not S - T (a cache longer than its content).
+
+    >>> Mask(causal=True).dense(2, 4).int()
+    tensor([[[[1, 1, 1, 0],
+              [1, 1, 1, 1]]]], dtype=torch.int32)
+    """
+
+    causal: bool = False
+    window: int | None = None
+    padding: Tensor | None = None
+    segments: Tensor | None = None
+    query_segments: Tensor | None = None
+    allowed: Tensor | None = None
+    offset: int | Tensor | None = None
+
+    @classmethod
+    def of(cls, value: Mask | Tensor | None, what: str = "mask") -> Mask:
+        """A `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""
+        if value is None:
+            return cls()
+        if isinstance(value, Mask):
+            return value
+        if value.dtype != torch.bool:
+            raise GlassformerError(
+                f"{what} is {str(value.dtype).removeprefix('torch.')}; masks are boolean and True means "
+                f"'may attend', so pass {what}.bool() (or its inverse)"
+            )
+        match value.dim():
+            case 2:
+                return cls(padding=value)
+            case 3:
+                return cls(allowed=value[:, None])  # (B, 1, T, S)
+            case 4:
+                return cls(allowed=value)
+        raise GlassformerError(
+            f"{what} has shape {tuple(value.shape)}; it must be (B, S), (B, T, S) or (B, 1|H, T, S)"
+        )
+
+    def check(self, *, batch: int, heads: int, queries: int, keys: int, what: str = "mask") -> None:
+        """One sentence where a given tensor does not fit (B, H, T, S)."""
+        if self.padding is not None and tuple(self.padding.shape) != (batch, keys):
+            raise GlassformerError(
+                f"{what} has shape {tuple(self.padding.shape)} but the batch and keys are "
+                f"({batch}, {keys}); a 2-D mask is (B, S), other forms are (B, T, S) and (B, 1|H, T, S)"
+            )
+        if self.allowed is not None:
+            fits = zip(self.allowed.shape, ((1, batch), (1, heads), (queries,), (keys,)), strict=True)
+            if not all(size in sizes for size, sizes in fits):
+                raise GlassformerError(
+                    f"{what} has shape {tuple(self.allowed.shape)}, which does not fit "
+                    f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})"
+                )
+        if self.segments is not None and tuple(self.segments.shape) != (batch, keys):
+            raise GlassformerError(
+                f"segments have shape {tuple(self.segments.shape)}; they must be (B, S) = ({batch}, {keys})"
+            )
+
+    def with_window(self, window: int | None) -> Mask:
+        return self if window is None else replace(self, window=window)
+
+    def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
+        """All conditions as one bool tensor (B|1, 1|H, T|1, S); None where there is no condition."""
+        parts: list[Tensor] = []
+        if self.causal or self.window is not None:
+            first = keys - queries if self.offset is None else self.offset
+            row = torch.arange(queries, device=device)[:, None] + first  # (T, 1)
+            back = row - torch.arange(keys, device=device)[None, :]  # (T, S), how far back a key lies
+            if self.causal:
+                parts.append((back >= 0)[None, None])
+            if self.window is not None:
+                near = back < self.window if self.causal else back.abs() < self.window
+                parts.append(near[None, None])
+        if self.padding is not None:
+            parts.append(self.padding[:, None, None, :])  # (B, 1, 1, S)
+        if self.segments is not None:
+            query = self.segments[:, -queries:] if self.query_segments is None else self.query_segments
+            parts.append((query[:, :, None] == self.segments[:, None, :])[:, None])  # (B, 1, T, S)
+        if self.allowed is not None:
+            parts.append(self.allowed)
+        if not parts:
+            return None
+        together = parts[0]
+        for part in parts[1:]:
+            together = together & part
+        return together
+
+    def settle(self, queries: int, keys: int, device: torch.device | None = None) -> Settled:
+        """The cheapest equal form for this T and S: nothing, a causal flag, or a tensor."""
+        window = None if self.window is not None and self.window >= keys else self.window
+        aligned = self.offset is None
+        causal = self.causal and not (aligned and queries == 1)  # one last query sees every key
+        slim = replace(self, window=window, causal=causal or (self.causal and window is not None))
+        rest = (slim.window, slim.padding, slim.segments, slim.allowed)
+        if all(part is None for part in rest) and aligned and (not causal or queries == keys):
+            return Settled(causal=causal)
+        return Settled(allowed=slim.dense(queries, keys, device))

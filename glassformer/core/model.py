@@ -1,0 +1,310 @@
+"""The three shapes: encoder-decoder, encoder-only, decoder-only, put together from the same parts.
+
+B batch, T target or sequence positions, S source positions, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core import spec as specs
+from glassformer.core.cache import Cache
+from glassformer.core.embeddings import Embedded, TokenInput
+from glassformer.core.errors import GlassformerError
+from glassformer.core.heads import Context
+from glassformer.core.kernels import Kernel
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer, child
+from glassformer.core.stack import Stack
+
+MaskLike = Mask | Tensor | None
+
+
+def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: int = 0) -> Mask:
+    """The mask given; where none is, the padding read off the pad id (no sequence starts with padding).
+
+    With a cache the keys before `inputs` are unknown here, so nothing is inferred.
+    """
+    if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
+        return Mask.of(mask, what)
+    return Mask(padding=inputs != embed.pad_id)
+
+
+def _positions(mask: Mask, start: int | Tensor, steps: int) -> Tensor | None:
+    """Where each token stands, counting real tokens only (B, T); None for the plain count from `start`."""
+    if mask.padding is None:
+        return None
+    counted = (mask.padding.long().cumsum(-1) - 1).clamp(min=0)  # (B, S)
+    if isinstance(start, int):
+        return counted[:, -steps:]
+    rows = start + torch.arange(steps, device=counted.device)
+    return counted.index_select(1, rows)
+
+
+def _embed(
+    embed: nn.Module,
+    inputs: Tensor,
+    positions: Tensor | None,
+    start: int | Tensor,
+    obs: Observer | None,
+    **more: Any,
+) -> Embedded:
+    embedded: Embedded
+    if not isinstance(embed, TokenInput):
+        embedded = embed(inputs, obs=obs, **more)
+        return embedded
+    steps = inputs.shape[1]
+    if positions is None:
+        positions = (torch.arange(steps, device=inputs.device) + start)[None]
+    last = start + steps if isinstance(start, int) else None
+    embedded = embed(inputs, positions=positions, last=last, obs=obs, **more)
+    return embedded
+
+
+def _share(source: nn.Module, owner: nn.Module, what: str) -> None:
+    """Let `owner` (a token embedding or a head) use the token matrix of the input `source`."""
+    token = source.token if isinstance(source, TokenInput) else None
+    taker = owner.token if isinstance(owner, TokenInput) else owner
+    own = getattr(taker, "weight", None)
+    if token is None or not isinstance(own, Tensor):
+        raise GlassformerError(f"{what} has no token matrix to share; leave it out of `tied`")
+    if own.shape != token.weight.shape:
+        raise GlassformerError(
+            f"{what} cannot share the token matrix: {tuple(own.shape)} against "
+            f"{tuple(token.weight.shape)}; make the vocabularies equal or leave it out of `tied`"
+        )
+    taker.weight = token.weight
+
+
+class EncoderDecoder(nn.Module):
+    """Reads a source, writes a target: logits (B, T, V) for each next target token."""
+
+    spec: specs.EncoderDecoder
+
+    def __init__(
+        self,
+        spec: specs.EncoderDecoder,
+        *,
+        src_embed: nn.Module,
+        tgt_embed: nn.Module,
+        encoder: Stack,
+        decoder: Stack,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.src_embed, self.tgt_embed = src_embed, tgt_embed
+        self.encoder, self.decoder = encoder, decoder
+        self.head = head
+        self.tie()
+
+    def tie(self) -> None:
+        """Let what the spec calls tied share the target's token matrix (again, after weights are set)."""
+        if "source" in self.spec.tied:
+            _share(self.src_embed, self.tgt_embed, "the target")
+        if "head" in self.spec.tied:
+            _share(self.tgt_embed, self.head, "the head")
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: MaskLike = None,
+        tgt_mask: MaskLike = None,
+        memory_mask: MaskLike = None,
+        *,
+        src_positions: Tensor | None = None,
+        tgt_positions: Tensor | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """src (B, S), tgt (B, T) -> what the head gives, logits (B, T, V) for a language model.
+
+        The target is always causal. Without masks, padding is read off the pad id; the memory's
+        padding is the source's. A mask is bool, True = may attend: (B, S), (B, T, S), (B, 1|H, T, S).
+        """
+        src_seen = _inferred(self.src_embed, src, src_mask, "src_mask")
+        memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
+        if memory_mask is None:
+            memory_mask = Mask(padding=src_seen.padding)
+        return self.decode(
+            tgt,
+            memory,
+            tgt_mask,
+            memory_mask,
+            positions=tgt_positions,
+            kernel=kernel,
+            obs=obs,
+            ids=src,
+        )
+
+    def encode(
+        self,
+        src: Tensor,
+        src_mask: MaskLike = None,
+        *,
+        positions: Tensor | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Tensor:
+        """src (B, S) -> memory (B, S, D)."""
+        mask = _inferred(self.src_embed, src, src_mask, "src_mask")
+        if positions is None:
+            positions = _positions(mask, 0, src.shape[1])
+        x = _embed(self.src_embed, src, positions, 0, child(obs, "src_embed")).x
+        memory: Tensor = self.encoder(
+            x, mask=mask, positions=positions, kernel=kernel, obs=child(obs, "encoder")
+        )
+        return memory
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: MaskLike = None,
+        memory_mask: MaskLike = None,
+        *,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+        ids: Tensor | None = None,
+    ) -> Any:
+        """tgt (B, T) and memory (B, S, D) -> what the head gives; goes on from `cache` if there is one.
+
+        With a cache a tgt_mask (B, keys) speaks of all keys so far, cached ones included.
+        """
+        start = 0 if cache is None else cache.length
+        fresh = isinstance(start, int) and start == 0
+        mask = _inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
+        if tgt_mask is None and mask.padding is not None:
+            # the first token starts the sequence, even where it is the pad token
+            mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
+        if positions is None:
+            positions = _positions(mask, start, tgt.shape[1])
+        x = _embed(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
+        x = self.decoder(
+            x,
+            memory,
+            mask=mask,
+            memory_mask=memory_mask,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            obs=child(obs, "decoder"),
+        )
+        return self.head(x, Context(ids=ids, padding=mask.padding), obs=child(obs, "head"))
+
+
+class EncoderOnly(nn.Module):
+    """Reads a whole sequence (or image, or series) at once; what comes out is the head's."""
+
+    spec: specs.EncoderOnly
+
+    def __init__(self, spec: specs.EncoderOnly, *, embed: nn.Module, encoder: Stack, head: nn.Module) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed, self.encoder, self.head = embed, encoder, head
+        self.tie()
+
+    def tie(self) -> None:
+        """Let the head share the token matrix where the spec says so."""
+        if "head" in self.spec.tied:
+            _share(self.embed, self.head, "the head")
+
+    def forward(
+        self,
+        inputs: Tensor,
+        mask: MaskLike = None,
+        *,
+        types: Tensor | None = None,
+        observed: Tensor | None = None,
+        positions: Tensor | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """inputs: ids (B, T), images (B, C, height, width) or series (B, time, channels).
+
+        `types` (B, T) are token types; `observed` marks which values of a series are real.
+        """
+        seen_mask = _inferred(self.embed, inputs, mask, "mask")
+        tokens = isinstance(self.embed, TokenInput)
+        if tokens and positions is None:
+            positions = _positions(seen_mask, 0, inputs.shape[1])
+        more: dict[str, Any] = {}
+        if types is not None:
+            more["types"] = types
+        if observed is not None:
+            more["observed"] = observed
+        embedded = _embed(self.embed, inputs, positions, 0, child(obs, "embed"), **more)
+        x = self.encoder(
+            embedded.x,
+            mask=seen_mask,
+            positions=positions,
+            kernel=kernel,
+            obs=child(obs, "encoder"),
+        )
+        context = Context(
+            ids=inputs if tokens else None,
+            padding=seen_mask.padding,
+            loc=embedded.loc,
+            scale=embedded.scale,
+        )
+        return self.head(x, context, obs=child(obs, "head"))
+
+
+class DecoderOnly(nn.Module):
+    """Reads from left to right: logits (B, T, V) for each next token."""
+
+    spec: specs.DecoderOnly
+
+    def __init__(self, spec: specs.DecoderOnly, *, embed: nn.Module, decoder: Stack, head: nn.Module) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed, self.decoder, self.head = embed, decoder, head
+        self.tie()
+
+    def tie(self) -> None:
+        """Let the head share the token matrix where the spec says so."""
+        if "head" in self.spec.tied:
+            _share(self.embed, self.head, "the head")
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: MaskLike = None,
+        *,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """ids (B, T) -> what the head gives, logits (B, T, V) for a language model.
+
+        With a cache a mask (B, keys) speaks of all keys so far, cached ones included.
+        """
+        start = 0 if cache is None else cache.length
+        fresh = isinstance(start, int) and start == 0
+        seen_mask = _inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
+        if positions is None:
+            positions = _positions(seen_mask, start, ids.shape[1])
+        x = _embed(self.embed, ids, positions, start, child(obs, "embed")).x
+        x = self.decoder(
+            x,
+            mask=seen_mask,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            obs=child(obs, "decoder"),
+        )
+        padding = seen_mask.padding
+        if padding is not None and padding.shape[1] != ids.shape[1]:
+            padding = padding[:, -ids.shape[1] :]
+        return self.head(x, Context(ids=ids, padding=padding), obs=child(obs, "head"))
+
+
+AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly

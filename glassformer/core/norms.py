@@ -1,0 +1,56 @@
+"""Norms over the features of (B, T, D): Layer, RMS, and batch-over-time.
+
+B batch, T positions, D d_model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean) / sqrt(var + eps), over the last dimension, times weight plus bias.
+
+    >>> LayerNorm(8)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(d_model, eps=eps, bias=bias)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps), over the last dimension, times weight.
+
+    The statistics are taken in float32 whatever the input's precision.
+
+    >>> RMSNorm(8)(torch.randn(2, 5, 8)).square().mean(-1).round().unique()
+    tensor([1.], grad_fn=<Unique2Backward0>)
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}"
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Each feature normalised over batch and time, with running statistics for evaluation.
+
+    >>> BatchNorm(8)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5) -> None:
+        super().__init__(d_model, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside

@@ -1,0 +1,219 @@
+"""Seeing inside: an observer is handed to the forward; attention matrices are recomputed on demand.
+
+The forward keeps only what the fast kernel already has (q, k, v, head outputs, residuals, norms,
+feed-forward). `Record.weights` later recomputes a layer's matrix from the kept q, k, mask and bias with
+the explicit kernel, so the observed output *is* the fast output. Names are module paths plus a tail:
+`decoder.blocks.3.self_attn.q`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.kernels import scores_of, weights_of
+from glassformer.core.masks import Mask, Settled
+
+Change = Callable[[Tensor], Tensor]
+
+
+class Attended(NamedTuple):
+    """What one attention used besides q, k and v."""
+
+    mask: Settled
+    bias: Tensor | None
+    scale: float
+
+
+class Record:
+    """What an observer saw: tensors by name, and attention matrices worked out when asked for."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.attended: dict[str, Attended] = {}
+        self.output: Any = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise GlassformerError(
+                f"nothing named '{name}' was recorded; record.names() lists the {len(self.tensors)} that were"
+            )
+        return self.tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """The recorded names, in the order the data flowed."""
+        return [name for name in self.tensors if fnmatchcase(name, pattern)]
+
+    def attentions(self) -> list[str]:
+        """The attentions whose matrices can be asked for."""
+        return [n for n in self.attended if f"{n}.q" in self.tensors and f"{n}.k" in self.tensors]
+
+    def scores(
+        self,
+        name: str,
+        head: int | None = None,
+        stage: Literal["dot", "scaled", "masked"] = "scaled",
+    ) -> Tensor:
+        """Scores of an attention (B, H, T, S), or (B, T, S) of one head.
+
+        stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" with -inf where a
+        key may not be seen.
+        """
+        if f"{name}.scores" in self.tensors and stage == "scaled":
+            scores = self.tensors[f"{name}.scores"]  # edited: what the forward itself used
+            return scores if head is None else scores[:, head]
+        q, k, used = self._parts(name, head)
+        if stage == "dot":
+            scores = scores_of(q, k, None, 1.0)
+        else:
+            bias = used.bias
+            if bias is not None and head is not None:
+                bias = bias[:, head : head + 1]
+            scores = scores_of(q, k, bias, used.scale)
+        if stage == "masked":
+            allowed = _allowed(used.mask, head, q.shape[2], k.shape[2], q.device)
+            if allowed is not None:
+                scores = scores.masked_fill(~allowed, float("-inf"))
+        return scores if head is None else scores[:, 0]
+
+    def weights(self, name: str, head: int | None = None) -> Tensor:
+        """Soft-maxed attention (B, H, T, S), or (B, T, S) of one head; rows sum to 1 (or to 0 if empty)."""
+        if f"{name}.weights" in self.tensors:  # edited: what the forward itself used
+            weights = self.tensors[f"{name}.weights"]
+            return weights if head is None else weights[:, head]
+        scores = self.scores(name, head)
+        scores = scores if head is None else scores[:, None]
+        used = self.attended[name]
+        allowed = _allowed(used.mask, head, scores.shape[-2], scores.shape[-1], scores.device)
+        weights = weights_of(scores, Settled(allowed=allowed))
+        return weights if head is None else weights[:, 0]
+
+    def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
+        if name not in self.attended:
+            known = ", ".join(self.attentions()[:4]) or "none (was '*.q' and '*.k' wanted?)"
+            raise GlassformerError(f"no attention named '{name}' was recorded; recorded are {known}")
+        q, k = self[f"{name}.q"], self[f"{name}.k"]
+        if head is not None:
+            if not 0 <= head < q.shape[1]:
+                raise GlassformerError(f"{name} has heads 0 to {q.shape[1] - 1}; there is no head {head}")
+            group = head * k.shape[1] // q.shape[1]
+            q, k = q[:, head : head + 1], k[:, group : group + 1]
+        return q, k, self.attended[name]
+
+
+def _allowed(mask: Settled, head: int | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    allowed = mask.allowed
+    if mask.causal:
+        allowed = Mask(causal=True).dense(queries, keys, device)
+    if allowed is not None and head is not None and allowed.shape[1] > 1:
+        allowed = allowed[:, head : head + 1]
+    return allowed
+
+
+class Observer:
+    """Passed as `obs=` to any forward: keeps the tensors whose names match `want`, applies `edit`.
+
+    want: one glob or several ("decoder.blocks.*", "*.q"). edit: name or glob -> function of the tensor.
+    Editing "...self_attn.weights" or ".scores" runs that one layer on the explicit kernel.
+    """
+
+    def __init__(self, want: str | tuple[str, ...] = "*", edit: Mapping[str, Change] | None = None) -> None:
+        self.record = Record()
+        self._want = (want,) if isinstance(want, str) else tuple(want)
+        self._edit = dict(edit or {})
+        self._applied: set[str] = set()
+        self._prefix = ""
+
+    def child(self, name: str) -> Observer:
+        """The same observer, one module further down."""
+        view = object.__new__(Observer)
+        view.__dict__.update(self.__dict__)
+        view._prefix = f"{self._prefix}{name}."
+        return view
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        full = self._prefix + name
+        for pattern, change in self._edit.items():
+            if fnmatchcase(full, pattern):
+                self._applied.add(pattern)
+                x = _changed(change, x, full)
+        if any(fnmatchcase(full, pattern) for pattern in self._want) or name in (
+            "scores",
+            "weights",
+        ):
+            self.record.tensors[full] = x
+        return x
+
+    def edits(self, *names: str) -> bool:
+        """Whether an edit is waiting for one of these names here."""
+        return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
+
+    def attention(self, mask: Settled, bias: Tensor | None, scale: float) -> None:
+        """Keep what an attention used, so that its matrices can be worked out later."""
+        self.record.attended[self._prefix.rstrip(".")] = Attended(mask, bias, scale)
+
+    def unused_edits(self) -> list[str]:
+        return [pattern for pattern in self._edit if pattern not in self._applied]
+
+
+def _changed(change: Change, x: Tensor, name: str) -> Tensor:
+    new = change(x)
+    if not isinstance(new, Tensor) or new.shape != x.shape:
+        shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+        raise GlassformerError(
+            f"the edit of '{name}' must return a tensor of shape {tuple(x.shape)}; it gave {shape}"
+        )
+    return new
+
+
+def seen(obs: Observer | None, name: str, x: Tensor) -> Tensor:
+    """`x`, shown to the observer if there is one."""
+    return x if obs is None else obs(name, x)
+
+
+def child(obs: Observer | None, name: str) -> Observer | None:
+    """The observer one module further down, if there is one."""
+    return None if obs is None else obs.child(name)
+
+
+def observe(
+    model: nn.Module,
+    inputs: Any,
+    want: str | tuple[str, ...] = "*",
+    edit: Mapping[str, Change] | None = None,
+    **options: Any,
+) -> Record:
+    """Run `model` once in evaluation mode, without gradients, and return what was seen.
+
+    inputs: a tensor, a tuple of positional inputs, or a dict of named ones. A compiled model is run
+    through the module inside it. `record.output` is the model's output.
+    """
+    plain = getattr(model, "_orig_mod", model)
+    observer = Observer(want, edit)
+    was_training = plain.training
+    plain.eval()
+    try:
+        with torch.no_grad():
+            if isinstance(inputs, Mapping):
+                output = plain(**inputs, **options, obs=observer)
+            elif isinstance(inputs, tuple | list):
+                output = plain(*inputs, **options, obs=observer)
+            else:
+                output = plain(inputs, **options, obs=observer)
+    finally:
+        plain.train(was_training)
+    if unused := observer.unused_edits():
+        raise GlassformerError(f"the edit of '{unused[0]}' matched no recorded name")
+    observer.record.output = output
+    return observer.record

@@ -1,0 +1,261 @@
+"""Where a token stands, told to the model in one of three ways.
+
+Added to the input: `SinusoidalPositions`, `LearnedPositions`. Turned into queries and keys:
+`RotaryPositions`. Added to the scores: `RelativeBias`, `AlibiBias`. The last three give a `Place`, worked
+out once a stack and used by all its layers. Letters: B batch, T queries, S keys, D d_model, H heads,
+K head width, R rotated width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.spec import BandScaling, LinearScaling
+
+
+class Place(NamedTuple):
+    """What positions do inside attention: turn q and k by (cos, sin), or shift the scores by bias."""
+
+    rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
+    bias: Tensor | None = None  # (B|1, H, T, S)
+
+
+# ---- added to the input ---------------------------------------------------------------------------
+
+
+def sinusoids(
+    max_len: int,
+    d_model: int,
+    layout: Literal["interleaved", "halves"] = "interleaved",
+    base: float = 10000.0,
+) -> Tensor:
+    """The table (max_len, D): sin(pos / base^(2i/D)) and cos of the same, side by side or in halves.
+
+    >>> sinusoids(2, 8)[1].round(decimals=5).tolist()[:4]
+    [0.8414700031280518, 0.5403000116348267, 0.09983000159263611, 0.9950000047683716]
+    """
+    position = torch.arange(max_len, dtype=torch.float64)[:, None]
+    wave = torch.arange((d_model + 1) // 2, dtype=torch.float64)
+    angle = position / base ** (2 * wave / d_model)  # (max_len, ceil(D/2))
+    sines, cosines = angle.sin(), angle.cos()[:, : d_model // 2]
+    table = torch.empty(max_len, d_model, dtype=torch.float64)
+    if layout == "interleaved":
+        table[:, 0::2], table[:, 1::2] = sines, cosines
+    else:
+        table[:, : sines.shape[1]], table[:, sines.shape[1] :] = sines, cosines
+    return table.float()
+
+
+def _check_length(last: int, max_len: int) -> None:
+    if last > max_len:
+        raise GlassformerError(
+            f"the sequence reaches position {last} but the position table holds {max_len}; "
+            "shorten the input or build the model with a larger max_len"
+        )
+
+
+class SinusoidalPositions(nn.Module):
+    """The sinusoidal table, a buffer: saved and moved with the model, never trained.
+
+    >>> SinusoidalPositions(16, max_len=50)(torch.arange(5)).shape
+    torch.Size([5, 16])
+    """
+
+    table: Tensor
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        max_len: int,
+        layout: Literal["interleaved", "halves"] = "interleaved",
+        base: float = 10000.0,
+    ) -> None:
+        super().__init__()
+        self.d_model, self.max_len, self.layout, self.base = d_model, max_len, layout, base
+        self.register_buffer("table", torch.empty(max_len, d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Write the table (again): it is a formula, so any copy of it is as good."""
+        if not self.table.is_meta:
+            table = sinusoids(self.max_len, self.d_model, self.layout, self.base)
+            self.table.copy_(table)
+
+    def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
+        """positions (..., T) -> (..., T, D); `last` is the largest position plus one where known."""
+        _check_length(last or positions.shape[-1], self.max_len)
+        return self.table[positions]
+
+
+class LearnedPositions(nn.Module):
+    """A trained table; row `offset + position` is added to the token.
+
+    >>> LearnedPositions(16, max_len=50)(torch.arange(5)).shape
+    torch.Size([5, 16])
+    """
+
+    def __init__(self, d_model: int, *, max_len: int, offset: int = 0) -> None:
+        super().__init__()
+        self.max_len, self.offset = max_len, offset
+        self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
+        _check_length(last or positions.shape[-1], self.max_len)
+        return nn.functional.embedding(positions + self.offset, self.weight)
+
+
+# ---- turned into queries and keys ---------------------------------------------------------------------
+
+
+def _scaled(freq: Tensor, scaling: LinearScaling | BandScaling | None) -> Tensor:
+    match scaling:
+        case None:
+            return freq
+        case LinearScaling(factor=factor):
+            return freq / factor
+        case BandScaling():
+            wavelength = 2 * math.pi / freq
+            low, high = scaling.low_freq_factor, scaling.high_freq_factor
+            # 0 where the wave is longer than the low band, 1 where shorter than the high band
+            mix = ((scaling.original_max_len / wavelength - low) / (high - low)).clamp(0, 1)
+            return (1 - mix) * freq / scaling.factor + mix * freq
+
+
+class RotaryPositions(nn.Module):
+    """cos and sin of position x frequency, by which `rotate` turns queries and keys.
+
+    >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
+    >>> cos.shape
+    torch.Size([1, 1, 5, 8])
+    """
+
+    freq: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        scaling: LinearScaling | BandScaling | None = None,
+    ) -> None:
+        super().__init__()
+        if width % 2:
+            raise GlassformerError(f"rotary width {width} is odd; features turn in pairs")
+        self.width, self.base, self.scaling = width, base, scaling
+        self.register_buffer("freq", torch.empty(width // 2), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if not self.freq.is_meta:
+            exponent = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
+            self.freq.copy_(_scaled(1.0 / self.base**exponent, self.scaling))
+
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+        """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are turned before they are cached."""
+        angle = positions[..., None].float() * self.freq.float()  # (B|1, T, R/2)
+        angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
+        return Place(rotary=(angle.cos(), angle.sin()))
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the first R features of each head of x (B, H, T, K): feature i with feature i + R/2."""
+    cos, sin = (table.to(x.dtype) for table in rotary)
+    width = cos.shape[-1]
+    turning, still = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
+    left, right = turning.chunk(2, -1)
+    turned = turning * cos + torch.cat((-right, left), -1) * sin
+    return turned if still is None else torch.cat((turned, still), -1)
+
+
+# ---- added to the scores ----------------------------------------------------------------------------
+
+
+def buckets_of(distance: Tensor, *, buckets: int, max_distance: int, both_ways: bool) -> Tensor:
+    """Key position minus query position -> bucket: exact when near, logarithmic when far."""
+    start = torch.zeros_like(distance)
+    if both_ways:
+        buckets //= 2
+        start = (distance > 0).long() * buckets  # keys ahead use the upper half
+        distance = distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = buckets // 2
+    ratio = (distance.float().clamp(min=1) / exact).log() / math.log(max_distance / exact)
+    far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return start + torch.where(distance < exact, distance, far)
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each head and bucket of distance, owned by the stack, used by every layer.
+
+    >>> RelativeBias(4, both_ways=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
+    torch.Size([1, 4, 3, 5])
+    """
+
+    def __init__(
+        self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool
+    ) -> None:
+        super().__init__()
+        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.weight = nn.Parameter(torch.empty(buckets, num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+        """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
+        keys = positions if keys is None else keys
+        distance = keys[:, None, :] - positions[:, :, None]  # (B|1, T, S)
+        rows = buckets_of(
+            distance,
+            buckets=self.buckets,
+            max_distance=self.max_distance,
+            both_ways=self.both_ways,
+        )
+        bias = nn.functional.embedding(rows, self.weight)  # (B|1, T, S, H)
+        return Place(bias=bias.permute(0, 3, 1, 2))
+
+
+def alibi_slopes(num_heads: int) -> Tensor:
+    """The published slopes: powers of 2^(-8/n) for n a power of two, the rest taken from 2n's odd ones."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
+    return torch.tensor(slopes)
+
+
+class AlibiBias(nn.Module):
+    """A fixed penalty on the scores, `slope * -distance`, with a slope of its own for each head.
+
+    >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()
+    [[0.0, 0.25, 0.5], [-0.25, 0.0, 0.25], [-0.5, -0.25, 0.0]]
+    """
+
+    slopes: Tensor
+
+    def __init__(self, num_heads: int, *, scale: float = 1.0) -> None:
+        super().__init__()
+        self.num_heads, self.scale = num_heads, scale
+        self.register_buffer("slopes", torch.empty(num_heads), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if not self.slopes.is_meta:
+            self.slopes.copy_(alibi_slopes(self.num_heads) * self.scale)
+
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+        """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
+        keys = positions if keys is None else keys
+        distance = (keys[:, None, :] - positions[:, :, None])[:, None]  # (B|1, 1, T, S)
+        return Place(bias=distance.float() * self.slopes.float()[None, :, None, None])

@@ -1,0 +1,66 @@
+"""Which number format a model runs in, and whether this machine can compute in it at all.
+
+Some CPUs advertise bfloat16 units that the system does not let a program use: the first product then
+kills the process. So bfloat16 on a CPU is tried in a child process first, once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
+
+_TRIAL = """
+import torch
+for size in (4, 64, 257):
+    a = torch.randn(size, size).to(torch.{dtype})
+    torch.nn.functional.linear(a, a).sum().item()
+q = torch.randn(1, 2, 33, 16).to(torch.{dtype})
+torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item()
+"""
+
+
+@cache
+def cpu_can(dtype: str) -> bool:
+    """Whether this CPU multiplies matrices of `dtype` and lives, found out in a child process."""
+    trial = _TRIAL.format(dtype=dtype)
+    done = subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def parse_dtype(name: str | torch.dtype) -> torch.dtype:
+    """float32, bfloat16 or float16, by name or short name."""
+    if isinstance(name, torch.dtype):
+        name = str(name).removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in DTYPES:
+        raise GlassformerError(f"dtype '{name}' is not known; use {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def dtype_for(
+    asked: torch.dtype | str | None, device: str | torch.device, stored: Iterable[Tensor] = ()
+) -> torch.dtype | None:
+    """The precision to load in: what is asked; else float32 on a CPU; else as stored (None)."""
+    on_cpu = torch.device(device).type == "cpu"
+    if asked is None:
+        low = any(t.dtype in (torch.float16, torch.bfloat16) for t in stored)
+        return torch.float32 if on_cpu and low else None
+    dtype = parse_dtype(asked)
+    if on_cpu and dtype != torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        if not cpu_can(name):
+            raise GlassformerError(
+                f"this CPU cannot multiply {name} matrices (a trial in a child process died); "
+                "use --dtype float32, or a GPU"
+            )
+    return dtype

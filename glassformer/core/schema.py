@@ -1,0 +1,105 @@
+"""A spec as plain data (for JSON) and back: a closed schema, where a misspelt key is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any
+
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+
+KINDS: dict[str, type] = {
+    name: kind
+    for name, kind in vars(spec).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+
+
+def nearest(word: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean 'x'?` where a known word is close, else the list of known words."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(names)}"
+
+
+def to_dict(part: Any) -> Any:
+    """A spec as nested dicts, each with its `kind`; tuples become lists."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
+        return {"kind": type(part).__name__, **fields}
+    if isinstance(part, tuple):
+        return [to_dict(item) for item in part]
+    return part
+
+
+def from_dict(data: Any, where: str = "spec") -> Any:
+    """The spec that `to_dict` wrote; every unknown key, kind or ill-typed value is one sentence."""
+    if not isinstance(data, dict) or "kind" not in data:
+        raise GlassformerError(f"{where} must be an object with a 'kind'; got {data!r:.80}")
+    kind = KINDS.get(data["kind"]) if isinstance(data["kind"], str) else None
+    if kind is None:
+        raise GlassformerError(
+            f"{where} has unknown kind {data['kind']!r:.60}{nearest(str(data['kind']), KINDS)}"
+        )
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key == "kind":
+            continue
+        if key not in hints:
+            raise GlassformerError(f"{where} ({data['kind']}) has unknown key '{key}'{nearest(key, hints)}")
+        values[key] = _read(value, hints[key], f"{where}.{key}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = str(error).split(":")[-1].strip()
+        raise GlassformerError(f"{where} ({data['kind']}) lacks {missing}") from None
+
+
+def _read(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        read = from_dict(value, where)
+    elif isinstance(value, list):
+        items = [a for a in _choices(hint) if typing.get_origin(a) is tuple]
+        inner = typing.get_args(items[0])[0] if items else Any
+        read = tuple(_read(v, inner, f"{where}[{n}]") for n, v in enumerate(value))
+    else:
+        read = value
+    if not any(_fits(read, choice) for choice in _choices(hint)):
+        raise GlassformerError(f"{where} cannot be {value!r:.60}; it takes {_named(hint)}")
+    return float(read) if isinstance(read, int) and float in _choices(hint) else read
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(c for arg in typing.get_args(hint) for c in _choices(arg))
+    return (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return True
+    if origin is typing.Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        return isinstance(value, tuple) and (args[-1] is Ellipsis or len(args) == len(value))
+    if hint in (int, float):
+        allowed = (int,) if hint is int else (int, float)
+        return isinstance(value, allowed) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _named(hint: Any) -> str:
+    words = []
+    for choice in _choices(hint):
+        if typing.get_origin(choice) is typing.Literal:
+            words += [repr(a) for a in typing.get_args(choice)]
+        else:
+            words.append(getattr(choice, "__name__", str(choice)).replace("NoneType", "null"))
+    return " or ".join(words)

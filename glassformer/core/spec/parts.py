@@ -1,0 +1,212 @@
+"""The parts of a stack: norms, positions, attention, feed-forward, block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from glassformer.core.errors import GlassformerError
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
+Wiring = Literal["pre", "post", "parallel", "parallel_split"]
+Projection = Literal["q", "k", "v", "out"]
+
+
+def positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and value <= 0:
+            raise GlassformerError(f"{type(owner).__name__}.{name} is {value}; it must be greater than 0")
+
+
+# ---- norms ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm:
+    """Subtract the mean, divide by the spread over the features; then a learned scale and shift."""
+
+    eps: float = 1e-5
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSNorm:
+    """Divide by the root mean square over the features; then a learned scale."""
+
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNorm:
+    """Normalise each feature over batch and time (running statistics in evaluation)."""
+
+    eps: float = 1e-5
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
+
+# ---- positions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinusoidal:
+    """Fixed sines and cosines added to the input; `halves` puts all sines left, all cosines right."""
+
+    max_len: int
+    layout: Literal["interleaved", "halves"] = "interleaved"
+    base: float = 10000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """A trained table added to the input; the first `offset` rows are never looked up."""
+
+    max_len: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearScaling:
+    """Rotary angles divided by `factor` (position interpolation)."""
+
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandScaling:
+    """Rotary angles slowed by `factor` for long waves only, blended between two bands.
+
+    Waves shorter than `original_max_len / high_freq_factor` stay, waves longer than
+    `original_max_len / low_freq_factor` are slowed, those between are mixed.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotate pairs of query and key features by an angle that grows with the position.
+
+    `width` is how many features of each head turn (all when None). Half-split pairing: feature i
+    turns with feature i + width/2.
+    """
+
+    base: float = 10000.0
+    width: int | None = None
+    scaling: LinearScaling | BandScaling | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative:
+    """A learned bias on the scores, one number per head and bucket of distance."""
+
+    buckets: int = 32
+    max_distance: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """A fixed bias on the scores that falls linearly with distance, steeper in some heads."""
+
+    scale: float = 1.0
+
+
+AddedPosition = Sinusoidal | Learned
+ScorePosition = Rotary | Relative | Alibi
+
+# ---- attention, feed-forward, block, stack ----------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """One multi-head attention. `None` means: derived from d_model and num_heads.
+
+    num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query).
+    value_dim: width of a value head where it differs from a query/key head.
+    scale: what the scores are multiplied by; 1/sqrt(head_dim) when None.
+    window: a query sees only this many keys around it, itself counted.
+    """
+
+    num_heads: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    scale: float | None = None
+    biases: tuple[Projection, ...] = ("q", "k", "v", "out")
+    window: int | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(self, "num_heads", "num_kv_heads", "head_dim", "value_dim", "window")
+        if self.num_heads % (self.num_kv_heads or self.num_heads):
+            raise GlassformerError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
+                f"{self.num_kv_heads}; choose a divisor of num_heads"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """up, activation, down."""
+
+    d_ff: int
+    activation: Activation = "relu"
+    biases: tuple[Literal["up", "down"], ...] = ("up", "down")
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedFeedForward:
+    """activation(gate) times up, then down."""
+
+    d_ff: int
+    activation: Activation = "silu"
+    biases: tuple[Literal["up", "gate", "down"], ...] = ()
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One layer: self-attention, cross-attention if any, feed-forward, and where the norms sit.
+
+    wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
+    shared norm n; "parallel_split" the same with a norm for each.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward | GatedFeedForward
+    norm: Norm = field(default_factory=LayerNorm)
+    wiring: Wiring = "post"
+    cross_attention: Attention | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cross_attention is not None and self.wiring.startswith("parallel"):
+            raise GlassformerError("a parallel block has no cross-attention; use wiring='pre'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """`num_layers` equal blocks, positions that act inside attention, and a final norm if any."""
+
+    d_model: int
+    num_layers: int
+    block: Block
+    causal: bool = False
+    position: ScorePosition | None = None
+    final_norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "d_model")
+        if self.num_layers < 0:
+            raise GlassformerError(f"num_layers is {self.num_layers}; it must be 0 or more")
+        for attention in (self.block.attention, self.block.cross_attention):
+            if attention and attention.head_dim is None and self.d_model % attention.num_heads:
+                raise GlassformerError(
+                    f"d_model {self.d_model} is not divisible by num_heads {attention.num_heads}; "
+                    "choose a divisor or give head_dim"
+                )

@@ -1,0 +1,132 @@
+"""Blocks one after another, the positions that act inside attention, and a final norm.
+
+Encoder and decoder are this one class: a decoder is causal and its blocks may attend to memory.
+B batch, T positions, S keys, D d_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.block import Block
+from glassformer.core.cache import Cache
+from glassformer.core.errors import GlassformerError
+from glassformer.core.kernels import Kernel, ready
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer, child, seen
+from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions
+
+
+class Stack(nn.Module):
+    """(B, T, D) -> (B, T, D) through every block.
+
+    >>> from glassformer.core import build, spec
+    >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
+    ...     attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))))
+    >>> stack(torch.randn(2, 5, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        causal: bool = False,
+        position: RotaryPositions | RelativeBias | AlibiBias | None = None,
+        final_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.causal = causal
+        self.position = position
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm
+        self.num_heads = blocks[0].self_attn.num_heads if blocks else 1
+        self.window = blocks[0].self_attn.window if blocks else None
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Tensor:
+        """x (B, T, D), memory (B, S, D) -> (B, T, D).
+
+        `positions` (B|1, T) say where each token stands (packed or left-padded rows); by default they
+        go on from the cache's length. The masks are settled here once for all layers.
+        """
+        batch, steps, _ = x.shape
+        start = 0 if cache is None else cache.length
+        keys = steps
+        if cache is not None:
+            cache.check_room(steps)
+            if len(cache.layers) != len(self.blocks):
+                raise GlassformerError(
+                    f"the cache has {len(cache.layers)} layers and the model {len(self.blocks)}; "
+                    "allocate it from this model's spec"
+                )
+            keys = cache.keys(steps)
+        place = self._place(positions, start, steps, keys, x.device)
+        own = Mask.of(mask).with_window(self.window)
+        own = replace(own, causal=own.causal or self.causal)
+        if isinstance(start, Tensor):
+            own = replace(own, offset=start)
+        own.check(batch=batch, heads=self.num_heads, queries=steps, keys=keys)
+        settled = ready(own.settle(steps, keys, x.device), place.bias, x, keys, kernel)
+        across = None
+        if memory is not None:
+            there = Mask.of(memory_mask, "memory_mask")
+            there.check(
+                batch=batch,
+                heads=self.num_heads,
+                queries=steps,
+                keys=memory.shape[1],
+                what="memory_mask",
+            )
+            across = there.settle(steps, memory.shape[1], x.device)
+            across = ready(across, None, x, memory.shape[1], kernel)
+        for n, block in enumerate(self.blocks):
+            x = block(
+                x,
+                memory,
+                mask=settled,
+                memory_mask=across,
+                place=place,
+                cache=None if cache is None else cache.layers[n],
+                start=start,
+                kernel=kernel,
+                obs=child(obs, f"blocks.{n}"),
+            )
+        if cache is not None:
+            cache.advance(steps)
+        if self.final_norm is not None:
+            x = seen(obs, "final_norm", self.final_norm(x))
+        return x
+
+    def _place(
+        self,
+        positions: Tensor | None,
+        start: int | Tensor,
+        steps: int,
+        keys: int,
+        device: torch.device,
+    ) -> Place:
+        if self.position is None:
+            return Place()
+        here = (torch.arange(steps, device=device) + start)[None]  # (1, T)
+        place: Place
+        if isinstance(self.position, RotaryPositions):
+            place = self.position(here if positions is None else positions)
+        else:
+            # only differences count for a bias, so row numbers serve padded and packed rows alike
+            place = self.position(here, torch.arange(keys, device=device)[None])
+        return place
