@@ -1,3 +1,64 @@
 """Glassformer: the Transformer you can see through."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from glassformer.api import Bundle, build, load, save, tiny
+    from glassformer.core.attention import MultiHeadAttention
+    from glassformer.core.block import Block
+    from glassformer.core.cache import Cache
+    from glassformer.core.errors import GlassformerError
+    from glassformer.core.feedforward import FeedForward, GatedFeedForward
+    from glassformer.core.kernels import attend
+    from glassformer.core.masks import Mask
+    from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+    from glassformer.core.norms import BatchNorm, LayerNorm, RMSNorm
+    from glassformer.core.observe import Observer, Record, observe
+    from glassformer.core.positions import (
+        AlibiBias,
+        LearnedPositions,
+        RelativeBias,
+        RotaryPositions,
+        SinusoidalPositions,
+    )
+    from glassformer.core.stack import Stack
+
+# where each public name lives; imported when first used, so that `glassformer --help` needs no torch
+_HOMES = {
+    "glassformer.api": ("Bundle", "build", "load", "save", "tiny"),
+    "glassformer.core.attention": ("MultiHeadAttention",),
+    "glassformer.core.block": ("Block",),
+    "glassformer.core.cache": ("Cache",),
+    "glassformer.core.errors": ("GlassformerError",),
+    "glassformer.core.feedforward": ("FeedForward", "GatedFeedForward"),
+    "glassformer.core.kernels": ("attend",),
+    "glassformer.core.masks": ("Mask",),
+    "glassformer.core.model": ("DecoderOnly", "EncoderDecoder", "EncoderOnly"),
+    "glassformer.core.norms": ("BatchNorm", "LayerNorm", "RMSNorm"),
+    "glassformer.core.observe": ("Observer", "Record", "observe"),
+    "glassformer.core.positions": (
+        "AlibiBias",
+        "LearnedPositions",
+        "RelativeBias",
+        "RotaryPositions",
+        "SinusoidalPositions",
+    ),
+    "glassformer.core.stack": ("Stack",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'glassformer' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

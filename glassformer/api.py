@@ -1,0 +1,202 @@
+"""Load a folder, build a model, save it: the few calls most people need.
+
+bundle = glassformer.load("path/to/folder")       # a published folder, or one we saved
+model = glassformer.build("original", d_model=256, src_vocab_size=8000)
+glassformer.save(bundle, "path/to/other")
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from glassformer.core import schema, spec
+from glassformer.core.build import build as build_spec
+from glassformer.core.build import canonical, materialise
+from glassformer.core.errors import GlassformerError
+from glassformer.core.model import AnyModel
+from glassformer.core.precision import dtype_for
+from glassformer.families.family import Config, Family
+from glassformer.families.registry import families, family_for, family_of, spec_of
+from glassformer.families.registry import tiny as tiny_spec
+from glassformer.text import Tokenizer, load_tokenizer
+from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.weights.convert import Table, to_ours, to_theirs
+from glassformer.weights.ops import Rename
+from glassformer.weights.replacing import replacing
+from glassformer.weights.store import open_weights, save_weights
+
+Layout = Literal["hf", "glassformer"]
+
+
+@dataclass
+class Bundle:
+    """A model and what belongs to it: tokenizer, the published config it came with, generation settings."""
+
+    model: AnyModel
+    tokenizer: Tokenizer | None = None
+    family: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def spec(self) -> spec.Model:
+        return self.model.spec
+
+
+def build(what: str | spec.Model, **words: Any) -> AnyModel:
+    """A fresh model from a preset's name (and changed words), or from a spec.
+
+    >>> build("original", d_model=32, num_heads=4, d_ff=64, num_layers=1, src_vocab_size=50).spec.tied
+    ()
+    """
+    return build_spec(spec_of(what, **words) if isinstance(what, str) else what)
+
+
+def tiny(family: str, **words: Any) -> AnyModel:
+    """A fresh model of a few thousand parameters of the named family.
+
+    >>> sum(p.numel() for p in tiny("gpt2").parameters()) < 100_000
+    True
+    """
+    return build_spec(tiny_spec(family, **words))
+
+
+def load(
+    folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
+) -> Bundle:
+    """Read a model folder: a published one, or one that `save` wrote. The model is in evaluation mode.
+
+    Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
+    unless `dtype` says otherwise; on a GPU they keep the precision they were stored in.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
+    verify_checksums(path)
+    config: dict[str, Any] = {}
+    family: Family | None = None
+    if (path / "spec.json").is_file():
+        what = schema.from_dict(read_json(path / "spec.json"), f"{path / 'spec.json'}")
+    elif (path / "config.json").is_file():
+        config = read_json(path / "config.json")
+        reader = Config(config, str(path / "config.json"), path)
+        family = family_of(reader)
+        what = family.from_config(reader)
+    else:
+        raise GlassformerError(
+            f"'{folder}' holds neither config.json nor spec.json; give the folder of a saved model"
+        )
+    with torch.device("meta"):
+        model = build_spec(what)
+    weights = open_weights(path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in canonical(model).items()}
+    if family is None:
+        tensors = own_names(weights, shapes, path)
+    else:
+        tensors = to_ours(weights, family.table(what, list(weights)), shapes, where=path)
+    wanted = dtype_for(dtype, device, tensors.values())
+    materialise(model, {n: _placed(t, wanted, device) for n, t in tensors.items()}, str(device))
+    model.eval()
+    generation = path / "generation_config.json"
+    return Bundle(
+        model=model,
+        tokenizer=load_tokenizer(path),
+        family=family.name if family else None,
+        config=config,
+        generation=read_json(generation) if generation.is_file() else {},
+        folder=path,
+    )
+
+
+def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None = None) -> Path:
+    """Write a model folder that `load` reads.
+
+    layout "hf" is the published one, which the reference library reads too; "glassformer" is `spec.json`
+    with our own names. By default the published one where the family has one. Every file is written beside
+    and renamed; `checksums.json` comes last, so that any later damage is noticed at load.
+    """
+    bundle = what if isinstance(what, Bundle) else Bundle(model=what)
+    path = Path(folder)
+    family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    if layout is None:
+        layout = "glassformer" if family is None else "hf"
+    if layout == "hf" and family is None:
+        raise GlassformerError(
+            "no published family describes this model, so it has no published layout; "
+            "save it with layout='glassformer'"
+        )
+    if path.exists() and not path.is_dir():
+        raise GlassformerError(f"'{folder}' is a file; give a folder to save into")
+    path.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu() for name, tensor in canonical(bundle.model).items()}
+    files: dict[str, Any] = {}
+    if layout == "hf" and family is not None:
+        config = published_config(bundle, family)
+        files["config.json"] = config
+        files.update(family.files(bundle.spec))
+        state = to_theirs(state, family.table(bundle.spec, ()))
+    else:
+        files["spec.json"] = schema.to_dict(bundle.spec)
+    if bundle.generation:
+        files["generation_config.json"] = bundle.generation
+    clear_folder(path, keep=set(files))
+    names = list(save_weights(path, state))
+    for name, content in files.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        with replacing(path / name) as file:
+            file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    if bundle.tokenizer is not None:
+        names += bundle.tokenizer.save(path)
+    write_checksums(path, (*names, *files))
+    return path
+
+
+def published_config(bundle: Bundle, family: Family) -> dict[str, Any]:
+    """The config the model came with where it still describes it, else one written anew."""
+    config = dict(bundle.config)
+    if not config or family.from_config(Config(config, "config.json", bundle.folder)) != bundle.spec:
+        config = family.to_config(bundle.spec)
+    floats = {t.dtype for t in bundle.model.parameters() if t.is_floating_point()}
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
+    return config
+
+
+def clear_folder(path: Path, keep: set[str]) -> None:
+    """Remove what an earlier save left and this one does not write: it would contradict the new files."""
+    stale = ["checksums.json", "spec.json", "config.json", "generation_config.json"]
+    stale += [p.name for p in path.glob("model*.safetensors*")]
+    for name in stale:
+        if name not in keep:
+            (path / name).unlink(missing_ok=True)
+
+
+def own_names(weights: Any, shapes: dict[str, tuple[int, ...]], where: Path) -> dict[str, Tensor]:
+    """The tensors of a folder in our own layout."""
+    return to_ours(weights, Table(tuple(Rename(name, name) for name in shapes)), shapes, where=where)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; anything else there is a sentence."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise GlassformerError(f"{path} is not valid JSON ({error}); fetch or write it again") from None
+    except OSError as error:
+        raise GlassformerError(f"{path} cannot be read ({error.strerror})") from None
+    if not isinstance(content, dict):
+        raise GlassformerError(f"{path} must hold a JSON object, not {type(content).__name__}")
+    return content
+
+
+def _placed(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
+    if dtype is not None and tensor.is_floating_point():
+        return tensor.to(device=device, dtype=dtype)
+    return tensor.to(device=device)

@@ -1,0 +1,1 @@
+"""The published families, one file each: words, config, weight names. Data, not maths."""

@@ -1,0 +1,153 @@
+"""What is true of one published family, as data: its words, its config's words, its weights' names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.spec import Activation, Model
+from glassformer.weights.convert import Table
+
+Value = TypeVar("Value")
+
+# keys of a published config that say nothing about the numbers a forward gives
+IMMATERIAL = frozenset(
+    """
+    _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
+    output_attentions output_hidden_states return_dict id2label label2id num_labels problem_type
+    finetuning_task task_specific_params tokenizer_class prefix pad_token_id bos_token_id eos_token_id
+    sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id is_encoder_decoder chunk_size_feed_forward initializer_range initializer_factor
+    max_length min_length num_beams early_stopping length_penalty no_repeat_ngram_size temperature
+    do_sample top_k top_p repetition_penalty auto_map gradient_checkpointing
+    """.split()
+)
+
+
+class Config:
+    """A published `config.json`, read key by key: what is missing, ill-typed or unsupported is a sentence."""
+
+    def __init__(
+        self, values: Mapping[str, Any], where: str = "config.json", folder: Path | None = None
+    ) -> None:
+        self.values = dict(values)
+        self.where = where
+        self.folder = folder  # for what a family keeps in other files beside it
+        self.read: set[str] = set()
+        if self.values.get("quantization_config") is not None:
+            raise GlassformerError(
+                f"{where} asks for quantised weights (quantization_config), which are not read; "
+                "use the unquantised checkpoint"
+            )
+
+    @property
+    def architecture(self) -> str:
+        names = self.values.get("architectures") or []
+        if not isinstance(names, list) or not names or not isinstance(names[0], str):
+            raise GlassformerError(f'{self.where} names no architecture; add e.g. "architectures": ["..."]')
+        return names[0]
+
+    @property
+    def num_labels(self) -> int:
+        labels = self.values.get("id2label")
+        return len(labels) if labels else int(self.values.get("num_labels") or 2)
+
+    def get(self, key: str, default: Value, *aliases: str) -> Value:
+        """The value of `key` (or of an older spelling), of the default's type; the default when absent."""
+        for name in (key, *aliases):
+            self.read.add(name)
+        for name in (key, *aliases):
+            if name in self.values and (self.values[name] is not None or default is None):
+                return self._typed(name, self.values[name], default)
+        return default
+
+    def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
+        """The value of a key that must be there."""
+        for name in (key, *aliases):
+            self.read.add(name)
+            if self.values.get(name) is not None:
+                return self._typed(name, self.values[name], kind())
+        raise GlassformerError(f"{self.where} lacks '{key}', which this architecture needs")
+
+    def only(self, key: str, *supported: Any, default: Any = None) -> Any:
+        """The value of a key of which only some settings are supported; any other is refused."""
+        self.read.add(key)
+        value = self.values.get(key, default)
+        if value not in supported:
+            choices = " or ".join(repr(s) for s in supported)
+            raise GlassformerError(
+                f"{self.where} sets {key} to {value!r}, which is not supported; only {choices} is"
+            )
+        return value
+
+    def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
+        """The entry of `table` for a key's value; a value not in the table is refused."""
+        self.read.add(key)
+        value = self.values.get(key, default)
+        if value not in table:
+            choices = ", ".join(str(name) for name in table)
+            raise GlassformerError(
+                f"{self.where} sets {key} to {value!r}, which is not supported; known are {choices}"
+            )
+        return table[value]
+
+    def _typed(self, key: str, value: Any, like: Value) -> Value:
+        if like is None or value is None:
+            return value
+        kind = type(like)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)  # type: ignore[return-value]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise GlassformerError(
+                f"{self.where} sets {key} to {value!r:.60}; it must be of type {kind.__name__}"
+            )
+        return value
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "tanh": "tanh",
+}
+PUBLISHED: dict[Activation, str] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "silu": "silu",
+    "quick_gelu": "quick_gelu",
+    "tanh": "tanh",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One published family.
+
+    build: keyword-only words of ours (d_model, num_heads, ...) -> spec; every word has the family's default.
+    presets: name -> words for `build`. tiny: words for a model of a few thousand parameters.
+    architectures: the class names of `config.json` it reads.
+    from_config, to_config: the published config and back. table: weight names and shapes, both ways.
+    immaterial: keys of the published config, besides `IMMATERIAL`, that cannot change the numbers.
+    files: further JSON files of a saved folder, by name.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    architectures: tuple[str, ...]
+    build: Callable[..., Model]
+    presets: Mapping[str, Mapping[str, Any]]
+    tiny: Mapping[str, Any]
+    from_config: Callable[[Config], Model]
+    to_config: Callable[[Model], dict[str, Any]]
+    table: Callable[[Model, Collection[str]], Table]
+    immaterial: frozenset[str] = field(default_factory=frozenset)
+    files: Callable[[Model], dict[str, Any]] = lambda _: {}

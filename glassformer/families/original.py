@@ -1,0 +1,137 @@
+"""The Transformer of 2017: encoder-decoder, post-norm, sinusoidal positions, ReLU.
+
+It has no published layout of its own, so it is saved under our names beside a `spec.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, Literal
+
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from glassformer.families.family import Config, Family
+from glassformer.weights.convert import Table
+
+Position = Literal["sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "alibi", "none"]
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "alibi", "none")
+
+
+def original(
+    *,
+    src_vocab_size: int = 37000,
+    tgt_vocab_size: int | None = None,
+    d_model: int = 512,
+    num_heads: int = 8,
+    d_ff: int = 2048,
+    num_layers: int = 6,
+    max_len: int = 5000,
+    dropout: float = 0.1,
+    norm: Literal["pre", "post"] = "post",
+    activation: spec.Activation = "relu",
+    position: Position = "sinusoidal",
+    norm_eps: float = 1e-5,
+    attention_dropout: float = 0.0,
+    ffn_dropout: float = 0.0,
+    pad_id: int | None = 0,
+    start_id: int | None = None,
+    tied: tuple[Literal["source", "head"], ...] = (),
+) -> spec.EncoderDecoder:
+    """The paper's base model; `norm`, `activation` and `position` take the later choices.
+
+    Dropout falls where the paper puts it: on the output of each sub-layer and on the summed embeddings.
+    """
+    if norm not in ("pre", "post"):
+        raise GlassformerError(f"norm is {norm!r}; it must be 'pre' or 'post'")
+    if position not in POSITIONS:
+        raise GlassformerError(f"position is {position!r}; it must be one of {', '.join(POSITIONS)}")
+    added: dict[str, spec.AddedPosition] = {
+        "sinusoidal": spec.Sinusoidal(max_len=max_len),
+        "sinusoidal_halves": spec.Sinusoidal(max_len=max_len, layout="halves"),
+        "learned": spec.Learned(max_len=max_len),
+    }
+    inside: dict[str, spec.ScorePosition] = {
+        "rotary": spec.Rotary(),
+        "relative": spec.Relative(),
+        "alibi": spec.Alibi(),
+    }
+    attention = spec.Attention(num_heads=num_heads, dropout=attention_dropout)
+    ffn = spec.FeedForward(d_ff=d_ff, activation=activation, dropout=ffn_dropout)
+    layer_norm = spec.LayerNorm(eps=norm_eps)
+
+    def tokens(vocab_size: int) -> spec.Tokens:
+        return spec.Tokens(
+            vocab_size=vocab_size,
+            scale=math.sqrt(d_model),
+            position=added.get(position),
+            dropout=dropout,
+            pad_id=pad_id,
+        )
+
+    def stack(causal: bool, cross: spec.Attention | None) -> spec.Stack:
+        return spec.Stack(
+            d_model=d_model,
+            num_layers=num_layers,
+            block=spec.Block(
+                attention=attention,
+                cross_attention=cross,
+                feed_forward=ffn,
+                norm=layer_norm,
+                wiring=norm,
+                dropout=dropout,
+            ),
+            causal=causal,
+            position=inside.get(position),
+            final_norm=layer_norm if norm == "pre" else None,
+        )
+
+    target = tgt_vocab_size or src_vocab_size
+    return spec.EncoderDecoder(
+        source=tokens(src_vocab_size),
+        target=tokens(target),
+        encoder=stack(causal=False, cross=None),
+        decoder=stack(causal=True, cross=attention),
+        head=spec.LanguageModel(vocab_size=target, bias="head" not in tied),
+        tied=tied,
+        start_id=start_id,
+        init=spec.Xavier(),
+    )
+
+
+def _no_published_layout(*_: Any) -> Any:
+    raise GlassformerError(
+        "the original Transformer has no published folder layout; save it with --to glassformer"
+    )
+
+
+def _no_config(config: Config) -> spec.Model:
+    return _no_published_layout()
+
+
+def _no_table(model: spec.Model, names: Collection[str]) -> Table:
+    return _no_published_layout()
+
+
+FAMILY = Family(
+    name="original",
+    model_types=(),
+    architectures=(),
+    build=original,
+    presets={
+        "original": {},
+        "original-big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+    },
+    tiny={
+        "src_vocab_size": 101,
+        "tgt_vocab_size": 89,
+        "d_model": 32,
+        "num_heads": 4,
+        "d_ff": 64,
+        "num_layers": 2,
+        "max_len": 64,
+    },
+    from_config=_no_config,
+    to_config=_no_published_layout,
+    table=_no_table,
+)

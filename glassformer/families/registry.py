@@ -1,0 +1,96 @@
+"""All families by name, by preset and by what a published config calls them."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.schema import nearest
+from glassformer.core.spec import Model
+from glassformer.families.family import Config, Family
+
+NAMES = (
+    "original",
+    "t5",
+    "bart",
+    "marian",
+    "bert",
+    "roberta",
+    "distilbert",
+    "sentence",
+    "vit",
+    "deit",
+    "patchtst",
+    "gpt2",
+    "llama",
+    "mistral",
+    "falcon",
+    "palm",
+)
+
+
+def families() -> dict[str, Family]:
+    """Every family by name."""
+    return {
+        name: import_module(f"glassformer.families.{name}").FAMILY
+        for name in NAMES
+        if find_spec(f"glassformer.families.{name}")
+    }
+
+
+def presets() -> dict[str, Family]:
+    """Every preset's name with its family."""
+    return {preset: family for family in families().values() for preset in family.presets}
+
+
+def spec_of(name: str, **words: Any) -> Model:
+    """The spec of a preset, with some of its words changed."""
+    known = presets()
+    if name not in known:
+        raise GlassformerError(f"there is no preset '{name}'{nearest(name, known)}")
+    family = known[name]
+    return _build(family, {**family.presets[name], **words})
+
+
+def tiny(name: str, **words: Any) -> Model:
+    """The spec of a family's smallest sensible model, for tests and docs."""
+    known = families()
+    if name not in known:
+        raise GlassformerError(f"there is no family '{name}'{nearest(name, known)}")
+    return _build(known[name], {**known[name].tiny, **words})
+
+
+def _build(family: Family, words: dict[str, Any]) -> Model:
+    allowed = inspect.signature(family.build).parameters
+    for word in words:
+        if word not in allowed:
+            raise GlassformerError(f"{family.name} has no setting '{word}'{nearest(word, allowed)}")
+    return family.build(**words)
+
+
+def family_of(config: Config) -> Family:
+    """The family that reads a published config; an unknown architecture is a sentence."""
+    kind, architecture = config.values.get("model_type"), config.architecture
+    for family in families().values():
+        if kind in family.model_types and architecture in family.architectures:
+            return family
+    known = sorted(name for family in families().values() for name in family.architectures)
+    raise GlassformerError(
+        f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
+        f"supported{nearest(architecture, known)}"
+    )
+
+
+def family_for(model: Model) -> Family | None:
+    """The family whose published config describes this spec exactly; None where there is none."""
+    for family in families().values():
+        try:
+            config = Config(family.to_config(model))
+            if config.architecture in family.architectures and family.from_config(config) == model:
+                return family
+        except (AssertionError, AttributeError, KeyError, GlassformerError):
+            continue  # another family's shape
+    return None

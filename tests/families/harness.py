@@ -1,0 +1,104 @@
+"""A tiny random reference model, its folder, and the same inputs given to both libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import glassformer
+from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
+
+LENGTH, BATCH = 9, 3
+
+
+def reference(name: str, settings: dict[str, Any], seed: int = 0) -> nn.Module:
+    """The reference's model with every number drawn anew, large enough for a mistake to show."""
+    torch.manual_seed(seed)
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**settings)).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() >= 2:
+                value.copy_(torch.randn_like(value) * 0.8 / value.shape[-1] ** 0.5)
+            else:
+                value.add_(torch.randn_like(value) * 0.1)
+        for key, value in model.named_buffers():
+            if key.endswith("running_mean"):
+                value.copy_(torch.randn_like(value) * 0.1)
+            elif key.endswith("running_var"):
+                value.copy_(torch.rand_like(value) + 0.5)
+    return model
+
+
+def token_batch(vocab: int, avoid: set[int], side: str, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """ids (B, T) without the ids in `avoid`, and the bool mask of real tokens, padded on `side`."""
+    generator = torch.Generator().manual_seed(seed)
+    choices = torch.tensor([n for n in range(vocab) if n not in avoid])
+    ids = choices[torch.randint(len(choices), (BATCH, LENGTH), generator=generator)]
+    real = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    for row, short in enumerate((0, 2, 5)):
+        if side == "right" and short:
+            real[row, LENGTH - short :] = False
+        elif side == "left" and short:
+            real[row, :short] = False
+    return ids, real
+
+
+def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
+    """Our result as named tensors, the names being the reference's."""
+    match result:
+        case Span(start, end):
+            yield from (("start_logits", start), ("end_logits", end))
+        case Pooled(hidden, pooled):
+            yield from (("last_hidden_state", hidden), ("pooler_output", pooled))
+        case Twice(logits, first, second):
+            yield from (("logits", logits), ("cls_logits", first), ("distillation_logits", second))
+        case Tensor():
+            yield "main", result
+
+
+def theirs(result: Any, name: str) -> Tensor:
+    """The reference's tensor of that name; "main" is its first tensor."""
+    if name != "main":
+        return result[name]
+    for key in ("logits", "last_hidden_state", "prediction_outputs", "prediction_logits"):
+        if key in result and result[key] is not None:
+            return result[key]
+    raise AssertionError(f"no main output in {list(result.keys())}")
+
+
+def worst(ours: Any, reference_result: Any, real: Tensor | None) -> float:
+    """The largest difference over all outputs, at real tokens only."""
+    gap = 0.0
+    for name, mine in outputs(ours):
+        other = theirs(reference_result, name)
+        assert mine.shape == other.shape, (name, mine.shape, other.shape)
+        difference = (mine - other).abs()
+        if real is not None and mine.shape[:2] == real.shape:
+            difference = difference[real]
+        gap = max(gap, float(difference.max()))
+    return gap
+
+
+def saved(model: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    return folder
+
+
+def pad_of(model: AnyModel) -> set[int]:
+    inputs = [model.src_embed, model.tgt_embed] if isinstance(model, EncoderDecoder) else [model.embed]
+    return {m.pad_id for m in inputs if getattr(m, "pad_id", None) is not None}
+
+
+def is_decoder(model: AnyModel) -> bool:
+    return isinstance(model, DecoderOnly)
+
+
+def load(folder: Path) -> glassformer.Bundle:
+    return glassformer.load(folder)

@@ -1,0 +1,223 @@
+"""Our numbers are the reference's: every case, unpadded, padded right and left, cached, both ways saved."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import glassformer
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+from tests.families import harness
+from tests.families.cases import CASES
+
+LOGITS, GRADIENTS = 1e-5, 1e-4
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The reference model, the bundle loaded from its folder, and the folder."""
+    _, number, name, settings = request.param
+    model = harness.reference(name, settings, seed=number)
+    folder = harness.saved(model, tmp_path_factory.mktemp("reference"))
+    return model, glassformer.load(folder), folder
+
+
+def run_both(pair: Any, side: str, kernel: str = "auto") -> tuple[Any, Any, torch.Tensor | None]:
+    """The same inputs through both: ours, theirs, and which tokens are real."""
+    reference, bundle, _ = pair
+    model = bundle.model
+    if isinstance(model, EncoderDecoder):
+        return run_encoder_decoder(reference, model, side, kernel)
+    if not hasattr(model.embed, "token"):
+        if side != "none":
+            pytest.skip("no padding in images and series")
+        return run_values(reference, model, kernel)
+    ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)
+    if model.embed.pad_id is not None:
+        ids = ids.masked_fill(~real, model.embed.pad_id)
+    accepted = inspect.signature(reference.forward).parameters
+    positions = (real.long().cumsum(-1) - 1).clamp(min=0)
+    extra: dict[str, Any] = {}
+    mine: dict[str, Any] = {}
+    if "position_ids" in accepted:
+        offset = getattr(getattr(model.embed, "position", None), "offset", 0)
+        extra["position_ids"] = positions + offset
+    elif side == "left":
+        mine["positions"] = torch.arange(ids.shape[1])[None]  # the reference counts padding too
+    if "token_type_ids" in accepted and getattr(model.embed, "kind", None) is not None:
+        extra["token_type_ids"] = mine["types"] = (ids % 2) * (model.embed.kind.num_embeddings > 1)
+    theirs = reference(input_ids=ids, attention_mask=real.long(), **extra)
+    return model(ids, real, kernel=kernel, **mine), theirs, real
+
+
+def run_encoder_decoder(reference: Any, model: EncoderDecoder, side: str, kernel: str) -> Any:
+    src, src_real = harness.token_batch(model.src_embed.token.num_embeddings, harness.pad_of(model), side)
+    tgt, _ = harness.token_batch(model.tgt_embed.token.num_embeddings, harness.pad_of(model), "none", seed=2)
+    pad = model.src_embed.pad_id
+    src = src if pad is None else src.masked_fill(~src_real, pad)
+    mine = {"src_positions": torch.arange(src.shape[1])[None]} if side == "left" else {}
+    theirs = reference(input_ids=src, attention_mask=src_real.long(), decoder_input_ids=tgt)
+    everything = torch.ones_like(tgt, dtype=torch.bool)
+    return model(src, tgt, src_real, everything, kernel=kernel, **mine), theirs, None
+
+
+def run_values(reference: Any, model: EncoderOnly, kernel: str) -> Any:
+    torch.manual_seed(3)
+    config = reference.config
+    if hasattr(config, "image_size"):
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        values = torch.randn(harness.BATCH, config.num_channels, height, width)
+        return model(values, kernel=kernel), reference(pixel_values=values), None
+    values = torch.randn(harness.BATCH, config.context_length, config.num_input_channels).cumsum(1)
+    return model(values, kernel=kernel), reference(past_values=values), None
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+def test_outputs_equal_the_reference(pair: Any, side: str) -> None:
+    with torch.no_grad():
+        ours, theirs, real = run_both(pair, side)
+        explicit, _, _ = run_both(pair, side, kernel="explicit")
+    assert harness.worst(ours, theirs, real) < LOGITS
+    assert harness.worst(explicit, theirs, real) < LOGITS
+
+
+def test_gradients_equal_the_reference(pair: Any) -> None:
+    """d(sum of squares of outputs) / d(every parameter), through our names and back to theirs."""
+    reference, bundle, _ = pair
+    ours, theirs, _ = run_both(pair, "none")
+    loss = sum((t.float() ** 2).mean() for _, t in harness.outputs(ours))
+    other = sum((harness.theirs(theirs, n).float() ** 2).mean() for n, _ in harness.outputs(ours))
+    assert isinstance(loss, torch.Tensor) and isinstance(other, torch.Tensor)
+    model = bundle.model
+    source = model.src_embed if isinstance(model, EncoderDecoder) else model.embed
+    parameter = source.token.weight if hasattr(source, "token") else next(source.parameters())
+    (mine,) = torch.autograd.grad(loss, parameter)
+    if hasattr(source, "token"):
+        (their,) = torch.autograd.grad(other, reference.get_input_embeddings().weight)
+        assert (mine - their).abs().max() < GRADIENTS
+    else:
+        other.backward()
+        same = [
+            p.grad for p in reference.parameters() if p.grad is not None and p.grad.numel() == mine.numel()
+        ]
+        assert min(float((mine.flatten() - g.flatten()).abs().max()) for g in same) < GRADIENTS
+
+
+def test_cached_steps_equal_the_reference(pair: Any) -> None:
+    """Left-padded rows continued token by token, and in uneven pieces, against the reference's full run."""
+    _, bundle, _ = pair
+    model = bundle.model
+    if isinstance(model, EncoderOnly):
+        pytest.skip("an encoder keeps no cache")
+    side = "left" if isinstance(model, DecoderOnly) else "right"
+    with torch.no_grad():
+        full, theirs, real = run_both(pair, side)
+        if not isinstance(full, torch.Tensor) or full.dim() != 3:
+            pytest.skip("this head reads the whole sequence")
+        for pieces in ([1] * harness.LENGTH, [4, 1, 3, 1]):
+            stepped = steps(model, pieces, side)
+            assert harness.worst(stepped, theirs, real) < LOGITS
+
+
+def steps(model: Any, pieces: list[int], side: str) -> torch.Tensor:
+    cache = glassformer.Cache.allocate(model.spec, harness.BATCH, harness.LENGTH + 3)
+    done, parts = 0, []
+    if isinstance(model, DecoderOnly):
+        ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)
+        if model.embed.pad_id is not None:
+            ids = ids.masked_fill(~real, model.embed.pad_id)
+        for size in pieces:
+            parts.append(model(ids[:, done : done + size], real[:, : done + size], cache=cache))
+            done += size
+        return torch.cat(parts, 1)
+    vocab = model.src_embed.token.num_embeddings
+    src, src_real = harness.token_batch(vocab, harness.pad_of(model), side)
+    pad = model.src_embed.pad_id
+    src = src if pad is None else src.masked_fill(~src_real, pad)
+    tgt, _ = harness.token_batch(model.tgt_embed.token.num_embeddings, harness.pad_of(model), "none", seed=2)
+    memory = model.encode(src, src_real)
+    for size in pieces:
+        part = tgt[:, done : done + size]
+        done += size
+        everything = torch.ones(tgt.shape[0], done, dtype=torch.bool)
+        parts.append(model.decode(part, memory, everything, src_real, cache=cache))
+    return torch.cat(parts, 1)
+
+
+def test_padding_changes_nothing(pair: Any) -> None:
+    """Each row alone and unpadded gives what it gives in a padded batch, on either side."""
+    _, bundle, _ = pair
+    model = bundle.model
+    if isinstance(model, EncoderDecoder) or not hasattr(model.embed, "token"):
+        pytest.skip("one padded sequence of tokens is needed")
+    for side in ("right", "left"):
+        ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)
+        if model.embed.pad_id is not None:
+            ids = ids.masked_fill(~real, model.embed.pad_id)
+        if getattr(model.head, "pool", "") == "first" and side == "left" and hasattr(model.head, "out"):
+            continue  # the reference reads column 0, padding or not
+        with torch.no_grad():
+            batched = dict(harness.outputs(model(ids, real)))
+            for row in range(len(ids)):
+                alone = ids[row][real[row]][None]
+                mask = torch.ones_like(alone, dtype=torch.bool)
+                for name, single in harness.outputs(model(alone, mask)):
+                    mine = batched[name][row]
+                    mine = mine[real[row]] if mine.shape[:1] == real[row].shape else mine
+                    if name == "pooler_output" and side == "left":
+                        continue
+                    assert (mine - single[0]).abs().max() < LOGITS
+
+
+def test_saved_folder_is_read_back_by_the_reference(pair: Any, tmp_path: Path) -> None:
+    """No key missing, none unexpected, bit-equal tensors, the same output; and by us again."""
+    reference, bundle, folder = pair
+    glassformer.save(bundle, tmp_path / "ours")
+    again, info = type(reference).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    before, after = (
+        load_file(folder / "model.safetensors"),
+        load_file(tmp_path / "ours" / "model.safetensors"),
+    )
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    with torch.no_grad():
+        _, theirs, real = run_both((again.eval(), bundle, folder), "none")
+        ours, _, _ = run_both((reference, glassformer.load(tmp_path / "ours"), folder), "none")
+    assert harness.worst(ours, theirs, real) < LOGITS
+
+
+def test_config_is_written_anew_without_loss(pair: Any, tmp_path: Path) -> None:
+    """A model without its published config gets one from its spec, and it means the same."""
+    reference, bundle, _ = pair
+    fresh = glassformer.Bundle(model=bundle.model)
+    glassformer.save(fresh, tmp_path / "fresh")
+    assert glassformer.load(tmp_path / "fresh").spec == bundle.spec
+    again, info = type(reference).from_pretrained(tmp_path / "fresh", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    with torch.no_grad():
+        ours, theirs, real = run_both((again.eval(), bundle, tmp_path), "right")
+    assert harness.worst(ours, theirs, real) < LOGITS
+
+
+def test_every_config_key_is_accounted_for() -> None:
+    """Each key of a reference config class is read, refused or listed as immaterial."""
+    from glassformer.families.family import IMMATERIAL, Config
+    from glassformer.families.registry import families
+
+    common = set(transformers.PretrainedConfig().to_dict())
+    for name, number, reference, settings in CASES:
+        kind = getattr(transformers, reference).config_class
+        values = {**kind(**settings).to_dict(), "architectures": [reference]}
+        config = Config(values)
+        family = families()[name]
+        family.from_config(config)
+        left = set(values) - common - config.read - IMMATERIAL - family.immaterial
+        assert not left, f"{reference} case {number}: {sorted(left)} of the config are not accounted for"
