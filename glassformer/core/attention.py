@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from glassformer.core.cache import LayerCache
 from glassformer.core.errors import GlassformerError
-from glassformer.core.kernels import Kernel, attend
-from glassformer.core.masks import Mask, Settled
+from glassformer.core.kernels import Kernel, Settled, attend, settle
+from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, seen
 from glassformer.core.positions import Place, rotate
 
@@ -90,7 +90,17 @@ class MultiHeadAttention(nn.Module):
         if not isinstance(mask, Settled):
             given = Mask.of(mask).with_window(self.window)
             given.check(batch=batch, heads=self.num_heads, queries=queries, keys=k.shape[2])
-            mask = given.settle(queries, k.shape[2], x.device)
+            mask = settle(
+                given,
+                batch=batch,
+                queries=queries,
+                keys=k.shape[2],
+                device=x.device,
+                dtype=q.dtype,
+                bias=place.bias,
+                dropout=self.dropout if self.training else 0.0,
+                kernel=kernel,
+            )
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
@@ -104,7 +114,6 @@ class MultiHeadAttention(nn.Module):
             bias=place.bias,
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
-            kernel=kernel,
             edit=edit,
         )
         heads = seen(obs, "heads", heads)  # (B, H, T, V)

@@ -17,8 +17,8 @@ from glassformer.core.cache import LayerCache
 from glassformer.core.dropout import Dropout
 from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.kernels import Kernel
-from glassformer.core.masks import Mask, Settled
+from glassformer.core.kernels import Kernel, Settled
+from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen
 from glassformer.core.positions import Place
 from glassformer.core.spec import Wiring

@@ -1,15 +1,19 @@
 """softmax(Q K^T * scale + bias) V under a mask: one definition, and faster ways to the same numbers.
 
 `explicit` is the definition: every step is written out and every other kernel is tested against it.
+`sdpa` is torch's fused attention, `flex` its block-sparse one. `settle` chooses among them and works out,
+once for all layers, what the chosen one needs of the mask. A query that may attend to nothing gives zeros,
+and zero gradients, in every kernel.
+
 Letters: B batch, H query heads, G key/value heads, R = H / G, T queries, S keys, K head width.
-A query that may attend to nothing gives zeros, and zero gradients, in every kernel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +21,87 @@ from torch.nn import functional as F
 
 from glassformer.core.dropout import dropout as drop
 from glassformer.core.errors import GlassformerError
-from glassformer.core.masks import Mask, Settled
+from glassformer.core.masks import Mask
 
 Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")
 Edit = Callable[[str, Tensor], Tensor]
+
+# from this many keys on, skipping whole blocks of a sparse mask pays for flex's slower blocks
+FLEX_FROM = 2048
+
+
+class Settled(NamedTuple):
+    """A mask worked out for one (T, S) and one kernel: nothing hidden, plainly causal, or more.
+
+    Made by `settle`, once a forward; every layer of a stack uses the same.
+    """
+
+    kernel: Kernel = "sdpa"
+    mask: Mask = Mask()
+    causal: bool = False
+    allowed: Tensor | None = None  # (B|1, 1|H, T|1, S); None where all may attend, or `causal` says it
+    extra: Tensor | None = None  # sdpa's mask (B, 1|H, T, S): bool, or the bias with -inf
+    empty: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
+    block: Any = None  # flex's BlockMask
+
+    def permissions(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        """The whole mask as a tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
+        if self.allowed is not None:
+            return self.allowed
+        if self.causal:
+            return Mask(causal=True).dense(queries, keys, device)
+        return None if self.block is None else self.mask.dense(queries, keys, device)
+
+
+def choose(
+    kernel: Kernel = "auto",
+    *,
+    mask: Mask | None = None,
+    queries: int = 1,
+    keys: int = 1,
+    device: torch.device | str = "cpu",
+    dropout: float = 0.0,
+) -> Kernel:
+    """The kernel that runs: what is asked for, else the one that is fastest for this mask and size.
+
+    >>> choose(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
+    'flex'
+    """
+    if kernel not in KERNELS:
+        raise GlassformerError(f"kernel '{kernel}' is not known; use one of {', '.join(KERNELS)}")
+    if kernel == "flex" and dropout:
+        raise GlassformerError("the flex kernel has no dropout on weights; use kernel='sdpa', or dropout 0")
+    if kernel != "auto":
+        return kernel
+    mask = mask or Mask()
+    sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
+    on_gpu = torch.device(device).type == "cuda"
+    long = queries == keys >= FLEX_FROM
+    return "flex" if on_gpu and long and sparse and not dropout else "sdpa"
+
+
+def settle(
+    mask: Mask,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: Kernel = "auto",
+) -> Settled:
+    """Choose the kernel and work out what it needs of the mask, in the cheapest equal form."""
+    slim = mask.slim(queries, keys)
+    chosen = choose(kernel, mask=slim, queries=queries, keys=keys, device=device, dropout=dropout)
+    if chosen == "flex":
+        return Settled(kernel=chosen, mask=slim, block=_block_mask(slim, batch, queries, keys, device))
+    causal = slim.only_causal and queries == keys
+    allowed = None if causal else slim.dense(queries, keys, device)
+    settled = Settled(kernel=chosen, mask=slim, causal=causal, allowed=allowed)
+    return _fused_form(settled, bias, batch, queries, keys, device, dtype) if chosen == "sdpa" else settled
 
 
 def attend(
@@ -39,7 +119,8 @@ def attend(
     """Scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
 
     `bias` (1|B, H, T, S) is added to the scaled scores. `dropout` falls on the weights. `edit` sees
-    (and may replace) "scores" and "weights", which exist in the explicit kernel alone.
+    (and may replace) "scores" and "weights", which exist in the explicit kernel alone. A `Settled` mask
+    brings its kernel along.
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape
@@ -47,41 +128,42 @@ def attend(
     """
     if not isinstance(mask, Settled):
         given = Mask.of(mask)
-        given.check(batch=q.shape[0], heads=q.shape[1], queries=q.shape[2], keys=k.shape[2])
-        mask = given.settle(q.shape[2], k.shape[2], q.device)
+        batch, heads, queries, _ = q.shape
+        given.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
+        mask = settle(
+            given,
+            batch=batch,
+            queries=queries,
+            keys=k.shape[2],
+            device=q.device,
+            dtype=q.dtype,
+            bias=bias,
+            dropout=dropout,
+            kernel=kernel,
+        )
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if edit is not None:
+    if edit is not None or mask.kernel == "explicit":
         return explicit(q, k, v, mask, bias, scale, dropout, edit)
-    match choose(q, kernel):
-        case "explicit":
-            return explicit(q, k, v, mask, bias, scale, dropout)
-        case "flex":
-            return flex(q, k, v, mask, bias, scale, dropout)
-    return sdpa(q, k, v, mask, bias, scale, dropout)
+    if mask.kernel == "flex":
+        return flex(q, k, v, mask, bias, scale)
+    return sdpa(q, k, v, mask, scale, dropout)
 
 
-def choose(q: Tensor, kernel: Kernel = "auto") -> Kernel:
-    """The kernel that `auto` stands for."""
-    if kernel not in KERNELS:
-        raise GlassformerError(f"kernel '{kernel}' is not known; use one of {', '.join(KERNELS)}")
-    return "sdpa" if kernel == "auto" else kernel
+# ---- the definition -----------------------------------------------------------------------------------
 
 
 def scores_of(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Q K^T * scale + bias, in float32: (B, H, T, S)."""
     batch, heads, queries, width = q.shape
     groups = k.shape[1]
-    grouped = q.view(batch, groups, heads // groups, queries, width)  # (B, G, R, T, K)
+    grouped = q.reshape(batch, groups, heads // groups, queries, width)  # (B, G, R, T, K)
     dots = grouped.float() @ k.float()[:, :, None].transpose(-1, -2)  # (B, G, R, T, S)
     scores = dots.view(batch, heads, queries, k.shape[2]) * scale
     return scores if bias is None else scores + bias
 
 
-def weights_of(scores: Tensor, mask: Settled) -> Tensor:
+def weights_of(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """Soft-maxed rows under the mask; a row with nothing allowed is all zeros."""
-    allowed = mask.allowed
-    if mask.causal:
-        allowed = Mask(causal=True).dense(scores.shape[-2], scores.shape[-1], scores.device)
     if allowed is None:
         return scores.softmax(-1)
     lowest = torch.finfo(scores.dtype).min  # finite, so that an empty row makes no NaN on the way
@@ -102,7 +184,7 @@ def explicit(
     scores = scores_of(q, k, bias, scale)
     if edit is not None:
         scores = edit("scores", scores)
-    weights = weights_of(scores, mask)
+    weights = weights_of(scores, mask.permissions(q.shape[2], k.shape[2], q.device))
     if edit is not None:
         weights = edit("weights", weights)
     weights = drop(weights, dropout, training=True)
@@ -113,31 +195,27 @@ def explicit(
     return mixed.reshape(batch, heads, queries, v.shape[-1])  # (B, H, T, V)
 
 
-def ready(mask: Settled, bias: Tensor | None, x: Tensor, keys: int, kernel: Kernel) -> Settled:
-    """The mask with what the fused kernel needs, worked out once for all layers that see x (B, T, D)."""
-    if choose(x, kernel) != "sdpa":
-        return mask
-    return _fused_form(mask, bias, x.dtype, x.device, x.shape[0], x.shape[1], keys)
+# ---- torch's fused attention ----------------------------------------------------------------------------
 
 
 def _fused_form(
     mask: Settled,
     bias: Tensor | None,
-    dtype: torch.dtype,
-    device: torch.device,
     batch: int,
     queries: int,
     keys: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Settled:
+    """The mask and the bias as the one tensor that torch's kernel takes."""
     allowed, empty = mask.allowed, None
     if allowed is not None and device.type != "cpu":
         # CUDA's kernels differ on rows with nothing allowed: let such a row attend everywhere, and zero
         # its result afterwards, so that neither way makes a NaN. The CPU's kernel gives zeros itself.
         empty = ~allowed.any(-1, keepdim=True)
         allowed = allowed | empty
-    if bias is None:
-        extra = allowed
-    else:
+    extra = allowed
+    if bias is not None:
         if mask.causal:
             allowed = Mask(causal=True).dense(queries, keys, device)
         extra = bias.to(dtype)
@@ -148,18 +226,8 @@ def _fused_form(
     return mask._replace(extra=extra, empty=empty)
 
 
-def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Settled,
-    bias: Tensor | None,
-    scale: float,
-    dropout: float = 0.0,
-) -> Tensor:
-    """torch's fused attention."""
-    if mask.extra is None and (mask.allowed is not None or bias is not None):
-        mask = _fused_form(mask, bias, q.dtype, q.device, q.shape[0], q.shape[2], k.shape[2])
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Settled, scale: float, dropout: float = 0.0) -> Tensor:
+    """torch's fused attention; mask and bias were joined by `settle`."""
     heads = F.scaled_dot_product_attention(
         q,
         k,
@@ -173,13 +241,70 @@ def sdpa(
     return heads if mask.empty is None else heads.masked_fill(mask.empty, 0.0)
 
 
-def flex(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Settled,
-    bias: Tensor | None,
-    scale: float,
-    dropout: float = 0.0,
-) -> Tensor:
-    raise GlassformerError("the flex kernel is not built yet")
+# ---- torch's block-sparse attention ---------------------------------------------------------------------
+
+
+@cache
+def _flex_functions(compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """flex_attention and create_block_mask; on a GPU they are only fast compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if not compiled:
+        return flex_attention, create_block_mask
+    return torch.compile(flex_attention), torch.compile(create_block_mask)
+
+
+def _functions_for(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return _flex_functions(device.type == "cuda" and not torch.compiler.is_compiling())
+
+
+def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.device) -> Any:
+    """Which blocks of (T, S) hold anything, and the rule inside each block."""
+    first = keys - queries if mask.offset is None else mask.offset
+    own = mask.segments if mask.query_segments is None else mask.query_segments
+    shift = keys - queries if mask.query_segments is None else 0  # queries are the last T of the keys
+    everything = torch.ones((), dtype=torch.bool, device=device)
+
+    def may(b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
+        ok = everything
+        back = q + first - s
+        if mask.causal:
+            ok = ok & (back >= 0)
+        if mask.window is not None:
+            ok = ok & (back < mask.window) & (back > -mask.window)
+        if mask.padding is not None:
+            ok = ok & mask.padding[b, s]
+        if mask.segments is not None and own is not None:
+            ok = ok & (own[b, q + shift] == mask.segments[b, s])
+        if mask.allowed is not None:
+            rows, heads = mask.allowed.shape[:2]
+            ok = ok & mask.allowed[b if rows > 1 else 0, h if heads > 1 else 0, q, s]
+        return ok
+
+    by_row = mask.padding is not None or mask.segments is not None
+    by_row = by_row or (mask.allowed is not None and mask.allowed.shape[0] > 1)
+    by_head = mask.allowed is not None and mask.allowed.shape[1] > 1
+    rows = batch if by_row else None
+    heads = mask.allowed.shape[1] if by_head and mask.allowed is not None else None
+    _, create = _functions_for(device)
+    return create(may, rows, heads, queries, keys, device=device)
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: Settled, bias: Tensor | None, scale: float) -> Tensor:
+    """torch's block-sparse attention: blocks that the mask empties are never touched."""
+
+    def shifted(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+        assert bias is not None
+        return score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
+
+    run, _ = _functions_for(q.device)
+    heads: Tensor = run(
+        q,
+        k,
+        v,
+        score_mod=None if bias is None else shifted,
+        block_mask=mask.block,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return heads

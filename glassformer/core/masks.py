@@ -8,25 +8,11 @@ T queries, S keys.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
-
-
-class Settled(NamedTuple):
-    """A mask worked out for one (T, S): all may attend, or plainly causal, or a tensor of permissions.
-
-    `extra` and `empty` are what the fused kernel needs of it (and of the scores' bias), made once a
-    stack by `kernels.ready`.
-    """
-
-    causal: bool = False
-    allowed: Tensor | None = None  # (B|1, 1|H, T|1, S)
-    extra: Tensor | None = None  # (B, 1|H, T, S), bool or additive
-    empty: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +111,16 @@ class Mask:
             together = together & part
         return together
 
-    def settle(self, queries: int, keys: int, device: torch.device | None = None) -> Settled:
-        """The cheapest equal form for this T and S: nothing, a causal flag, or a tensor."""
+    @property
+    def only_causal(self) -> bool:
+        """Whether causality is the one condition."""
+        others = (self.window, self.padding, self.segments, self.allowed, self.offset)
+        return self.causal and all(other is None for other in others)
+
+    def slim(self, queries: int, keys: int) -> Mask:
+        """The same mask without conditions that hide nothing at this T and S."""
         window = None if self.window is not None and self.window >= keys else self.window
-        aligned = self.offset is None
-        causal = self.causal and not (aligned and queries == 1)  # one last query sees every key
-        slim = replace(self, window=window, causal=causal or (self.causal and window is not None))
-        rest = (slim.window, slim.padding, slim.segments, slim.allowed)
-        if all(part is None for part in rest) and aligned and (not causal or queries == keys):
-            return Settled(causal=causal)
-        return Settled(allowed=slim.dense(queries, keys, device))
+        causal = self.causal
+        if self.offset is None and queries == 1 and window is None:
+            causal = False  # one last query sees every key
+        return replace(self, window=window, causal=causal)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.errors import GlassformerError
-from glassformer.core.kernels import scores_of, weights_of
-from glassformer.core.masks import Mask, Settled
+from glassformer.core.kernels import Settled, scores_of, weights_of
 
 Change = Callable[[Tensor], Tensor]
 
@@ -96,7 +95,7 @@ class Record:
         scores = scores if head is None else scores[:, None]
         used = self.attended[name]
         allowed = _allowed(used.mask, head, scores.shape[-2], scores.shape[-1], scores.device)
-        weights = weights_of(scores, Settled(allowed=allowed))
+        weights = weights_of(scores, allowed)
         return weights if head is None else weights[:, 0]
 
     def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
@@ -113,9 +112,7 @@ class Record:
 
 
 def _allowed(mask: Settled, head: int | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    allowed = mask.allowed
-    if mask.causal:
-        allowed = Mask(causal=True).dense(queries, keys, device)
+    allowed = mask.permissions(queries, keys, device)
     if allowed is not None and head is not None and allowed.shape[1] > 1:
         allowed = allowed[:, head : head + 1]
     return allowed

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.core.block import Block
 from glassformer.core.cache import Cache
 from glassformer.core.errors import GlassformerError
-from glassformer.core.kernels import Kernel, ready
+from glassformer.core.kernels import Kernel, Settled, settle
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen
 from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions
@@ -46,6 +46,7 @@ class Stack(nn.Module):
         self.final_norm = final_norm
         self.num_heads = blocks[0].self_attn.num_heads if blocks else 1
         self.window = blocks[0].self_attn.window if blocks else None
+        self.attention_dropout = blocks[0].self_attn.dropout if blocks else 0.0
 
     def forward(
         self,
@@ -81,7 +82,7 @@ class Stack(nn.Module):
         if isinstance(start, Tensor):
             own = replace(own, offset=start)
         own.check(batch=batch, heads=self.num_heads, queries=steps, keys=keys)
-        settled = ready(own.settle(steps, keys, x.device), place.bias, x, keys, kernel)
+        settled = self._settle(own, x, keys, kernel, place.bias)
         across = None
         if memory is not None:
             there = Mask.of(memory_mask, "memory_mask")
@@ -92,8 +93,7 @@ class Stack(nn.Module):
                 keys=memory.shape[1],
                 what="memory_mask",
             )
-            across = there.settle(steps, memory.shape[1], x.device)
-            across = ready(across, None, x, memory.shape[1], kernel)
+            across = self._settle(there, x, memory.shape[1], kernel)
         for n, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -111,6 +111,21 @@ class Stack(nn.Module):
         if self.final_norm is not None:
             x = seen(obs, "final_norm", self.final_norm(x))
         return x
+
+    def _settle(
+        self, mask: Mask, x: Tensor, keys: int, kernel: Kernel, bias: Tensor | None = None
+    ) -> Settled:
+        return settle(
+            mask,
+            batch=x.shape[0],
+            queries=x.shape[1],
+            keys=keys,
+            device=x.device,
+            dtype=x.dtype,
+            bias=bias,
+            dropout=self.attention_dropout if self.training else 0.0,
+            kernel=kernel,
+        )
 
     def _place(
         self,
