@@ -292,10 +292,12 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Settled, bias: Tensor | None, scale: float) -> Tensor:
     """torch's block-sparse attention: blocks that the mask empties are never touched."""
-    if q.is_cpu and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        raise GlassformerError(
-            "the flex kernel gives no gradients on a CPU; use kernel='sdpa', or torch.no_grad()"
-        )
+    if q.is_cpu:
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            raise GlassformerError(
+                "the flex kernel gives no gradients on a CPU; use kernel='sdpa', or torch.no_grad()"
+            )
+        q, k, v = q.detach(), k.detach(), v.detach()  # it minds the mark even where no gradient is kept
 
     def shifted(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
         assert bias is not None
