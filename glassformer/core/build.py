@@ -179,7 +179,7 @@ def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
         case spec.TokenClassify():
             return heads.TokenClassifyHead(d_model, **vars(what))
         case spec.Answer():
-            return heads.AnswerHead(d_model)
+            return heads.AnswerHead(d_model, **vars(what))
         case spec.Embed():
             return heads.EmbedHead(d_model, **vars(what))
     raise GlassformerError(f"cannot build a head of kind {type(what).__name__}")

@@ -5,6 +5,7 @@ B batch, T positions, D d_model, V vocabulary, L labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ class Context(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """All vectors (B, T, D) and one for the whole sequence (B, D)."""
+    """All vectors (B, T, D) and one for the whole sequence (B, D or the pooler's width)."""
 
     hidden: Tensor
     pooled: Tensor
@@ -50,16 +51,24 @@ class Span(NamedTuple):
 
 
 class FeaturesHead(nn.Module):
-    """The vectors themselves; with a pooler also tanh(dense(first vector))."""
+    """The vectors themselves; with a pooler also activation(dense(first vector))."""
 
-    def __init__(self, d_model: int, *, pooler: bool = False) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        pooler: bool = False,
+        pooler_dim: int | None = None,
+        pooler_activation: Activation = "tanh",
+    ) -> None:
         super().__init__()
-        self.pooler = nn.Linear(d_model, d_model) if pooler else None
+        self.pooler = nn.Linear(d_model, pooler_dim or d_model) if pooler else None
+        self.activation = pooler_activation
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
         if self.pooler is None:
             return x
-        return Pooled(x, seen(obs, "pooled", torch.tanh(self.pooler(x[:, 0]))))
+        return Pooled(x, seen(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
 class LanguageModelHead(nn.Module):
@@ -123,18 +132,20 @@ class ClassifyHead(nn.Module):
         hidden: Activation | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        dropped: Sequence[Literal["hidden", "out"]] = ("hidden", "out"),
         end_id: int = -1,
     ) -> None:
         super().__init__()
         self.pool, self.hidden, self.end_id = pool, hidden, end_id
         self.dense = nn.Linear(d_model, d_model) if hidden else None
-        self.dropout = Dropout(dropout)
+        self.dropout_hidden = Dropout(dropout if "hidden" in dropped else 0.0)
+        self.dropout = Dropout(dropout if "out" in dropped else 0.0)
         self.out = nn.Linear(d_model, num_labels, bias=bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         pooled = seen(obs, "pooled", self._pooled(x, context))  # (B, D)
         if self.dense is not None and self.hidden is not None:
-            pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout(pooled)))
+            pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout_hidden(pooled)))
         return seen(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
     def _pooled(self, x: Tensor, context: Context) -> Tensor:
@@ -179,12 +190,13 @@ class TokenClassifyHead(nn.Module):
 class AnswerHead(nn.Module):
     """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, *, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = Dropout(dropout)
         self.out = nn.Linear(d_model, 2)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
-        start, end = seen(obs, "logits", self.out(x)).unbind(-1)
+        start, end = seen(obs, "logits", self.out(self.dropout(x))).unbind(-1)
         return Span(start, end)
 
 

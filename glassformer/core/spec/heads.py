@@ -10,9 +10,11 @@ from glassformer.core.spec.parts import Activation, LayerNorm, Norm
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """The last layer's vectors; with `pooler`, also tanh(dense(first vector))."""
+    """The last layer's vectors; with `pooler`, also activation(dense(first vector)), `pooler_dim` wide."""
 
     pooler: bool = False
+    pooler_dim: int | None = None
+    pooler_activation: Activation = "tanh"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class Classify:
     """One row of scores a sequence, read off one vector (`pool`), after `hidden` dense if any.
 
     pool: "first" vector, "last" real one, the one at the last `end_id` ("end"), or their "mean".
+    dropped: before which of its layers dropout falls, the "hidden" one and the one that scores ("out").
     """
 
     num_labels: int
@@ -45,6 +48,7 @@ class Classify:
     hidden: Activation | None = None
     bias: bool = True
     dropout: float = 0.0
+    dropped: tuple[Literal["hidden", "out"], ...] = ("hidden", "out")
     end_id: int = -1
 
 
@@ -67,6 +71,8 @@ class TokenClassify:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """Where an answer starts and where it ends: two scores for every token."""
+
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
