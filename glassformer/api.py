@@ -8,6 +8,7 @@ glassformer.save(bundle, "path/to/other")
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.model import AnyModel
 from glassformer.core.precision import dtype_for
 from glassformer.families.family import Config, Family
+from glassformer.families.family import read_json as json_file
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
 from glassformer.text import Tokenizer, load_tokenizer
@@ -43,6 +45,7 @@ class Bundle:
     family: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)  # further JSON files that describe the model
     folder: Path | None = None
 
     @property
@@ -81,6 +84,7 @@ def load(
         raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
     verify_checksums(path)
     config: dict[str, Any] = {}
+    files: dict[str, Any] = {}
     family: Family | None = None
     if (path / "spec.json").is_file():
         what = schema.from_dict(read_json(path / "spec.json"), f"{path / 'spec.json'}")
@@ -89,6 +93,7 @@ def load(
         reader = Config(config, str(path / "config.json"), path)
         family = family_of(reader)
         what = family.from_config(reader)
+        files = reader.files
     else:
         raise GlassformerError(
             f"'{folder}' holds neither config.json nor spec.json; give the folder of a saved model"
@@ -111,6 +116,7 @@ def load(
         family=family.name if family else None,
         config=config,
         generation=read_json(generation) if generation.is_file() else {},
+        files=files,
         folder=path,
     )
 
@@ -138,10 +144,8 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
     state = {name: tensor.detach().cpu() for name, tensor in canonical(bundle.model).items()}
     files: dict[str, Any] = {}
     if layout == "hf" and family is not None:
-        config = published_config(bundle, family)
-        files["config.json"] = config
-        files.update(family.files(bundle.spec))
         state = to_theirs(state, family.table(bundle.spec, ()))
+        files = published_files(bundle, family, state)
     else:
         files["spec.json"] = schema.to_dict(bundle.spec)
     if bundle.generation:
@@ -158,21 +162,25 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
     return path
 
 
-def published_config(bundle: Bundle, family: Family) -> dict[str, Any]:
-    """The config the model came with where it still describes it, else one written anew."""
-    config = dict(bundle.config)
-    if not config or family.from_config(Config(config, "config.json", bundle.folder)) != bundle.spec:
-        config = family.to_config(bundle.spec)
+def published_files(bundle: Bundle, family: Family, names: Collection[str]) -> dict[str, Any]:
+    """The config the model came with where it still describes it, else one written anew; so the files beside.
+
+    `names` are those of the tensors that will lie beside them.
+    """
+    config, files = dict(bundle.config), dict(bundle.files)
+    if not config or family.from_config(Config(config, files=files, names=names)) != bundle.spec:
+        config, files = family.to_config(bundle.spec), family.files(bundle.spec)
     floats = {t.dtype for t in bundle.model.parameters() if t.is_floating_point()}
     config.pop("torch_dtype", None)
     config["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
-    return config
+    return {"config.json": config, **files}
 
 
 def clear_folder(path: Path, keep: set[str]) -> None:
     """Remove what an earlier save left and this one does not write: it would contradict the new files."""
     stale = ["checksums.json", "spec.json", "config.json", "generation_config.json"]
     stale += [p.name for p in path.glob("model*.safetensors*")]
+    stale += [name for family in families().values() for name in family.beside]
     for name in stale:
         if name not in keep:
             (path / name).unlink(missing_ok=True)
@@ -185,12 +193,7 @@ def own_names(weights: Any, shapes: dict[str, tuple[int, ...]], where: Path) -> 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; anything else there is a sentence."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise GlassformerError(f"{path} is not valid JSON ({error}); fetch or write it again") from None
-    except OSError as error:
-        raise GlassformerError(f"{path} cannot be read ({error.strerror})") from None
+    content = json_file(path)
     if not isinstance(content, dict):
         raise GlassformerError(f"{path} must hold a JSON object, not {type(content).__name__}")
     return content

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import Activation, Model
 from glassformer.weights.convert import Table
+from glassformer.weights.store import open_weights
 
 Value = TypeVar("Value")
 
@@ -28,15 +31,27 @@ IMMATERIAL = frozenset(
 
 
 class Config:
-    """A published `config.json`, read key by key: what is missing, ill-typed or unsupported is a sentence."""
+    """A published `config.json`, read key by key: what is missing, ill-typed or unsupported is a sentence.
+
+    Some of what a model is stands outside it: in other JSON files (`beside`) or in which tensors there are
+    (`names`). Both are read from the `folder` when asked for, or given.
+    """
 
     def __init__(
-        self, values: Mapping[str, Any], where: str = "config.json", folder: Path | None = None
+        self,
+        values: Mapping[str, Any],
+        where: str = "config.json",
+        folder: Path | None = None,
+        *,
+        files: Mapping[str, Any] | None = None,
+        names: Collection[str] | None = None,
     ) -> None:
         self.values = dict(values)
         self.where = where
-        self.folder = folder  # for what a family keeps in other files beside it
+        self.folder = folder
+        self.files = dict(files or {})  # the JSON files beside it, given or read so far
         self.read: set[str] = set()
+        self._names = names
         if self.values.get("quantization_config") is not None:
             raise GlassformerError(
                 f"{where} asks for quantised weights (quantization_config), which are not read; "
@@ -49,6 +64,20 @@ class Config:
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise GlassformerError(f'{self.where} names no architecture; add e.g. "architectures": ["..."]')
         return names[0]
+
+    def beside(self, name: str) -> Any:
+        """What the JSON file `name` of the same folder holds; None where there is none."""
+        if name not in self.files and self.folder is not None and (self.folder / name).is_file():
+            self.files[name] = read_json(self.folder / name)
+        return self.files.get(name)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the folder's tensors; none where there is no folder."""
+        if self._names is not None or self.folder is None:
+            return frozenset(self._names or ())
+        with open_weights(self.folder) as weights:
+            return frozenset(weights)
 
     @property
     def num_labels(self) -> int:
@@ -107,6 +136,16 @@ class Config:
         return value
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; one that cannot be read is a sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise GlassformerError(f"{path} is not valid JSON ({error}); fetch or write it again") from None
+    except OSError as error:
+        raise GlassformerError(f"{path} cannot be read ({error.strerror})") from None
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -138,6 +177,7 @@ class Family:
     from_config, to_config: the published config and back. table: weight names and shapes, both ways.
     immaterial: keys of the published config, besides `IMMATERIAL`, that cannot change the numbers.
     files: further JSON files of a saved folder, by name.
+    beside: files that tell this family's folders from those of another with the same architecture.
     """
 
     name: str
@@ -151,3 +191,4 @@ class Family:
     table: Callable[[Model, Collection[str]], Table]
     immaterial: frozenset[str] = field(default_factory=frozenset)
     files: Callable[[Model], dict[str, Any]] = lambda _: {}
+    beside: tuple[str, ...] = ()

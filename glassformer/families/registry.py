@@ -74,9 +74,15 @@ def _build(family: Family, words: dict[str, Any]) -> Model:
 def family_of(config: Config) -> Family:
     """The family that reads a published config; an unknown architecture is a sentence."""
     kind, architecture = config.values.get("model_type"), config.architecture
-    for family in families().values():
-        if kind in family.model_types and architecture in family.architectures:
-            return family
+    fitting = [
+        family
+        for family in families().values()
+        if kind in family.model_types
+        and architecture in family.architectures
+        and all(config.beside(name) is not None for name in family.beside)
+    ]
+    if fitting:
+        return max(fitting, key=lambda family: len(family.beside))
     known = sorted(name for family in families().values() for name in family.architectures)
     raise GlassformerError(
         f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
@@ -88,7 +94,7 @@ def family_for(model: Model) -> Family | None:
     """The family whose published config describes this spec exactly; None where there is none."""
     for family in families().values():
         try:
-            config = Config(family.to_config(model))
+            config = Config(family.to_config(model), files=family.files(model))
             if config.architecture in family.architectures and family.from_config(config) == model:
                 return family
         except (AssertionError, AttributeError, KeyError, GlassformerError):
