@@ -41,7 +41,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "core": frozenset({"torch"}),
     "weights": frozenset({"torch", "numpy", "safetensors"}),
     "text": frozenset({"tokenizers", "sentencepiece"}),
-    "draw": frozenset({"torch", "numpy", "matplotlib", "PIL"}),
+    "draw": frozenset({"torch", "numpy", "matplotlib", "PIL", "rich"}),
 }
 # Slow to import and absent on some machines: inside functions only, or for the type checker only.
 LAZY = frozenset({"matplotlib"})
