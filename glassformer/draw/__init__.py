@@ -1,0 +1,25 @@
+"""Pictures drawn from tensors: positions, masks, attention; as figures and as text for a terminal.
+
+Every function returns a matplotlib figure (`save` writes it as PNG) except `attention_text`, which
+returns rich text. matplotlib is imported when a picture is drawn, not before.
+"""
+
+from glassformer.draw.attention import attention_grid, attention_map, attention_weights
+from glassformer.draw.canvas import save
+from glassformer.draw.masks import mask_map, mask_row
+from glassformer.draw.positions import position_heatmap, position_waves
+from glassformer.draw.terminal import attention_text
+from glassformer.draw.wirings import wirings
+
+__all__ = [
+    "position_heatmap",
+    "position_waves",
+    "mask_map",
+    "mask_row",
+    "attention_weights",
+    "attention_map",
+    "attention_grid",
+    "attention_text",
+    "wirings",
+    "save",
+]
