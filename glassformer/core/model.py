@@ -19,6 +19,7 @@ from glassformer.core.heads import Context
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child
+from glassformer.core.positions import places_of
 from glassformer.core.stack import Stack
 
 MaskLike = Mask | Tensor | None
@@ -38,7 +39,7 @@ def _positions(mask: Mask, start: int | Tensor, steps: int) -> Tensor | None:
     """Where each token stands, counting real tokens only (B, T); None for the plain count from `start`."""
     if mask.padding is None:
         return None
-    counted = (mask.padding.long().cumsum(-1) - 1).clamp(min=0)  # (B, S)
+    counted = places_of(mask.padding)  # (B, S)
     if isinstance(start, int):
         return counted[:, -steps:]
     rows = start + torch.arange(steps, device=counted.device)

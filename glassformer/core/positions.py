@@ -25,6 +25,15 @@ class Place(NamedTuple):
     bias: Tensor | None = None  # (B|1, H, T, S)
 
 
+def places_of(padding: Tensor) -> Tensor:
+    """Where each token stands when only real ones are counted: (B, S) bool -> (B, S).
+
+    >>> places_of(torch.tensor([[False, True, True], [True, True, False]])).tolist()
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    return (padding.long().cumsum(-1) - 1).clamp(min=0)
+
+
 # ---- added to the input ---------------------------------------------------------------------------
 
 
@@ -244,18 +253,28 @@ class AlibiBias(nn.Module):
 
     slopes: Tensor
 
-    def __init__(self, num_heads: int, *, scale: float = 1.0) -> None:
+    def __init__(
+        self, num_heads: int, *, scale: float = 1.0, rounding: Literal["none", "bfloat16"] = "none"
+    ) -> None:
         super().__init__()
-        self.num_heads, self.scale = num_heads, scale
+        self.num_heads, self.scale, self.rounding = num_heads, scale, rounding
         self.register_buffer("slopes", torch.empty(num_heads), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         if not self.slopes.is_meta:
-            self.slopes.copy_(alibi_slopes(self.num_heads) * self.scale)
+            self.slopes.copy_(alibi_slopes(self.num_heads))
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
+        slopes = self.slopes.float()[None, :, None]  # (1, H, 1)
+        if self.rounding == "bfloat16":
+            heights = [_rounded(_rounded(slopes) * _rounded(at)[:, None]) for at in (keys, positions)]
+            return Place(bias=(heights[0][:, :, None] - heights[1][..., None]) * self.scale)
         distance = (keys[:, None, :] - positions[:, :, None])[:, None]  # (B|1, 1, T, S)
-        return Place(bias=distance.float() * self.slopes.float()[None, :, None, None])
+        return Place(bias=distance.float() * (slopes[..., None] * self.scale))
+
+
+def _rounded(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16).float()

@@ -18,7 +18,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, Settled, settle
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen
-from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions
+from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions, places_of
 
 
 class Stack(nn.Module):
@@ -76,12 +76,12 @@ class Stack(nn.Module):
                     "allocate it from this model's spec"
                 )
             keys = cache.keys(steps)
-        place = self._place(positions, start, steps, keys, x.device)
         own = Mask.of(mask).with_window(self.window)
         own = replace(own, causal=own.causal or self.causal)
         if isinstance(start, Tensor):
             own = replace(own, offset=start)
         own.check(batch=batch, heads=self.num_heads, queries=steps, keys=keys)
+        place = self._place(positions, start, steps, keys, own.padding, x.device)
         settled = self._settle(own, x, keys, kernel, place.bias)
         across = None
         if memory is not None:
@@ -133,6 +133,7 @@ class Stack(nn.Module):
         start: int | Tensor,
         steps: int,
         keys: int,
+        padding: Tensor | None,
         device: torch.device,
     ) -> Place:
         if self.position is None:
@@ -141,6 +142,12 @@ class Stack(nn.Module):
         place: Place
         if isinstance(self.position, RotaryPositions):
             place = self.position(here if positions is None else positions)
+        elif (
+            isinstance(self.position, AlibiBias) and self.position.rounding != "none" and padding is not None
+        ):
+            # a rounded bias knows where a key stands, not only how far away, so padding must not count
+            counted = places_of(padding)
+            place = self.position(counted.index_select(1, here[0]), counted)
         else:
             # only differences count for a bias, so row numbers serve padded and packed rows alike
             place = self.position(here, torch.arange(keys, device=device)[None])

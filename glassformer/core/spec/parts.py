@@ -110,9 +110,14 @@ class Relative:
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi:
-    """A fixed bias on the scores that falls linearly with distance, steeper in some heads."""
+    """A fixed bias on the scores that falls linearly with distance, steeper in some heads.
+
+    rounding: "bfloat16" rounds each slope, and each slope times position, as models trained in that
+    precision were; the fall is then a staircase, and numbers agree only if its steps do.
+    """
 
     scale: float = 1.0
+    rounding: Literal["none", "bfloat16"] = "none"
 
 
 AddedPosition = Sinusoidal | Learned
