@@ -60,12 +60,16 @@ class EncoderOnly:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOnly:
-    """Reads from left to right, every position seeing only those before it."""
+    """Reads from left to right, every position seeing only those before it.
+
+    max_len: the longest sequence it was made for, where no position table says so; not enforced.
+    """
 
     input: Input
     decoder: Stack
     head: Head
     tied: tuple[Literal["head"], ...] = ()
+    max_len: int | None = None
     init: Init = field(default_factory=Normal)
 
     def __post_init__(self) -> None:
