@@ -262,7 +262,7 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
     """Which blocks of (T, S) hold anything, and the rule inside each block."""
     first = keys - queries if mask.offset is None else mask.offset
     own = mask.segments if mask.query_segments is None else mask.query_segments
-    shift = keys - queries if mask.query_segments is None else 0  # queries are the last T of the keys
+    shift = first if mask.query_segments is None else 0  # queries are keys too, from `first` on
     everything = torch.ones((), dtype=torch.bool, device=device)
 
     def may(b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:

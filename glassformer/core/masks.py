@@ -7,12 +7,21 @@ T queries, S keys.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
+
+
+def _check_bool(value: Tensor, what: str) -> None:
+    if value.dtype != torch.bool:
+        raise GlassformerError(
+            f"{what} is {str(value.dtype).removeprefix('torch.')}; masks are boolean and True means "
+            f"'may attend', so pass {what}.bool() (or its inverse)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +32,7 @@ class Mask:
     window: at most this many keys back (and, when not causal, ahead), the query's own counted.
     padding: (B, S), True where the key is a real token.
     segments: (B, S), a number per packed document; a query sees only keys of its own document.
-    query_segments: (B, T) where queries come from another sequence; else the last T of `segments`.
+    query_segments: (B, T) where queries come from another sequence; else those of the keys they stand at.
     allowed: (B|1, 1|H, T, S), any further condition.
     offset: the key position of the first query where it is not S - T (a cache longer than its content).
 
@@ -47,11 +56,7 @@ class Mask:
             return cls()
         if isinstance(value, Mask):
             return value
-        if value.dtype != torch.bool:
-            raise GlassformerError(
-                f"{what} is {str(value.dtype).removeprefix('torch.')}; masks are boolean and True means "
-                f"'may attend', so pass {what}.bool() (or its inverse)"
-            )
+        _check_bool(value, what)
         match value.dim():
             case 2:
                 return cls(padding=value)
@@ -65,25 +70,52 @@ class Mask:
 
     def check(self, *, batch: int, heads: int, queries: int, keys: int, what: str = "mask") -> None:
         """One sentence where a given tensor does not fit (B, H, T, S)."""
+        for part in (self.padding, self.allowed):
+            if part is not None:
+                _check_bool(part, what)
         if self.padding is not None and tuple(self.padding.shape) != (batch, keys):
             raise GlassformerError(
                 f"{what} has shape {tuple(self.padding.shape)} but the batch and keys are "
                 f"({batch}, {keys}); a 2-D mask is (B, S), other forms are (B, T, S) and (B, 1|H, T, S)"
             )
         if self.allowed is not None:
-            fits = zip(self.allowed.shape, ((1, batch), (1, heads), (queries,), (keys,)), strict=True)
-            if not all(size in sizes for size, sizes in fits):
+            fits = ((1, batch), (1, heads), (queries,), (keys,))
+            shape = self.allowed.shape
+            if len(shape) != 4 or not all(n in sizes for n, sizes in zip(shape, fits, strict=True)):
                 raise GlassformerError(
-                    f"{what} has shape {tuple(self.allowed.shape)}, which does not fit "
+                    f"{what} has shape {tuple(shape)}, which does not fit "
                     f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})"
                 )
         if self.segments is not None and tuple(self.segments.shape) != (batch, keys):
             raise GlassformerError(
                 f"segments have shape {tuple(self.segments.shape)}; they must be (B, S) = ({batch}, {keys})"
             )
+        if self.query_segments is not None:
+            if self.segments is None:
+                raise GlassformerError("query_segments need segments beside them: those of the keys, (B, S)")
+            if tuple(self.query_segments.shape) != (batch, queries):
+                raise GlassformerError(
+                    f"query_segments have shape {tuple(self.query_segments.shape)}; "
+                    f"they must be (B, T) = ({batch}, {queries})"
+                )
+        elif self.segments is not None and queries > keys:
+            raise GlassformerError(
+                f"there are {queries} queries but segments for {keys} keys only; give query_segments (B, T)"
+            )
 
     def with_window(self, window: int | None) -> Mask:
-        return self if window is None else replace(self, window=window)
+        """The same mask with this window as well; the narrower of two holds."""
+        if window is None or (self.window is not None and self.window <= window):
+            return self
+        return replace(self, window=window)
+
+    def _query_segments(self, queries: int, segments: Tensor) -> Tensor:
+        """The document of each query (B, T); queries are the last keys, or those from `offset` on."""
+        if self.query_segments is not None:
+            return self.query_segments
+        if self.offset is None:
+            return segments[:, -queries:]
+        return segments.index_select(1, torch.arange(queries, device=segments.device) + self.offset)
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
         """All conditions as one bool tensor (B|1, 1|H, T|1, S); None where there is no condition."""
@@ -100,7 +132,7 @@ class Mask:
         if self.padding is not None:
             parts.append(self.padding[:, None, None, :])  # (B, 1, 1, S)
         if self.segments is not None:
-            query = self.segments[:, -queries:] if self.query_segments is None else self.query_segments
+            query = self._query_segments(queries, self.segments)
             parts.append((query[:, :, None] == self.segments[:, None, :])[:, None])  # (B, 1, T, S)
         if self.allowed is not None:
             parts.append(self.allowed)
@@ -119,7 +151,9 @@ class Mask:
 
     def slim(self, queries: int, keys: int) -> Mask:
         """The same mask without conditions that hide nothing at this T and S."""
-        window = None if self.window is not None and self.window >= keys else self.window
+        # queries and keys lie less than max(T, S) apart, unless an offset moves the queries
+        reach = max(queries, keys) if self.offset is None else math.inf
+        window = None if self.window is not None and self.window >= reach else self.window
         causal = self.causal
         if self.offset is None and queries == 1 and window is None:
             causal = False  # one last query sees every key
