@@ -1,0 +1,112 @@
+"""Every kernel gives the numbers of the definition, under any mask, and never a NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.kernels import KERNELS, Kernel, attend, choose
+from glassformer.core.masks import Mask
+from tests.core.attention_cases import Case, cases, may_attend, naive
+
+TRAINABLE = tuple(kernel for kernel in KERNELS if kernel not in ("auto", "flex"))  # on a CPU
+
+
+def run(case: Case, kernel: Kernel) -> torch.Tensor:
+    return attend(case.q, case.k, case.v, mask=case.mask, bias=case.bias, scale=case.scale, kernel=kernel)
+
+
+@pytest.mark.parametrize("kernel", TRAINABLE)
+@settings(max_examples=150)
+@given(case=cases())
+def test_kernel_equals_the_definition(kernel: Kernel, case: Case) -> None:
+    check_definition(case, kernel)
+
+
+@settings(max_examples=12)  # uncompiled, it is slow
+@given(case=cases())
+def test_flex_kernel_equals_the_definition(case: Case) -> None:
+    check_definition(case, "flex")
+
+
+def check_definition(case: Case, kernel: Kernel) -> None:
+    ours = run(case, kernel)
+    torch.testing.assert_close(ours.double(), torch.from_numpy(naive(case)), atol=1e-5, rtol=0)
+    batch, heads, queries, keys = *case.q.shape[:3], case.k.shape[2]
+    for b, h, t in np.ndindex(batch, heads, queries):
+        if not any(may_attend(case.mask, b, h, t, s, queries, keys) for s in range(keys)):
+            assert not ours[b, h, t].any()
+
+
+@settings(max_examples=80)
+@given(case=cases())
+def test_gradients_agree_between_kernels(case: Case) -> None:
+    found = {}
+    for kernel in TRAINABLE:
+        leaves = [x.clone().requires_grad_() for x in case[:3]]
+        bias = None if case.bias is None else case.bias.clone().requires_grad_()
+        out = run(Case(*leaves, case.mask, bias, case.scale), kernel)
+        weigh = torch.linspace(-1, 1, out.numel()).view_as(out)
+        out.mul(weigh).sum().backward()
+        found[kernel] = [x.grad for x in (*leaves, bias) if x is not None]
+    for one, other in zip(*found.values(), strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+def test_gradients_of_the_explicit_kernel_are_the_derivative() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 4, 3, 2), torch.randn(1, 2, 4, 2), torch.randn(1, 2, 4, 3)
+    mask = Mask(causal=True, padding=torch.tensor([[True, False, True, True]]))
+    leaf = q.clone().requires_grad_()
+    attend(leaf, k, v, mask=mask, kernel="explicit").square().sum().backward()
+    for index in [(0, 0, 0, 0), (0, 3, 2, 1), (0, 1, 1, 0)]:
+        sides = []
+        for step in (1e-3, -1e-3):
+            moved = q.clone()
+            moved[index] += step
+            sides.append((naive(Case(moved, k, v, mask, None, None)) ** 2).sum())
+        assert leaf.grad[index].item() == pytest.approx((sides[0] - sides[1]) / 2e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("kernel", TRAINABLE)
+def test_dropout_falls_on_the_weights_and_is_unbiased(kernel: Kernel) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    many = [x.expand(8000, -1, -1, -1) for x in (q, k, v)]
+    dropped = attend(*many, dropout=0.4, kernel=kernel)
+    assert dropped.var(0).min() > 1e-3
+    torch.testing.assert_close(dropped.mean(0), attend(q, k, v)[0], atol=0.05, rtol=0)
+
+
+def test_edit_of_the_weights_is_what_is_mixed() -> None:
+    q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
+
+    def only_first_key(name: str, x: torch.Tensor) -> torch.Tensor:
+        return torch.eye(5)[0].expand_as(x) if name == "weights" else x
+
+    out = attend(q, k, v, edit=only_first_key)
+    torch.testing.assert_close(out, v[:, :, :1].repeat_interleave(2, 1).expand(-1, -1, 3, -1))
+
+
+def test_unusable_kernels_are_refused_in_a_sentence() -> None:
+    q = torch.randn(1, 1, 2, 4)
+    with pytest.raises(GlassformerError, match="kernel 'quick' is not known; use one of auto, explicit"):
+        attend(q, q, q, kernel="quick")  # type: ignore[arg-type]
+    with pytest.raises(GlassformerError, match="no dropout on weights; use kernel='sdpa'"):
+        attend(q, q, q, kernel="flex", dropout=0.1)
+    with pytest.raises(GlassformerError, match="no gradients on a CPU"):
+        attend(q.requires_grad_(), q, q, kernel="flex")
+
+
+def test_auto_takes_the_sparse_kernel_only_where_it_can_pay() -> None:
+    sparse = Mask(causal=True, window=128)
+    long = {"queries": 4096, "keys": 4096}
+    assert choose(mask=sparse, **long, device="cuda") == "flex"
+    assert choose(mask=sparse, **long, device="cpu") == "sdpa"
+    assert choose(mask=sparse, **long, device="cuda", dropout=0.1) == "sdpa"
+    assert choose(mask=Mask(causal=True), **long, device="cuda") == "sdpa"
+    assert choose("explicit", mask=sparse, **long, device="cuda") == "explicit"

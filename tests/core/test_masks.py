@@ -1,0 +1,129 @@
+"""A mask means what its words say, in every form it is worked out in, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.kernels import settle
+from glassformer.core.masks import Mask
+from tests.core.attention_cases import masks, may_attend
+
+SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 7), st.integers(1, 7))
+EITHER = torch.tensor([[True, True, False, True], [False, True, True, True]])
+NUMBERS = torch.tensor([[0, 0, 1, 1], [5, 6, 6, 6]])
+KINDS = {
+    "none": Mask(),
+    "causal": Mask(causal=True),
+    "window": Mask(window=2),
+    "causal window": Mask(causal=True, window=2),
+    "padding": Mask(padding=EITHER),
+    "segments": Mask(segments=NUMBERS),
+    "two-sided segments": Mask(segments=NUMBERS, query_segments=torch.tensor([[1, 0, 7], [6, 5, 5]])),
+    "allowed for all": Mask(allowed=torch.arange(12).view(1, 1, 3, 4) % 5 > 1),
+    "allowed by head": Mask(allowed=torch.arange(72).view(2, 3, 3, 4) % 7 > 2),
+    "offset": Mask(causal=True, offset=0),
+    "offset tensor": Mask(causal=True, window=3, offset=torch.tensor(1), segments=NUMBERS),
+}
+
+
+def brute(mask: Mask, batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    table = torch.empty(batch, heads, queries, keys, dtype=torch.bool)
+    for b, h, t, s in [tuple(i) for i in torch.ones_like(table).nonzero().tolist()]:
+        table[b, h, t, s] = may_attend(mask, b, h, t, s, queries, keys)
+    return table
+
+
+def full(found: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    found = torch.ones(1, 1, 1, 1, dtype=torch.bool) if found is None else found
+    return found.expand(batch, heads, queries, keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_its_definition(kind: str) -> None:
+    assert torch.equal(full(KINDS[kind].dense(3, 4), 2, 3, 3, 4), brute(KINDS[kind], 2, 3, 3, 4))
+
+
+def test_causal_is_aligned_at_the_last_key_and_a_window_counts_the_query() -> None:
+    assert Mask(causal=True).dense(2, 4)[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert Mask(causal=True, window=2).dense(2, 4)[0, 0].int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
+    assert Mask(window=2).dense(3, 3)[0, 0].int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert Mask(causal=True).dense(3, 1)[0, 0].int().tolist() == [[0], [0], [1]]
+
+
+@settings(max_examples=150)
+@given(data=st.data(), sizes=SIZES)
+def test_every_form_of_any_mask_is_the_same_mask(
+    data: st.DataObject, sizes: tuple[int, int, int, int]
+) -> None:
+    batch, heads, queries, keys = sizes
+    mask = data.draw(masks(batch, heads, queries, keys))
+    mask.check(batch=batch, heads=heads, queries=queries, keys=keys)
+    wanted = brute(mask, batch, heads, queries, keys)
+    assert torch.equal(full(mask.dense(queries, keys), *sizes), wanted)
+    cpu = torch.device("cpu")
+    for kernel in ("explicit", "sdpa"):
+        settled = settle(
+            mask, batch=batch, queries=queries, keys=keys, device=cpu, dtype=torch.float32, kernel=kernel
+        )
+        assert torch.equal(full(settled.permissions(queries, keys, cpu), *sizes), wanted)
+
+
+def test_the_cheap_forms_are_taken() -> None:
+    given = {"batch": 2, "device": torch.device("cpu"), "dtype": torch.float32, "kernel": "sdpa"}
+    causal = settle(Mask(causal=True, window=9), queries=5, keys=5, **given)
+    assert causal.causal and causal.extra is None
+    step = settle(Mask(causal=True), queries=1, keys=5, **given)
+    assert not step.causal and step.extra is None
+
+
+def test_plain_tensors_are_read_by_their_dimensions() -> None:
+    assert Mask.of(None) == Mask()
+    mask = Mask(causal=True)
+    assert Mask.of(mask) is mask
+    assert Mask.of(EITHER).padding is EITHER
+    assert Mask.of(torch.ones(2, 3, 4, dtype=torch.bool)).allowed.shape == (2, 1, 3, 4)
+    assert Mask.of(torch.ones(2, 5, 3, 4, dtype=torch.bool)).allowed.shape == (2, 5, 3, 4)
+
+
+def test_the_narrower_of_two_windows_holds() -> None:
+    assert Mask(window=5).with_window(3).window == 3
+    assert Mask(window=3).with_window(5).window == 3
+    assert Mask().with_window(5).window == 5
+    assert Mask(window=3).with_window(None).window == 3
+
+
+WRONG = [
+    (torch.ones(2, 4), r"mask is float32; masks are boolean .* pass mask.bool\(\)"),
+    (torch.ones(2, 4, dtype=torch.int64), r"mask is int64; masks are boolean"),
+    (torch.ones(4).bool(), r"mask has shape \(4,\); it must be \(B, S\), \(B, T, S\)"),
+    (torch.ones(2, 3).bool(), r"mask has shape \(2, 3\) but the batch and keys are \(2, 4\)"),
+    (torch.ones(1, 4).bool(), r"mask has shape \(1, 4\) but the batch and keys are \(2, 4\)"),
+    (torch.ones(2, 4, 3).bool(), r"mask has shape \(2, 1, 4, 3\), which does not fit .* \(2, 1\|6, 3, 4\)"),
+    (torch.ones(2, 5, 3, 4).bool(), r"mask has shape \(2, 5, 3, 4\), which does not fit"),
+    (Mask(allowed=torch.ones(3, 4).bool()), r"mask has shape \(3, 4\), which does not fit"),
+    (Mask(allowed=torch.ones(2, 1, 3, 4)), r"mask is float32; masks are boolean"),
+    (Mask(padding=torch.ones(2, 4)), r"mask is float32; masks are boolean"),
+    (Mask(segments=torch.ones(2, 3)), r"segments have shape \(2, 3\); they must be \(B, S\) = \(2, 4\)"),
+    (Mask(query_segments=torch.ones(2, 3)), r"query_segments need segments beside them"),
+    (
+        Mask(segments=torch.ones(2, 4), query_segments=torch.ones(2, 4)),
+        r"query_segments have shape \(2, 4\); they must be \(B, T\) = \(2, 3\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "sentence"), WRONG)
+def test_what_does_not_fit_is_refused_in_a_sentence(value: Mask | Tensor, sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence) as caught:
+        Mask.of(value).check(batch=2, heads=6, queries=3, keys=4)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_queries_than_segments_is_refused_in_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match="5 queries but segments for 4 keys only"):
+        Mask(segments=torch.ones(2, 4)).check(batch=2, heads=1, queries=5, keys=4)
