@@ -118,8 +118,8 @@ class ImageInput(nn.Module):
         self.channels = channels
         rows, columns = (i // p for i, p in zip(image_size, patch_size, strict=True))
         self.patch = nn.Conv2d(channels, d_model, patch_size, stride=patch_size, bias=bias)
-        self.prefix = nn.Parameter(torch.zeros(prefix, d_model))
-        self.position = nn.Parameter(torch.zeros(prefix + rows * columns, d_model))
+        self.prefix = nn.Parameter(torch.zeros(1, prefix, d_model))
+        self.position = nn.Parameter(torch.zeros(1, prefix + rows * columns, d_model))
         self.dropout = Dropout(dropout)
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> Embedded:
@@ -127,12 +127,12 @@ class ImageInput(nn.Module):
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
             raise GlassformerError(
                 f"images must be (B, {self.channels}, {self.image_size[0]}, {self.image_size[1]}); "
-                f"got {tuple(images.shape)}"
+                f"got {tuple(images.shape)}; resize or crop them to the size the model was built for"
             )
-        x = self.patch(images).flatten(2).transpose(1, 2)  # (B, squares, D)
+        x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, squares, D)
         x = seen(obs, "patch", x)
         x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + squares, D)
-        x = x + seen(obs, "position", self.position[None]).to(x.dtype)
+        x = x + seen(obs, "position", self.position).to(x.dtype)
         return Embedded(seen(obs, "out", self.dropout(x)))
 
 
