@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.core import embeddings, heads, model, norms, positions, spec
+from glassformer.core import embeddings, heads, model, norms, positions, series, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.errors import GlassformerError
@@ -157,6 +157,8 @@ def embed(what: spec.Input, d_model: int) -> nn.Module:
             return embeddings.TokenInput(d_model, **fields)
         case spec.ImagePatches():
             return embeddings.ImageInput(d_model, **vars(what))
+        case spec.SeriesPatches():
+            return series.SeriesInput(d_model, **vars(what))
         case spec.Vectors():
             return embeddings.VectorInput()
     raise GlassformerError(f"cannot build an input of kind {type(what).__name__}")
@@ -164,6 +166,8 @@ def embed(what: spec.Input, d_model: int) -> nn.Module:
 
 def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
     """What turns the last vectors into an answer."""
+    if isinstance(source, spec.SeriesPatches):
+        return _series_head(what, d_model, source)
     match what:
         case spec.Features():
             return heads.FeaturesHead(d_model, **vars(what))
@@ -183,3 +187,26 @@ def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
         case spec.Embed():
             return heads.EmbedHead(d_model, **vars(what))
     raise GlassformerError(f"cannot build a head of kind {type(what).__name__}")
+
+
+def _series_head(what: spec.Head, d_model: int, source: spec.SeriesPatches) -> nn.Module:
+    """The heads that read channels folded into the batch."""
+    channels, rows = source.channels, source.prefix + source.num_patches
+    match what:
+        case spec.Features(pooler=False):
+            return series.SeriesFeaturesHead(channels=channels)
+        case spec.Forecast():
+            return series.ForecastHead(d_model, channels=channels, rows=rows, **vars(what))
+        case spec.SeriesClassify():
+            return series.SeriesClassifyHead(d_model, channels=channels, **vars(what))
+        case spec.SeriesRegress():
+            return series.SeriesRegressHead(d_model, channels=channels, **vars(what))
+        case spec.PatchReconstruct():
+            length, prefix = source.patch_length, source.prefix
+            return series.PatchReconstructHead(
+                d_model, channels=channels, patch_length=length, prefix=prefix, **vars(what)
+            )
+    raise GlassformerError(
+        f"a series cannot be read by a head of kind {type(what).__name__}; use Features without a pooler, "
+        "Forecast, SeriesClassify, SeriesRegress or PatchReconstruct"
+    )

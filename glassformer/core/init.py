@@ -10,6 +10,7 @@ from torch import nn
 from glassformer.core import heads
 from glassformer.core.embeddings import ImageInput
 from glassformer.core.positions import LearnedPositions, RelativeBias
+from glassformer.core.series import SeriesInput
 from glassformer.core.spec import Init, Normal, Xavier
 
 _TABLES = (
@@ -55,6 +56,6 @@ def _normal(module: nn.Module, std: float, shrink: float) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, _TABLES):
         nn.init.normal_(module.weight, std=std)
-    elif isinstance(module, ImageInput):
-        nn.init.normal_(module.prefix, std=std)
-        nn.init.normal_(module.position, std=std)
+    elif isinstance(module, ImageInput | SeriesInput):
+        for table in module.parameters(recurse=False):  # prefix tokens and learned positions
+            nn.init.normal_(table, std=std)

@@ -224,13 +224,15 @@ class EncoderOnly(nn.Module):
         *,
         types: Tensor | None = None,
         observed: Tensor | None = None,
+        hidden: Tensor | None = None,
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Any:
         """inputs: ids (B, T), images (B, C, height, width) or series (B, time, channels).
 
-        `types` (B, T) are token types; `observed` marks which values of a series are real.
+        `types` (B, T) are token types; `observed` (B, time, channels) marks which values of a series are
+        real, `hidden` (B, channels, patches) which patches of it are blanked, to be guessed back.
         """
         seen_mask = _inferred(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
@@ -241,6 +243,8 @@ class EncoderOnly(nn.Module):
             more["types"] = types
         if observed is not None:
             more["observed"] = observed
+        if hidden is not None:
+            more["hidden"] = hidden
         embedded = _embed(self.embed, inputs, positions, 0, child(obs, "embed"), **more)
         x = self.encoder(
             embedded.x,

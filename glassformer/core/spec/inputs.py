@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.parts import AddedPosition, Norm, positive
 
 
@@ -35,6 +36,13 @@ class ImagePatches:
     bias: bool = True
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        if any(i < p or p < 1 for i, p in zip(self.image_size, self.patch_size, strict=True)):
+            raise GlassformerError(
+                f"patches of {self.patch_size} do not fit into images of {self.image_size}; "
+                "choose a patch_size of at least 1 and at most the image_size"
+            )
+
     @property
     def num_patches(self) -> int:
         (height, width), (ph, pw) = self.image_size, self.patch_size
@@ -55,9 +63,17 @@ class SeriesPatches:
     prefix: int = 0
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        positive(self, "patch_length", "stride", "channels")
+        if self.context_length < self.patch_length:
+            raise GlassformerError(
+                f"context_length {self.context_length} is shorter than patch_length {self.patch_length}; "
+                "read a longer stretch or cut shorter patches"
+            )
+
     @property
     def num_patches(self) -> int:
-        return (max(self.context_length, self.patch_length) - self.patch_length) // self.stride + 1
+        return (self.context_length - self.patch_length) // self.stride + 1
 
 
 @dataclass(frozen=True, kw_only=True)

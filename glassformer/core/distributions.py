@@ -1,0 +1,138 @@
+"""A forecast that says how sure it is: a distribution's parameters, one number each for every value.
+
+The parameters are plain tensors of one shape, so they can be looked at, averaged and compared; `mean` is the
+point forecast and `distribution` what samples and log-probabilities are asked of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, distributions, nn
+
+Distribution = Literal["none", "student_t", "normal", "negative_binomial"]
+
+
+def _positive(x: Tensor) -> Tensor:
+    """A smooth map onto the numbers above 0: (x + sqrt(x^2 + 4)) / 2."""
+    return (x + (x.square() + 4.0).sqrt()) / 2.0
+
+
+def _width(x: Tensor) -> Tensor:
+    return _positive(x).clamp_min(torch.finfo(x.dtype).eps)
+
+
+class StudentT(NamedTuple):
+    """A bell with heavy tails: degrees of freedom (above 2), centre, width."""
+
+    df: Tensor
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, df: Tensor, loc: Tensor, scale: Tensor) -> StudentT:
+        """From any numbers, as a layer gives them."""
+        return cls(2.0 + _positive(df), loc, _width(scale))
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def distribution(self) -> distributions.Distribution:
+        return distributions.StudentT(self.df, self.loc, self.scale)
+
+    def undone(self, loc: Tensor, scale: Tensor) -> StudentT:
+        """The same for values before they were shifted by `loc` and divided by `scale`."""
+        return StudentT(self.df, self.loc * scale + loc, self.scale * scale)
+
+
+class Gaussian(NamedTuple):
+    """A bell: centre and width."""
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, loc: Tensor, scale: Tensor) -> Gaussian:
+        """From any numbers, as a layer gives them."""
+        return cls(loc, _width(scale))
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def distribution(self) -> distributions.Distribution:
+        return distributions.Normal(self.loc, self.scale)
+
+    def undone(self, loc: Tensor, scale: Tensor) -> Gaussian:
+        """The same for values before they were shifted by `loc` and divided by `scale`."""
+        return Gaussian(self.loc * scale + loc, self.scale * scale)
+
+
+class NegativeBinomial(NamedTuple):
+    """Counts: how many failures to wait for, and the log-odds of a success on each try."""
+
+    total_count: Tensor
+    logits: Tensor
+
+    @classmethod
+    def of(cls, total_count: Tensor, logits: Tensor) -> NegativeBinomial:
+        """From any numbers, as a layer gives them."""
+        return cls(_positive(total_count), logits)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total_count * self.logits.exp()
+
+    @property
+    def distribution(self) -> distributions.Distribution:
+        return distributions.NegativeBinomial(self.total_count, logits=self.logits)
+
+    def undone(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
+        """The same with its mean times `scale`; counts start at 0, so they are never shifted by `loc`."""
+        return NegativeBinomial(self.total_count, self.logits + scale.log())
+
+
+Parameters = StudentT | Gaussian | NegativeBinomial
+KINDS: dict[Distribution, type[Any]] = {
+    "student_t": StudentT,
+    "normal": Gaussian,
+    "negative_binomial": NegativeBinomial,
+}
+
+
+def mapped(parameters: Parameters, change: Callable[[str, Tensor], Tensor]) -> Parameters:
+    """Every parameter changed by a function of its name and its tensor."""
+    made: Parameters = type(parameters)(*map(change, parameters._fields, parameters))
+    return made
+
+
+def stacked(each: Sequence[Parameters], dim: int) -> Parameters:
+    """Several distributions of one kind as one, along a new dimension."""
+    made: Parameters = type(each[0])(*(torch.stack(tensors, dim) for tensors in zip(*each, strict=True)))
+    return made
+
+
+class ParameterLayers(nn.Module):
+    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each."""
+
+    def __init__(self, width: int, count: int, distribution: Distribution) -> None:
+        super().__init__()
+        self.kind = KINDS[distribution]
+        for name in self.kind._fields:
+            self.add_module(name, nn.Linear(width, count))
+
+    def forward(self, x: Tensor) -> Parameters:
+        parameters: Parameters = self.kind.of(*(layer(x) for layer in self.children()))
+        return parameters
+
+
+def numbers(width: int, count: int, distribution: Distribution) -> nn.Module:
+    """Vectors (..., width) to (..., count) numbers, or to a distribution's parameters for them."""
+    if distribution == "none":
+        return nn.Linear(width, count)
+    return ParameterLayers(width, count, distribution)
