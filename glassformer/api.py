@@ -17,11 +17,15 @@ import torch
 from torch import Tensor
 
 from glassformer.core import schema, spec
+from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec
 from glassformer.core.build import canonical, materialise
 from glassformer.core.errors import GlassformerError
+from glassformer.core.kernels import Kernel, choose
+from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel
 from glassformer.core.precision import dtype_for
+from glassformer.core.stack import Stack
 from glassformer.families.family import Config, Family
 from glassformer.families.family import read_json as json_file
 from glassformer.families.registry import families, family_for, family_of, spec_of
@@ -52,6 +56,24 @@ class Bundle:
     def spec(self) -> spec.Model:
         return self.model.spec
 
+    def kernels(self, length: int = 512) -> dict[str, Kernel]:
+        """The kernel each attention runs on here, by its name, when a sequence of `length` is read whole.
+
+        >>> Bundle(model=tiny("gpt2")).kernels()
+        {'decoder.blocks.0.self_attn': 'sdpa', 'decoder.blocks.1.self_attn': 'sdpa'}
+        """
+        device = next(self.model.parameters()).device
+        chosen: dict[str, Kernel] = {}
+        for name, stack in self.model.named_modules():
+            if not isinstance(stack, Stack):
+                continue
+            for path, part in stack.named_modules(prefix=name):
+                if isinstance(part, MultiHeadAttention):
+                    own = path.endswith(".self_attn")
+                    mask = Mask(causal=stack.causal, window=stack.window) if own else Mask()
+                    chosen[path] = choose(mask=mask, queries=length, keys=length, device=device)
+        return chosen
+
 
 def build(what: str | spec.Model, **words: Any) -> AnyModel:
     """A fresh model from a preset's name (and changed words), or from a spec.
@@ -77,7 +99,8 @@ def load(
     """Read a model folder: a published one, or one that `save` wrote. The model is in evaluation mode.
 
     Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
-    unless `dtype` says otherwise; on a GPU they keep the precision they were stored in.
+    unless `dtype` says otherwise; on a GPU they keep the precision they were stored in. dtype "stored"
+    keeps it anywhere, for converting: not every CPU can compute in it.
     """
     path = Path(folder)
     if not path.is_dir():
