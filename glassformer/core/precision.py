@@ -50,7 +50,12 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
 def dtype_for(
     asked: torch.dtype | str | None, device: str | torch.device, stored: Iterable[Tensor] = ()
 ) -> torch.dtype | None:
-    """The precision to load in: what is asked; else float32 on a CPU; else as stored (None)."""
+    """The precision to load in: what is asked; else float32 on a CPU; else as stored (None).
+
+    "stored" keeps each tensor as the file has it, to be written out again and not computed with.
+    """
+    if asked == "stored":
+        return None
     on_cpu = torch.device(device).type == "cpu"
     if asked is None:
         low = any(t.dtype in (torch.float16, torch.bfloat16) for t in stored)
