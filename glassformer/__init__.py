@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SinusoidalPositions,
     )
     from glassformer.core.stack import Stack
+    from glassformer.torch_modules import from_torch
 
 # where each public name lives; imported when first used, so that `glassformer --help` needs no torch
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
         "SinusoidalPositions",
     ),
     "glassformer.core.stack": ("Stack",),
+    "glassformer.torch_modules": ("from_torch",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

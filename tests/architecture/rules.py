@@ -16,7 +16,7 @@ Sources = Mapping[str, str]
 ERRORS = "core.errors"  # everyone may have to tell the user something, so everyone may import it
 PARTS = frozenset(
     {"api", "cli", "core", "data", "decoding", "draw", "evaluation", "explorer"}
-    | {"families", "serve", "text", "training", "verify", "weights"}
+    | {"families", "serve", "text", "torch_modules", "training", "verify", "weights"}
 )
 # Who may import whom inside the package. A part may always import itself and ERRORS.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -27,6 +27,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "explorer": frozenset(),
     "families": frozenset({"core", "weights"}),
     "api": frozenset({"core", "families", "weights", "text"}),
+    "torch_modules": frozenset({"core"}),
     "decoding": frozenset({"core"}),
     "training": frozenset({"core", "data"}),
     "evaluation": frozenset({"decoding"}),
@@ -39,6 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 # Beyond the standard library. A part that is not listed may import any dependency of the project.
 OUTSIDE: dict[str, frozenset[str]] = {
     "core": frozenset({"torch"}),
+    "torch_modules": frozenset({"torch"}),
     "weights": frozenset({"torch", "numpy", "safetensors"}),
     "text": frozenset({"tokenizers", "sentencepiece"}),
     "draw": frozenset({"torch", "numpy", "matplotlib", "PIL", "rich"}),

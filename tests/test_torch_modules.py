@@ -1,0 +1,282 @@
+"""What `from_torch` makes equals the module it was made from: outputs, gradients, masks and all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import glassformer
+from glassformer import GlassformerError, Mask, from_torch
+
+D, H, B, T, S = 12, 3, 2, 5, 7
+CLOSE = {"atol": 1e-6, "rtol": 0}
+
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+
+# what torch's layers are made with
+LAYERS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "pre-norm gelu": {"norm_first": True, "activation": "gelu"},
+    "no bias": {"bias": False, "activation": F.gelu},
+    "pre-norm no bias": {"bias": False, "norm_first": True, "activation": nn.ReLU()},
+    "tanh gelu, large eps": {"activation": nn.GELU(approximate="tanh"), "layer_norm_eps": 1e-2},
+    "gelu module, batch first": {"activation": nn.GELU(), "batch_first": True},
+    "silu, pre-norm": {"activation": F.silu, "norm_first": True, "layer_norm_eps": 1e-3},
+}
+
+
+def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
+    """The module in evaluation with no number left at 0 or 1, so that a mistaken bias shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in module.parameters():
+            value.add_(torch.randn(value.shape, generator=generator) * 0.1)
+    return module.eval()
+
+
+def data(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def swapped(x: Tensor, module: nn.Module) -> Tensor:
+    """(B, T, D) as the module wants it, or what it gives back as (B, T, D)."""
+    first = module.batch_first if hasattr(module, "batch_first") else _layer_of(module).batch_first
+    return x if first else x.transpose(0, 1)
+
+
+def _layer_of(module: nn.Module) -> Any:
+    layer = module.layers[0] if hasattr(module, "layers") else module
+    return layer.self_attn
+
+
+def padding(length: int) -> Tensor:
+    """torch's: True where padded; the first row whole, the second short."""
+    return torch.arange(length)[None] >= torch.tensor([[length], [length - 2]])
+
+
+def banned(queries: int, keys: int, *lead: int) -> Tensor:
+    """torch's mask: True where a key is masked out, never a whole row."""
+    mask = data(*lead, queries, keys) > 0.3
+    mask[..., 0] = False
+    return mask
+
+
+def causal(length: int) -> Tensor:
+    return torch.ones(length, length).triu(1).bool()
+
+
+def assert_same(ours: Tensor, theirs: Tensor, real: Tensor | None = None) -> None:
+    assert ours.shape == theirs.shape
+    if real is not None:
+        ours, theirs = ours[real], theirs[real]
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+def attention_gradients(module: nn.MultiheadAttention) -> dict[str, Tensor]:
+    """torch's gradients under our names."""
+    if module.in_proj_weight is not None:
+        matrices = module.in_proj_weight.grad.chunk(3)
+    else:
+        matrices = [getattr(module, f"{n}_proj_weight").grad for n in "qkv"]
+    found = {f"{n}_proj.weight": m for n, m in zip("qkv", matrices, strict=True)}
+    if module.in_proj_bias is not None:
+        biases = zip("qkv", module.in_proj_bias.grad.chunk(3), strict=True)
+        found |= {f"{n}_proj.bias": b for n, b in biases}
+    return found | {f"out_proj.{n}": p.grad for n, p in module.out_proj.named_parameters()}
+
+
+def layer_gradients(module: Any) -> dict[str, Tensor]:
+    decodes = isinstance(module, nn.TransformerDecoderLayer)
+    parts = {"ffn.up": module.linear1, "ffn.down": module.linear2, "norm_self": module.norm1}
+    if decodes:
+        parts |= {"norm_cross": module.norm2, "norm_ffn": module.norm3}
+    else:
+        parts |= {"norm_ffn": module.norm2}
+    found = {f"{at}.{n}": p.grad for at, part in parts.items() for n, p in part.named_parameters()}
+    attentions = {"self_attn": module.self_attn} | ({"cross_attn": module.multihead_attn} if decodes else {})
+    for at, attention in attentions.items():
+        found |= {f"{at}.{n}": g for n, g in attention_gradients(attention).items()}
+    return found
+
+
+def stack_gradients(module: Any) -> dict[str, Tensor]:
+    layers = enumerate(module.layers)
+    found = {f"blocks.{n}.{name}": g for n, layer in layers for name, g in layer_gradients(layer).items()}
+    if module.norm is not None:
+        found |= {f"final_norm.{n}": p.grad for n, p in module.norm.named_parameters()}
+    return found
+
+
+def assert_gradients(ours: nn.Module, wanted: dict[str, Tensor]) -> None:
+    mine = {name: p.grad for name, p in ours.named_parameters()}
+    assert mine.keys() == wanted.keys()
+    for name, grad in wanted.items():
+        worst = (mine[name] - grad).abs().max() / grad.abs().max().clamp(min=1)
+        assert worst < 1e-6, (name, worst)
+
+
+def loss(x: Tensor) -> Tensor:
+    return (x * data(*x.shape)).mean()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kdim", [None, 9])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention(bias: bool, kdim: int | None, batch_first: bool) -> None:
+    options = {"bias": bias, "kdim": kdim, "vdim": kdim, "batch_first": batch_first}
+    theirs = shaken(nn.MultiheadAttention(D, H, **options))
+    ours = from_torch(theirs)
+    x, memory = data(B, T, D), data(B, S, kdim or D)
+    three = banned(T, S, B * H)
+    for mine, masks in {
+        None: {},
+        ~padding(S): {"key_padding_mask": padding(S)},
+        ~banned(T, S)[None]: {"attn_mask": banned(T, S)},
+        ~three.view(B, H, T, S): {"attn_mask": three},
+    }.items():
+        args = [swapped(t, theirs) for t in (x, memory, memory)]
+        reference = swapped(theirs(*args, **masks, need_weights=False)[0], theirs)
+        mask = mine.expand(B, -1, -1) if mine is not None and mine.dim() == 3 else mine
+        assert_same(ours(x, memory, mask=mask), reference)
+    loss(reference).backward()
+    loss(ours(x, memory, mask=mask)).backward()
+    assert_gradients(ours, attention_gradients(theirs))
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_encoder_layer_and_stack(options: dict[str, Any]) -> None:
+    layer = shaken(nn.TransformerEncoderLayer(D, H, 20, **options))
+    final = nn.LayerNorm(D, bias=False) if options.get("norm_first") else None
+    stack = shaken(nn.TransformerEncoder(layer, 2, norm=final, enable_nested_tensor=False), seed=1)
+    x, pads = data(B, S, D), padding(S)
+    three = banned(S, S, B * H)
+    mixed = ~(three.view(B, H, S, S) | pads[:, None, None])
+    for theirs, gradients in ((layer, layer_gradients), (stack, stack_gradients)):
+        ours = from_torch(theirs)
+        word = "mask" if theirs is stack else "src_mask"
+        for mine, masks in (
+            (None, {}),
+            (~pads, {"src_key_padding_mask": pads}),
+            (Mask(causal=True), {word: causal(S)}),
+            (mixed, {word: three, "src_key_padding_mask": pads}),
+        ):
+            reference = swapped(theirs(swapped(x, theirs), **masks), theirs)
+            assert_same(ours(x, mask=mine), reference, real=~pads)
+        with torch.no_grad():  # torch's own fast path
+            assert_same(
+                ours(x, mask=~pads),
+                swapped(theirs(swapped(x, theirs), src_key_padding_mask=pads), theirs),
+                ~pads,
+            )
+        loss(reference).backward()
+        loss(ours(x, mask=mine)).backward()
+        assert_gradients(ours, gradients(theirs))
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_decoder_layer_and_stack(options: dict[str, Any]) -> None:
+    layer = shaken(nn.TransformerDecoderLayer(D, H, 20, **options))
+    stack = shaken(nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(D, eps=1e-3)), seed=1)
+    x, memory, pads, far = data(B, T, D), data(B, S, D), padding(T), padding(S)
+    three = banned(T, S, B * H)
+    for theirs, gradients in ((layer, layer_gradients), (stack, stack_gradients)):
+        ours = from_torch(theirs)
+        for own, across, masks in (
+            (None, None, {}),
+            (Mask(causal=True), ~far, {"tgt_mask": causal(T), "memory_key_padding_mask": far}),
+            (~pads, None, {"tgt_key_padding_mask": pads}),
+            (Mask(causal=True), ~three.view(B, H, T, S), {"tgt_mask": causal(T), "memory_mask": three}),
+        ):
+            reference = swapped(theirs(swapped(x, theirs), swapped(memory, theirs), **masks), theirs)
+            assert_same(ours(x, memory, mask=own, memory_mask=across), reference)
+        loss(reference).backward()
+        loss(ours(x, memory, mask=own, memory_mask=across)).backward()
+        assert_gradients(ours, gradients(theirs))
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_whole_transformer(options: dict[str, Any]) -> None:
+    theirs = shaken(nn.Transformer(D, H, 2, 3, 20, **options))
+    ours = from_torch(theirs)
+    src, tgt, pads = data(B, S, D), data(B, T, D), padding(S)
+    for masks, mine in (
+        ({}, {}),
+        ({"tgt_mask": causal(T)}, {"tgt_mask": Mask(causal=True)}),
+        (
+            {"src_key_padding_mask": pads, "tgt_mask": causal(T), "memory_key_padding_mask": pads},
+            {"src_mask": ~pads, "tgt_mask": ~causal(T).expand(B, -1, -1)},
+        ),
+        ({"src_key_padding_mask": pads}, {"src_mask": ~pads, "memory_mask": Mask()}),
+    ):
+        reference = swapped(theirs(swapped(src, theirs), swapped(tgt, theirs), **masks), theirs)
+        assert_same(ours(src, tgt, **mine), reference)
+    loss(reference).backward()
+    loss(ours(src, tgt, **mine)).backward()
+    wanted = {f"encoder.{n}": g for n, g in stack_gradients(theirs.encoder).items()}
+    assert_gradients(ours, wanted | {f"decoder.{n}": g for n, g in stack_gradients(theirs.decoder).items()})
+    again = glassformer.build(ours.spec)
+    assert {n: p.shape for n, p in again.named_parameters()} == {
+        n: p.shape for n, p in ours.named_parameters()
+    }
+
+
+def test_dropout_rates_mode_precision_and_weights_come_along() -> None:
+    theirs = nn.TransformerDecoderLayer(D, H, 20, dropout=0.25).double()
+    theirs.self_attn.dropout, theirs.dropout.p = 0.5, 0.125
+    ours = from_torch(theirs)
+    assert ours.training and not from_torch(theirs.eval()).training
+    assert (ours.dropout.p, ours.ffn.dropout.p) == (0.25, 0.125)
+    assert (ours.self_attn.dropout, ours.cross_attn.dropout) == (0.5, 0.25)
+    assert {p.dtype for p in ours.parameters()} == {torch.float64}
+    before = ours.self_attn.q_proj.weight.clone()
+    with torch.no_grad():
+        theirs.self_attn.in_proj_weight.zero_()
+    assert torch.equal(ours.self_attn.q_proj.weight, before)
+    assert all(p.requires_grad for p in ours.parameters())
+
+
+class Unusual(nn.TransformerEncoderLayer):
+    pass
+
+
+def uneven() -> nn.Module:
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, 20), 2)
+    stack.layers[1].norm_first = True
+    return stack
+
+
+def odd_dropout() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(D, H, 20)
+    layer.dropout2.p = 0.7
+    return layer
+
+
+REFUSED = [
+    (lambda: nn.MultiheadAttention(D, H, add_bias_kv=True), "add_bias_kv=True, which is not supported"),
+    (lambda: nn.MultiheadAttention(D, H, add_zero_attn=True), "add_zero_attn=True, which is not supported"),
+    (lambda: nn.MultiheadAttention(D, H, kdim=8, vdim=6), "kdim 8 and vdim 6"),
+    (lambda: Unusual(D, H, 20), "the layer is a Unusual, not torch's own TransformerEncoderLayer"),
+    (lambda: nn.TransformerEncoder(Unusual(D, H, 20), 2), "layer 0 is a Unusual"),
+    (lambda: nn.TransformerEncoderLayer(D, H, 20, activation=torch.sin), "the activation sin is not known"),
+    (lambda: nn.TransformerEncoderLayer(D, H, 20, activation=nn.ELU()), "the activation ELU is not known"),
+    (lambda: nn.Transformer(D, H, custom_encoder=nn.Identity()), "the model's encoder is a Identity"),
+    (lambda: nn.Transformer(D, H, custom_decoder=nn.Identity()), "the model's decoder is a Identity"),
+    (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, 20), 1, norm=nn.RMSNorm(D)),
+        "the final norm is a RMSNorm",
+    ),
+    (uneven, "the layers differ"),
+    (odd_dropout, "dropout rates after the sub-layers differ"),
+    (lambda: nn.Linear(3, 3), "from_torch cannot read a Linear; it reads nn.MultiheadAttention"),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), REFUSED, ids=[s for _, s in REFUSED])
+def test_what_cannot_be_equal_is_refused_in_a_sentence(make: Any, sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence) as caught:
+        from_torch(make())
+    assert "\n" not in str(caught.value)
