@@ -21,8 +21,140 @@ GPT2: list[Case] = [
     ("GPT2ForQuestionAnswering", {**_GPT2, "n_layer": 3}),
 ]
 
+_BERT = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 37,
+    "max_position_embeddings": 40,
+}
+
+BERT: list[Case] = [
+    ("BertForMaskedLM", {**_BERT}),
+    ("BertForMaskedLM", {**_BERT, "hidden_act": "relu", "num_attention_heads": 3, "pad_token_id": None}),
+    ("BertModel", {**_BERT, "hidden_size": 35, "num_attention_heads": 5, "layer_norm_eps": 1e-3}),
+    ("BertModel", {**_BERT, "type_vocab_size": 1, "hidden_act": "gelu_new", "pad_token_id": 60}),
+    ("BertForSequenceClassification", {**_BERT, "num_labels": 3, "classifier_dropout": 0.3}),
+    ("BertForTokenClassification", {**_BERT, "num_labels": 5, "hidden_act": "silu", "type_vocab_size": 3}),
+    ("BertForQuestionAnswering", {**_BERT, "num_hidden_layers": 3, "hidden_dropout_prob": 0.0}),
+]
+
+ROBERTA: list[Case] = [
+    ("RobertaForMaskedLM", {**_BERT, "type_vocab_size": 1}),
+    ("RobertaForMaskedLM", {**_BERT, "hidden_act": "relu", "num_attention_heads": 6, "pad_token_id": 0}),
+    ("RobertaModel", {**_BERT, "hidden_size": 35, "num_attention_heads": 5, "pad_token_id": 3}),
+    ("RobertaForSequenceClassification", {**_BERT, "num_labels": 3, "layer_norm_eps": 1e-3}),
+    ("RobertaForTokenClassification", {**_BERT, "num_labels": 5, "classifier_dropout": 0.0}),
+    ("RobertaForQuestionAnswering", {**_BERT, "num_hidden_layers": 3, "hidden_act": "gelu_new"}),
+    ("XLMRobertaModel", {**_BERT, "max_position_embeddings": 11, "type_vocab_size": 1}),
+    ("XLMRobertaForMaskedLM", {**_BERT, "num_hidden_layers": 1}),
+    ("CamembertForMaskedLM", {**_BERT, "intermediate_size": 50}),
+    ("CamembertForSequenceClassification", {**_BERT, "num_labels": 1}),
+]
+
+_DISTILBERT = {
+    "vocab_size": 61,
+    "dim": 24,
+    "n_heads": 4,
+    "n_layers": 2,
+    "hidden_dim": 37,
+    "max_position_embeddings": 40,
+}
+
+DISTILBERT: list[Case] = [
+    ("DistilBertForMaskedLM", {**_DISTILBERT}),
+    ("DistilBertForMaskedLM", {**_DISTILBERT, "tie_word_embeddings": False, "activation": "relu"}),
+    ("DistilBertModel", {**_DISTILBERT, "dim": 35, "n_heads": 5, "pad_token_id": 7}),
+    ("DistilBertModel", {**_DISTILBERT, "sinusoidal_pos_embds": True, "n_layers": 1}),
+    ("DistilBertForSequenceClassification", {**_DISTILBERT, "num_labels": 3, "seq_classif_dropout": 0.4}),
+    ("DistilBertForTokenClassification", {**_DISTILBERT, "num_labels": 5, "n_layers": 3}),
+    ("DistilBertForQuestionAnswering", {**_DISTILBERT, "qa_dropout": 0.0, "n_heads": 3}),
+]
+
+_T5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2}
+
+T5: list[Case] = [
+    ("T5ForConditionalGeneration", {**_T5, "decoder_start_token_id": 0}),
+    ("T5ForConditionalGeneration", {**_T5, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
+    (
+        "T5ForConditionalGeneration",
+        {
+            **_T5,
+            "feed_forward_proj": "gated-silu",
+            "num_decoder_layers": 3,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 6,
+            "layer_norm_epsilon": 1e-3,
+        },
+    ),
+    (
+        "T5ForConditionalGeneration",
+        {**_T5, "num_heads": 3, "feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu", "num_layers": 1},
+    ),
+    ("T5Model", {**_T5, "feed_forward_proj": "gelu", "num_decoder_layers": 1, "pad_token_id": 7}),
+    ("T5EncoderModel", {**_T5, "d_kv": 9, "relative_attention_num_buckets": 12}),
+    ("T5EncoderModel", {**_T5, "feed_forward_proj": "gated-gelu", "num_layers": 3}),
+    ("T5ForSequenceClassification", {**_T5, "num_labels": 3, "eos_token_id": 11}),
+    ("T5ForTokenClassification", {**_T5, "num_labels": 5, "d_model": 21}),
+    ("T5ForQuestionAnswering", {**_T5, "feed_forward_proj": "gated-relu"}),
+]
+
+_TWO_STACKS = {
+    "vocab_size": 61,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 37,
+    "decoder_ffn_dim": 37,
+    "max_position_embeddings": 19,
+}
+_UNEVEN = {
+    "encoder_layers": 1,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 6,
+    "decoder_ffn_dim": 41,
+}
+
+BART: list[Case] = [
+    ("BartForConditionalGeneration", {**_TWO_STACKS}),
+    ("BartForConditionalGeneration", {**_TWO_STACKS, **_UNEVEN, "scale_embedding": True}),
+    ("BartForConditionalGeneration", {**_TWO_STACKS, "activation_function": "relu", "pad_token_id": 5}),
+    ("BartModel", {**_TWO_STACKS, "activation_function": "gelu_new", "max_position_embeddings": 9}),
+    ("BartModel", {**_TWO_STACKS, **_UNEVEN, "d_model": 30}),
+    ("BartForSequenceClassification", {**_TWO_STACKS, "num_labels": 4, "eos_token_id": 17}),
+    ("BartForSequenceClassification", {**_TWO_STACKS, **_UNEVEN, "num_labels": 1}),
+    ("BartForQuestionAnswering", {**_TWO_STACKS, "activation_function": "silu"}),
+]
+
+_MARIAN = {**_TWO_STACKS, "pad_token_id": 60, "decoder_start_token_id": 60, "activation_function": "swish"}
+_APART = {
+    "share_encoder_decoder_embeddings": False,
+    "decoder_vocab_size": 53,
+    "pad_token_id": 52,
+    "decoder_start_token_id": 52,
+}
+
+MARIAN: list[Case] = [
+    ("MarianMTModel", {**_MARIAN, "scale_embedding": True}),
+    ("MarianMTModel", {**_MARIAN, **_UNEVEN, "activation_function": "relu"}),
+    ("MarianMTModel", {**_MARIAN, **_APART, "scale_embedding": True}),
+    ("MarianMTModel", {**_MARIAN, **_APART, "tie_word_embeddings": False, "activation_function": "gelu"}),
+    ("MarianModel", {**_MARIAN, "max_position_embeddings": 9}),
+    ("MarianModel", {**_MARIAN, **_UNEVEN, **_APART, "d_model": 30, "scale_embedding": True}),
+]
+
 FAMILIES: dict[str, list[Case]] = {
+    "t5": T5,
+    "bart": BART,
+    "marian": MARIAN,
     "gpt2": GPT2,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
 }
 
 CASES = [
