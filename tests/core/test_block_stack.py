@@ -1,0 +1,154 @@
+"""Blocks are wired as drawn, stacks are their blocks one after another, and each shape learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core import build, spec
+from glassformer.core.block import Block
+from glassformer.core.errors import GlassformerError
+from glassformer.core.masks import Mask
+from tests.core.models import SHAPES, inputs_of, model_of
+
+D = 16
+
+
+def block_of(wiring: spec.Wiring, cross: bool = False, norm: spec.Norm | None = None) -> Block:
+    torch.manual_seed(1)
+    attention = spec.Attention(num_heads=4)
+    what = spec.Block(
+        attention=attention,
+        cross_attention=attention if cross else None,
+        feed_forward=spec.GatedFeedForward(d_ff=20),
+        norm=norm or spec.LayerNorm(),
+        wiring=wiring,
+        dropout=0.3,
+    )
+    made = build.block(what, D).eval()
+    for module in made.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
+    return made
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("wiring", ["pre", "post", "parallel", "parallel_split"])
+def test_wiring_is_the_formula(wiring: spec.Wiring, cross: bool) -> None:
+    if cross and wiring.startswith("parallel"):
+        with pytest.raises(GlassformerError, match="a parallel block has no cross-attention"):
+            block_of(wiring, cross)
+        return
+    b = block_of(wiring, cross)
+    x, memory, mask = torch.randn(2, 5, D), torch.randn(2, 7, D), Mask(causal=True)
+
+    def attend(y: Tensor) -> Tensor:
+        return b.self_attn(y, mask=mask)
+
+    match wiring:
+        case "pre":
+            y = x + attend(b.norm_self(x))
+            y = y + b.cross_attn(b.norm_cross(y), memory) if cross else y
+            wanted = y + b.ffn(b.norm_ffn(y))
+        case "post":
+            y = b.norm_self(x + attend(x))
+            y = b.norm_cross(y + b.cross_attn(y, memory)) if cross else y
+            wanted = b.norm_ffn(y + b.ffn(y))
+        case "parallel":
+            n = b.norm_self(x)
+            assert b.norm_ffn is None
+            wanted = x + attend(n) + b.ffn(n)
+        case _:
+            wanted = x + attend(b.norm_self(x)) + b.ffn(b.norm_ffn(x))
+    torch.testing.assert_close(b(x, memory if cross else None, mask=mask), wanted)
+
+
+def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
+    x = torch.randn(2, 5, D)
+    gated = block_of("pre").ffn
+    torch.testing.assert_close(gated(x), gated.down(F.silu(gated.gate(x)) * gated.up(x)))
+    inside = {
+        "relu": lambda y: y.clamp(min=0),
+        "gelu": lambda y: y * (1 + torch.erf(y / 2**0.5)) / 2,
+        "gelu_tanh": lambda y: y / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y**3))),
+        "silu": lambda y: y / (1 + torch.exp(-y)),
+        "quick_gelu": lambda y: y / (1 + torch.exp(-1.702 * y)),
+        "tanh": lambda y: (torch.exp(2 * y) - 1) / (torch.exp(2 * y) + 1),
+    }
+    for name, formula in inside.items():
+        what = spec.Block(
+            attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=8, activation=name)
+        )
+        plain = build.block(what, D).ffn
+        torch.testing.assert_close(plain(x), plain.down(formula(plain.up(x))))
+
+
+def test_norms_are_their_formulas() -> None:
+    x = torch.randn(3, 5, D) * 2 + 1
+    layer = build.norm(spec.LayerNorm(eps=0.1), D)
+    spread = (x.var(-1, keepdim=True, unbiased=False) + 0.1).sqrt()
+    torch.testing.assert_close(layer(x), (x - x.mean(-1, keepdim=True)) / spread)
+    rms = build.norm(spec.RMSNorm(eps=0.1), D)
+    torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt())
+    batch = build.norm(spec.BatchNorm(eps=0.1), D)
+    flat = x.flatten(0, 1)
+    wanted = (x - flat.mean(0)) / (flat.var(0, unbiased=False) + 0.1).sqrt()
+    torch.testing.assert_close(batch(x), wanted)
+    assert not torch.allclose(batch.eval()(x), wanted)
+
+
+@pytest.mark.parametrize("final", [None, spec.LayerNorm(), spec.RMSNorm()])
+def test_stack_is_its_blocks_and_its_final_norm(final: spec.Norm | None) -> None:
+    torch.manual_seed(0)
+    what = spec.Stack(
+        d_model=D,
+        num_layers=3,
+        causal=True,
+        final_norm=final,
+        block=spec.Block(
+            attention=spec.Attention(num_heads=4, window=2),
+            feed_forward=spec.FeedForward(d_ff=20),
+            wiring="pre",
+        ),
+    )
+    made = build.stack(what)
+    x = wanted = torch.randn(2, 6, D)
+    for one in made.blocks:
+        wanted = one(wanted, mask=Mask(causal=True, window=2))
+    if final is not None:
+        wanted = made.final_norm(wanted)
+    torch.testing.assert_close(made(x), wanted)
+    shorter = made(x[:, :4])  # causal: what comes later changes nothing
+    torch.testing.assert_close(shorter, wanted[:, :4])
+
+
+def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
+    b, x = block_of("pre"), torch.randn(2, 5, D)
+    assert torch.equal(b(x), b(x))
+    b.train()
+    assert not torch.equal(b(x), b(x))
+
+
+def test_memory_is_asked_for() -> None:
+    with pytest.raises(GlassformerError, match="has cross-attention; give it memory"):
+        block_of("pre", cross=True)(torch.randn(2, 5, D))
+
+
+@pytest.mark.parametrize("wiring", ["pre", "post"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_shape_overfits_one_batch(shape: str, wiring: spec.Wiring) -> None:
+    model = model_of(shape, wiring=wiring).train()
+    inputs = inputs_of(shape)
+    target = inputs_of(shape, seed=50)[-1]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        loss = F.cross_entropy(model(*inputs).flatten(0, 1), target.flatten())
+        if loss < 0.05:
+            return
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    pytest.fail(f"the loss is still {loss.item():.3f}")

@@ -1,0 +1,222 @@
+"""Positions: tables and turns against their formulas and the properties they are chosen for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.core import spec
+from glassformer.core.build import stack
+from glassformer.core.errors import GlassformerError
+from glassformer.core.positions import (
+    AlibiBias,
+    LearnedPositions,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+    alibi_slopes,
+    buckets_of,
+    rotate,
+    sinusoids,
+)
+
+
+def test_sinusoidal_row_is_the_published_one() -> None:
+    row = [0.84147, 0.54030, 0.09983, 0.99500, 0.01000, 0.99995, 0.00100, 1.00000]
+    torch.testing.assert_close(sinusoids(2, 8)[1], torch.tensor(row), atol=6e-6, rtol=0)
+
+
+@pytest.mark.parametrize("width", [8, 7, 1])
+def test_sinusoidal_table_is_the_formula_in_both_layouts(width: int) -> None:
+    apart, halves = sinusoids(50, width), sinusoids(50, width, "halves")
+    half = math.ceil(width / 2)
+    for position in (0, 1, 17, 49):
+        for i in range(half):
+            angle = position / 10000 ** (2 * i / width)
+            assert apart[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert halves[position, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            if 2 * i + 1 < width:
+                assert apart[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+                assert halves[position, half + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize("offset", [1, 5, 40])
+def test_moving_by_an_offset_is_one_linear_map_for_all_positions(offset: int) -> None:
+    table = sinusoids(2000, 16).double()
+    move = torch.zeros(16, 16, dtype=torch.float64)
+    for i in range(0, 16, 2):
+        angle = offset / 10000 ** (i / 16)
+        sin, cos = math.sin(angle), math.cos(angle)
+        move[i : i + 2, i : i + 2] = torch.tensor([[cos, -sin], [sin, cos]])
+    torch.testing.assert_close(table[:-offset] @ move, table[offset:], atol=1e-6, rtol=0)
+    # and without knowing the map: learnt from 60 positions, it serves all others (waves short enough to fit)
+    quick = sinusoids(2000, 8, base=30.0).double()
+    here, there = quick[:-offset], quick[offset:]
+    fitted = torch.linalg.lstsq(here[:60], there[:60]).solution
+    torch.testing.assert_close(here @ fitted, there, atol=1e-5, rtol=0)
+
+
+def test_sinusoidal_table_is_saved_and_moved_but_not_trained() -> None:
+    positions = SinusoidalPositions(8, max_len=10)
+    assert list(positions.state_dict()) == ["table"]
+    assert not list(positions.parameters())
+    assert positions.to("meta").table.is_meta
+    assert SinusoidalPositions(8, max_len=10).double().table.dtype == torch.float64
+
+
+def test_learned_table_skips_its_offset() -> None:
+    positions = LearnedPositions(4, max_len=6, offset=2)
+    assert positions.weight.shape == (8, 4)
+    assert torch.equal(positions(torch.tensor([[0, 5]])), positions.weight[[2, 7]][None])
+
+
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
+def test_a_sequence_longer_than_the_table_is_a_sentence(kind: type[nn.Module]) -> None:
+    with pytest.raises(GlassformerError, match="reaches position 11 but the position table holds 10"):
+        kind(8, max_len=10)(torch.arange(11))  # type: ignore[call-arg]
+
+
+# ---- rotary -----------------------------------------------------------------------------------------
+
+
+def dots(rotary: RotaryPositions, q: Tensor, k: Tensor, at: Tensor, to: Tensor) -> Tensor:
+    turned_q = rotate(q.expand(1, 1, len(at), -1), rotary(at[None]).rotary)
+    turned_k = rotate(k.expand(1, 1, len(to), -1), rotary(to[None]).rotary)
+    return (turned_q * turned_k).sum(-1)[0, 0]
+
+
+def test_rotary_scores_depend_on_distance_alone() -> None:
+    torch.manual_seed(0)
+    rotary, q, k = RotaryPositions(8), torch.randn(8), torch.randn(8)
+    at = torch.tensor([3, 4, 50, 903])
+    scores = dots(rotary, q, k, at, at - 3)
+    torch.testing.assert_close(scores, scores[:1].expand(4), atol=1e-4, rtol=0)
+    assert (dots(rotary, q, k, at, at - 2) - scores).abs().min() > 1e-2
+
+
+def test_rotary_turns_feature_i_with_feature_i_plus_half() -> None:
+    x = torch.randn(1, 1, 3, 6)
+    turned = rotate(x, RotaryPositions(6, base=100.0)(torch.tensor([[0, 1, 7]])).rotary)
+    for row, position in enumerate((0, 1, 7)):
+        for i in range(3):
+            angle = position * 100.0 ** (-2 * i / 6)
+            pair = torch.complex(x[0, 0, row, i], x[0, 0, row, i + 3]).item() * complex(
+                math.cos(angle), math.sin(angle)
+            )
+            assert turned[0, 0, row, i].item() == pytest.approx(pair.real, abs=1e-5)
+            assert turned[0, 0, row, i + 3].item() == pytest.approx(pair.imag, abs=1e-5)
+
+
+def test_partial_rotary_leaves_the_other_features() -> None:
+    x = torch.randn(2, 3, 5, 8)
+    turned = rotate(x, RotaryPositions(4)(torch.arange(5)[None]).rotary)
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert torch.equal(turned[..., :4], rotate(x[..., :4], RotaryPositions(4)(torch.arange(5)[None]).rotary))
+    assert (turned[:, :, 1:, :4] != x[:, :, 1:, :4]).all()
+
+
+def test_linear_scaling_stretches_positions() -> None:
+    slow = RotaryPositions(8, scaling=spec.LinearScaling(factor=4.0))(torch.tensor([[8]])).rotary
+    plain = RotaryPositions(8)(torch.tensor([[2]])).rotary
+    torch.testing.assert_close(slow, plain)
+
+
+def test_band_scaling_keeps_short_waves_and_slows_long_ones() -> None:
+    bands = spec.BandScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64)
+    scaled, plain = RotaryPositions(32, scaling=bands).freq, RotaryPositions(32).freq
+    kinds = set()
+    for was, now in zip(plain.tolist(), scaled.tolist(), strict=True):
+        wave = 2 * math.pi / was
+        if wave < 64 / 4:
+            kinds.add("short")
+            assert now == pytest.approx(was)
+        elif wave > 64 / 1:
+            kinds.add("long")
+            assert now == pytest.approx(was / 8)
+        else:
+            kinds.add("between")
+            assert was / 8 < now < was
+    assert kinds == {"short", "between", "long"}
+
+
+def test_odd_rotary_width_is_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match="rotary width 5 is odd"):
+        RotaryPositions(5)
+
+
+# ---- biases on the scores --------------------------------------------------------------------------------
+
+
+def bucket(distance: int, buckets: int, max_distance: int, both_ways: bool) -> int:
+    """One distance (key minus query) at a time: half the buckets exact, the rest logarithmic."""
+    first = 0
+    if both_ways:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return first + distance
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return first + min(exact + int(share * (buckets - exact)), buckets - 1)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20), (16, 65)])
+def test_relative_buckets_are_the_formula_and_grow_with_distance(
+    buckets: int, max_distance: int, both_ways: bool
+) -> None:
+    distance = torch.arange(-300, 301)
+    found = buckets_of(distance, buckets=buckets, max_distance=max_distance, both_ways=both_ways)
+    wanted = [bucket(d, buckets, max_distance, both_ways) for d in distance.tolist()]
+    # where the logarithm lands on a whole number, single precision may fall on either side of it
+    off = [d for d, a, b in zip(distance.tolist(), found.tolist(), wanted, strict=True) if a != b]
+    for d in off:
+        per_side = buckets // 2 if both_ways else buckets
+        exact = per_side // 2
+        share = math.log(abs(d) / exact) / math.log(max_distance / exact) * (per_side - exact)
+        assert abs(share - round(share)) < 1e-5
+    back, ahead = found[:301].flip(0), found[300:]
+    assert (back.diff() >= 0).all() and (ahead.diff() >= 0).all()
+    # the first bucket ahead would be distance 0, which lies behind
+    assert found.unique().tolist() == [n for n in range(buckets) if not (both_ways and n == buckets // 2)]
+
+
+def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
+    bias = RelativeBias(3, buckets=8, max_distance=20, both_ways=True)
+    found = bias(torch.tensor([[4, 5]]), torch.arange(7)[None]).bias
+    assert found.shape == (1, 3, 2, 7)
+    for head, row, key in [(0, 0, 0), (2, 1, 6), (1, 1, 5)]:
+        wanted = bias.weight[bucket(key - (4 + row), 8, 20, True), head]
+        assert found[0, head, row, key] == wanted
+    causal = stack(
+        spec.Stack(
+            d_model=4,
+            num_layers=0,
+            causal=True,
+            position=spec.Relative(),
+            block=spec.Block(attention=spec.Attention(num_heads=2), feed_forward=spec.FeedForward(d_ff=4)),
+        )
+    )
+    assert isinstance(causal.position, RelativeBias) and not causal.position.both_ways
+
+
+def test_alibi_slopes() -> None:
+    eight = [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(8).tolist() == eight
+    assert alibi_slopes(4).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+    sixteen = [2.0 ** (-n / 2) for n in range(1, 17)]
+    torch.testing.assert_close(alibi_slopes(12), torch.tensor(eight + sixteen[0:8:2]))
+
+
+def test_alibi_falls_with_distance_by_head() -> None:
+    bias = AlibiBias(2, scale=0.5)(torch.tensor([[5]]), torch.arange(6)[None]).bias
+    assert bias.shape == (1, 2, 1, 6)
+    torch.testing.assert_close(bias[0, 0, 0], torch.arange(-5.0, 1) * 2**-4 * 0.5)
+    torch.testing.assert_close(bias[0, 1, 0], torch.arange(-5.0, 1) * 2**-8 * 0.5)
