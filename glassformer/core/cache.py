@@ -87,8 +87,13 @@ class Cache:
         device = self.layers[0].k.device if self.layers else None
         return Cache(self.layers, torch.as_tensor(self.length, device=device))
 
-    def check_room(self, steps: int) -> None:
-        """One sentence where `steps` more positions do not fit (an int length only)."""
+    def check_room(self, batch: int, steps: int) -> None:
+        """One sentence where rows or `steps` more positions do not fit (these for an int length only)."""
+        if self.layers and self.layers[0].k.shape[0] != batch:
+            raise GlassformerError(
+                f"the cache has {self.layers[0].k.shape[0]} rows and the input {batch}; "
+                "allocate it for this batch, or select() the rows that go on"
+            )
         if self.layers and isinstance(self.length, int) and self.length + steps > self.max_len:
             raise GlassformerError(
                 f"the cache holds {self.max_len} positions and {self.length} are filled, so {steps} more "
@@ -109,6 +114,8 @@ class Cache:
     def rewind(self, length: int) -> None:
         """Forget all positions from `length` on."""
         if isinstance(self.length, int):
+            if not 0 <= length <= self.length:
+                raise GlassformerError(f"cannot rewind to {length}: {self.length} positions are filled")
             self.length = length
         else:
             self.length.fill_(length)

@@ -35,10 +35,13 @@ def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past:
     return Mask(padding=inputs != embed.pad_id)
 
 
-def _positions(mask: Mask, start: int | Tensor, steps: int) -> Tensor | None:
+def _positions(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
     """Where each token stands, counting real tokens only (B, T); None for the plain count from `start`."""
     if mask.padding is None:
         return None
+    batch, steps = inputs.shape[:2]
+    keys = start + steps if isinstance(start, int) else mask.padding.shape[-1]
+    Mask(padding=mask.padding).check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
     counted = places_of(mask.padding)  # (B, S)
     if isinstance(start, int):
         return counted[:, -steps:]
@@ -155,7 +158,7 @@ class EncoderDecoder(nn.Module):
         """src (B, S) -> memory (B, S, D)."""
         mask = _inferred(self.src_embed, src, src_mask, "src_mask")
         if positions is None:
-            positions = _positions(mask, 0, src.shape[1])
+            positions = _positions(mask, 0, src, "src_mask")
         x = _embed(self.src_embed, src, positions, 0, child(obs, "src_embed")).x
         memory: Tensor = self.encoder(
             x, mask=mask, positions=positions, kernel=kernel, obs=child(obs, "encoder")
@@ -186,7 +189,7 @@ class EncoderDecoder(nn.Module):
             # the first token starts the sequence, even where it is the pad token
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
         if positions is None:
-            positions = _positions(mask, start, tgt.shape[1])
+            positions = _positions(mask, start, tgt, "tgt_mask")
         x = _embed(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
         x = self.decoder(
             x,
@@ -237,7 +240,7 @@ class EncoderOnly(nn.Module):
         seen_mask = _inferred(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
-            positions = _positions(seen_mask, 0, inputs.shape[1])
+            positions = _positions(seen_mask, 0, inputs, "mask")
         more: dict[str, Any] = {}
         if types is not None:
             more["types"] = types
@@ -296,7 +299,7 @@ class DecoderOnly(nn.Module):
         fresh = isinstance(start, int) and start == 0
         seen_mask = _inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
         if positions is None:
-            positions = _positions(seen_mask, start, ids.shape[1])
+            positions = _positions(seen_mask, start, ids, "mask")
         x = _embed(self.embed, ids, positions, start, child(obs, "embed")).x
         x = self.decoder(
             x,

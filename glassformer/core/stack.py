@@ -69,7 +69,7 @@ class Stack(nn.Module):
         start = 0 if cache is None else cache.length
         keys = steps
         if cache is not None:
-            cache.check_room(steps)
+            cache.check_room(batch, steps)
             if len(cache.layers) != len(self.blocks):
                 raise GlassformerError(
                     f"the cache has {len(cache.layers)} layers and the model {len(self.blocks)}; "
