@@ -1,0 +1,185 @@
+"""Going on from a cache equals the full run: any pieces and positions; rows padded, moved and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.core.cache import Cache
+from glassformer.core.errors import GlassformerError
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from tests.core.models import LAYERS, POSITIONS, ids, model_of
+
+T, S, ROOM = 9, 7, 12
+PIECES = {"one by one": [1] * T, "uneven": [3, 1, 4, 1], "at once": [T]}
+SHAPES = ("decoder_only", "encoder_decoder")
+CLOSE = {"atol": 2e-5, "rtol": 0}
+LENGTHS = pytest.mark.parametrize("fixed", [False, True], ids=["int length", "fixed length"])
+Step = Callable[..., Tensor]
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def ready(shape: str, *, batch: int = 3, **words: Any) -> tuple[Any, Step, Step]:
+    """A model; its full run of a target; and a step of it with a cache."""
+    model = model_of(shape, **words)
+    if isinstance(model, DecoderOnly):
+        return model, model, model
+    assert isinstance(model, EncoderDecoder)
+    src = ids(batch, S, seed=8)
+    real = torch.arange(S)[None] < torch.tensor([[S], [S - 2], [S - 4]])[:batch]
+    memory = model.encode(src, real)
+
+    def step(tgt: Tensor, mask: Tensor | None = None, *, rows: Tensor | None = None, **more: Any) -> Tensor:
+        rows = torch.arange(len(tgt)) if rows is None else rows
+        out: Tensor = model.decode(tgt, memory[rows], mask, real[rows], **more)
+        return out
+
+    def full(tgt: Tensor, mask: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        rows = torch.arange(len(tgt)) if rows is None else rows
+        out: Tensor = model(src[rows], tgt, real[rows], mask)
+        return out
+
+    return model, full, step
+
+
+def cache_for(model: Any, fixed: bool, batch: int = 3) -> Cache:
+    cache = Cache.allocate(model.spec, batch, ROOM)
+    return cache.fixed() if fixed else cache
+
+
+@LENGTHS
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cached_equals_uncached(shape: str, position: str, fixed: bool) -> None:
+    model, full, step = ready(shape, position=position)
+    tgt = ids(3, T)
+    wanted = full(tgt)
+    for pieces in PIECES.values():
+        cache = cache_for(model, fixed)
+        got = torch.cat([step(piece, cache=cache) for piece in tgt.split(pieces, 1)], 1)
+        torch.testing.assert_close(got, wanted, **CLOSE)
+        assert int(cache.length) == T
+
+
+ATTENTIONS: list[dict[str, Any]] = [
+    {"window": 3},
+    {"num_kv_heads": 1},
+    {"num_kv_heads": 2, "head_dim": 6, "value_dim": 5, "window": 2, "biases": ("q", "out")},
+]
+
+
+@LENGTHS
+@pytest.mark.parametrize("attention", ATTENTIONS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cached_equals_uncached_with_windows_and_grouped_heads(
+    shape: str, attention: dict[str, Any], fixed: bool
+) -> None:
+    model, full, step = ready(shape, position="rotary", **attention)
+    tgt = ids(3, T)
+    wanted = full(tgt)
+    for kernel in ("explicit", "sdpa"):
+        cache = cache_for(model, fixed)
+        pieces = [step(p, cache=cache, kernel=kernel) for p in tgt.split(PIECES["uneven"], 1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), wanted, **CLOSE)
+
+
+@LENGTHS
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_left_padded_rows_equal_each_row_alone(shape: str, position: str, fixed: bool) -> None:
+    model, full, step = ready(shape, position=position)
+    tgt = ids(3, T)
+    pads = torch.tensor([0, 2, 5])
+    real = torch.arange(T)[None] >= pads[:, None]
+    tgt = tgt.masked_fill(~real, 0)
+    cache = cache_for(model, fixed)
+    given = torch.cat((real, torch.ones(3, ROOM - T, dtype=torch.bool)), 1)  # of every key there is room for
+    done, got = 0, []
+    for piece in tgt.split([6, 1, 1, 1], 1):
+        done += piece.shape[1]
+        got.append(step(piece, given if fixed else real[:, :done], cache=cache))
+    together = torch.cat(got, 1)
+    for row, short in enumerate(pads.tolist()):
+        if shape == "decoder_only":
+            alone = full(tgt[row : row + 1, short:])
+        else:
+            alone = full(tgt[row : row + 1, short:], rows=torch.tensor([row]))
+        torch.testing.assert_close(together[row : row + 1, short:], alone, **CLOSE)
+
+
+@LENGTHS
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_reordered_doubled_and_dropped(shape: str, fixed: bool) -> None:
+    model, full, step = ready(shape)
+    tgt, more = ids(3, 5), ids(3, 4, seed=3)
+    cache = cache_for(model, fixed)
+    step(tgt, cache=cache)
+    alive = torch.arange(3)
+    so_far = tgt
+    for n, chosen in enumerate(([2, 0, 0], [1, 2], [1])):
+        rows = torch.tensor(chosen)
+        cache.select(rows)
+        alive, so_far = alive[rows], so_far[rows]
+        new = more[: len(rows), n : n + 1]
+        so_far = torch.cat((so_far, new), 1)
+        if shape == "decoder_only":
+            got, wanted = step(new, cache=cache), full(so_far)
+        else:
+            got, wanted = step(new, rows=alive, cache=cache), full(so_far, rows=alive)
+        torch.testing.assert_close(got[:, -1], wanted[:, -1], **CLOSE)
+
+
+@LENGTHS
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rewound_positions_are_forgotten(shape: str, fixed: bool) -> None:
+    model, full, step = ready(shape)
+    tgt, other = ids(3, 6), ids(3, 3, seed=9)
+    cache = cache_for(model, fixed)
+    step(tgt, cache=cache)
+    cache.rewind(4)
+    got = step(other, cache=cache)
+    torch.testing.assert_close(got, full(torch.cat((tgt[:, :4], other), 1))[:, 4:], **CLOSE)
+
+
+def test_memory_is_projected_once() -> None:
+    model, _, step = ready("encoder_decoder")
+    cache = cache_for(model, fixed=False)
+    step(ids(3, 2), cache=cache)
+    kept = [layer.cross for layer in cache.layers]
+    calls = []
+    for block in model.decoder.blocks:
+        block.cross_attn.k_proj.register_forward_hook(lambda *_: calls.append(1))
+    step(ids(3, 1), cache=cache)
+    assert not calls
+    assert len(kept) == LAYERS
+    assert all(layer.cross is was for layer, was in zip(cache.layers, kept, strict=True))
+
+
+def test_what_does_not_fit_is_a_sentence() -> None:
+    model = model_of("decoder_only")
+    cache = cache_for(model, fixed=False)
+    model(ids(3, 10), cache=cache)
+    with pytest.raises(GlassformerError, match="holds 12 positions and 10 are filled, so 3 more do not fit"):
+        model(ids(3, 3), cache=cache)
+    assert cache.length == 10  # and nothing was written
+    with pytest.raises(GlassformerError, match="the cache has 3 rows and the input 2"):
+        model(ids(2, 1), cache=cache)
+    with pytest.raises(GlassformerError, match="cannot rewind to 11: 10 positions are filled"):
+        cache.rewind(11)
+    with pytest.raises(GlassformerError, match="the cache has 1 layers and the model 2"):
+        model(ids(3, 1), cache=Cache(cache.layers[:1]))
+    with pytest.raises(GlassformerError, match="only a model with a decoder keeps a cache"):
+        Cache.allocate(model_of("encoder_only").spec, 1, 4)
+    with pytest.raises(
+        GlassformerError, match=r"mask has shape \(3, 2\) but the batch and keys are \(3, 11\)"
+    ):
+        model(ids(3, 1), torch.ones(3, 2, dtype=torch.bool), cache=cache)
