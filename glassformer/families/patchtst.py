@@ -1,0 +1,329 @@
+"""PatchTST: each channel of a series cut into overlapping patches, read by one encoder they all share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+from glassformer.core import spec
+from glassformer.core.distributions import KINDS, Distribution
+from glassformer.core.errors import GlassformerError
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
+from glassformer.weights.convert import Table
+from glassformer.weights.ops import Op, Rename, Reshape, expand
+
+Pool = Literal["flatten", "mean", "max", "first"]
+_POSITIONS: dict[str, Literal["learned", "sincos"]] = {"random": "learned", "sincos": "sincos"}
+_SCALINGS: dict[Any, Literal["std", "mean", "none"]] = {
+    "std": "std",
+    "mean": "mean",
+    True: "mean",
+    None: "none",
+    False: "none",
+}
+_ARCHITECTURES: dict[type, str] = {
+    spec.Features: "PatchTSTModel",
+    spec.Forecast: "PatchTSTForPrediction",
+    spec.SeriesClassify: "PatchTSTForClassification",
+    spec.SeriesRegress: "PatchTSTForRegression",
+    spec.PatchReconstruct: "PatchTSTForPretraining",
+}
+
+
+def patchtst(
+    *,
+    context_length: int = 512,
+    prediction_length: int = 96,
+    channels: int = 7,
+    patch_length: int = 16,
+    stride: int = 8,
+    d_model: int = 128,
+    num_heads: int = 16,
+    d_ff: int = 256,
+    num_layers: int = 3,
+    activation: spec.Activation = "gelu",
+    norm: Literal["batch", "layer"] = "batch",
+    norm_eps: float = 1e-5,
+    wiring: Literal["pre", "post"] = "post",
+    position: Literal["learned", "sincos"] = "learned",
+    scaling: Literal["std", "mean", "none"] = "std",
+    embedding: Literal["shared", "per_channel"] = "shared",
+    prefix: Literal[0, 1] = 0,
+    ffn_bias: bool = True,
+    dropout: float = 0.2,
+    attention_dropout: float = 0.0,
+    ffn_dropout: float = 0.2,
+    embed_dropout: float = 0.2,
+    pool: Pool = "flatten",
+    distribution: Distribution = "none",
+    head: spec.Head | None = None,
+) -> spec.EncoderOnly:
+    """PatchTST's spec; the defaults are the paper's for long series, forecasting 96 steps."""
+    return spec.EncoderOnly(
+        input=spec.SeriesPatches(
+            context_length=context_length,
+            patch_length=patch_length,
+            stride=stride,
+            channels=channels,
+            position=position,
+            scaling=scaling,
+            embedding=embedding,
+            prefix=prefix,
+            dropout=embed_dropout,
+        ),
+        encoder=spec.Stack(
+            d_model=d_model,
+            num_layers=num_layers,
+            block=spec.Block(
+                attention=spec.Attention(num_heads=num_heads, dropout=attention_dropout),
+                feed_forward=spec.FeedForward(
+                    d_ff=d_ff,
+                    activation=activation,
+                    biases=("up", "down") if ffn_bias else (),
+                    dropout=ffn_dropout,
+                ),
+                norm=spec.BatchNorm(eps=norm_eps) if norm == "batch" else spec.LayerNorm(eps=norm_eps),
+                wiring=wiring,
+                dropout=dropout,
+            ),
+        ),
+        head=head or spec.Forecast(prediction_length=prediction_length, pool=pool, distribution=distribution),
+        init=spec.Normal(std=0.02),
+    )
+
+
+def from_config(config: Config) -> spec.EncoderOnly:
+    config.only("channel_attention", False, default=False)
+    for key, usual in (
+        ("scaling_dim", 1),
+        ("keepdim", True),
+        ("minimum_scale", None),
+        ("default_scale", None),
+    ):
+        config.only(key, usual, default=usual)
+    if (
+        config.architecture == "PatchTSTModel"
+    ):  # its patches would be hidden at random; the heads decide alone
+        config.only("do_mask_input", False, None)
+    prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
+    return patchtst(
+        context_length=config.get("context_length", 32),
+        channels=config.get("num_input_channels", 1),
+        patch_length=config.get("patch_length", 1),
+        stride=config.get("patch_stride", 1),
+        d_model=config.get("d_model", 128, "hidden_size"),
+        num_heads=config.get("num_attention_heads", 4),
+        d_ff=config.get("ffn_dim", 512),
+        num_layers=config.get("num_hidden_layers", 3),
+        activation=config.choose("activation_function", ACTIVATIONS, "gelu"),
+        norm=config.choose("norm_type", {"batchnorm": "batch", "layernorm": "layer"}, "batchnorm"),
+        norm_eps=config.get("norm_eps", 1e-5),
+        wiring="pre" if config.get("pre_norm", True) else "post",
+        position=config.choose("positional_encoding_type", _POSITIONS, "sincos"),
+        scaling=config.choose("scaling", _SCALINGS, "std"),
+        embedding="shared" if config.get("share_embedding", True) else "per_channel",
+        prefix=prefix,
+        ffn_bias=config.get("bias", True),
+        dropout=config.get("path_dropout", 0.0),
+        attention_dropout=config.get("attention_dropout", 0.0),
+        ffn_dropout=config.get("ff_dropout", 0.0),
+        embed_dropout=config.get("positional_dropout", 0.0),
+        head=_head(config, prefix),
+    )
+
+
+def _head(config: Config, prefix: int) -> spec.Head:
+    dropout = config.get("head_dropout", 0.0)
+    pools: dict[Any, Pool] = {"mean": "mean", "max": "max", None: "flatten"}
+    pool: Pool = config.choose("pooling_type", pools, "mean")
+    if prefix:
+        pool = "first"  # the reference reads the prefix token whatever the pooling says
+    names: dict[str, Distribution] = {name: name for name in KINDS}
+    distribution = config.choose("distribution_output", names, "student_t")
+    if config.only("loss", "mse", "nll", default="mse") == "mse":
+        distribution = "none"
+    targets = config.get("num_targets", 1)
+    match config.architecture:
+        case "PatchTSTModel":
+            return spec.Features()
+        case "PatchTSTForPretraining":
+            config.only("mask_value", 0, default=0)
+            return spec.PatchReconstruct(dropout=dropout)
+        case "PatchTSTForPrediction":
+            return spec.Forecast(
+                prediction_length=config.get("prediction_length", 24),
+                pool=pool,
+                projection="shared" if config.get("share_projection", True) else "per_channel",
+                distribution=distribution,
+                dropout=dropout,
+            )
+    if pool == "flatten":
+        raise GlassformerError(
+            f"{config.where} sets pooling_type to None, which {config.architecture} cannot use; "
+            "set it to 'mean' or 'max'"
+        )
+    if config.architecture == "PatchTSTForClassification":
+        return spec.SeriesClassify(num_labels=targets, pool=pool, dropout=dropout)
+    between = _output_range(config) if distribution == "none" else None
+    return spec.SeriesRegress(
+        num_targets=targets, pool=pool, distribution=distribution, output_range=between, dropout=dropout
+    )
+
+
+def _output_range(config: Config) -> tuple[float, float] | None:
+    given: Any = config.get("output_range", None)
+    if given is None:
+        return None
+    if not isinstance(given, list | tuple) or [type(n) in (int, float) for n in given] != [True, True]:
+        raise GlassformerError(f"{config.where} sets output_range to {given!r:.60}; it must be [low, high]")
+    return (float(given[0]), float(given[1]))
+
+
+def to_config(model: spec.Model) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.SeriesPatches)
+    read, block, head = model.input, model.encoder.block, model.head
+    assert isinstance(block.norm, spec.BatchNorm | spec.LayerNorm)
+    config = {
+        "model_type": "patchtst",
+        "architectures": [_ARCHITECTURES[type(head)]],
+        "context_length": read.context_length,
+        "num_input_channels": read.channels,
+        "patch_length": read.patch_length,
+        "patch_stride": read.stride,
+        "d_model": model.encoder.d_model,
+        "num_attention_heads": block.attention.num_heads,
+        "ffn_dim": block.feed_forward.d_ff,
+        "num_hidden_layers": model.encoder.num_layers,
+        "activation_function": PUBLISHED[block.feed_forward.activation],
+        "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm",
+        "norm_eps": block.norm.eps,
+        "pre_norm": block.wiring == "pre",
+        "positional_encoding_type": {"learned": "random", "sincos": "sincos"}[read.position],
+        "scaling": None if read.scaling == "none" else read.scaling,
+        "share_embedding": read.embedding == "shared",
+        "use_cls_token": read.prefix == 1,
+        "bias": bool(block.feed_forward.biases),
+        "path_dropout": block.dropout,
+        "attention_dropout": block.attention.dropout,
+        "ff_dropout": block.feed_forward.dropout,
+        "positional_dropout": read.dropout,
+        "channel_attention": False,
+        "do_mask_input": isinstance(head, spec.PatchReconstruct),
+    }
+    if not isinstance(head, spec.Features):
+        assert isinstance(
+            head, spec.Forecast | spec.SeriesClassify | spec.SeriesRegress | spec.PatchReconstruct
+        )
+        config["head_dropout"] = head.dropout
+    if isinstance(head, spec.Forecast | spec.SeriesClassify | spec.SeriesRegress) and head.pool != "first":
+        config["pooling_type"] = None if head.pool == "flatten" else head.pool
+    if isinstance(head, spec.Forecast | spec.SeriesRegress):
+        config["loss"] = "mse" if head.distribution == "none" else "nll"
+        if head.distribution != "none":
+            config["distribution_output"] = head.distribution
+    if isinstance(head, spec.Forecast):
+        config["prediction_length"] = head.prediction_length
+        config["share_projection"] = head.projection == "shared"
+    elif isinstance(head, spec.SeriesClassify):
+        config["num_targets"] = head.num_labels
+    elif isinstance(head, spec.SeriesRegress):
+        config["num_targets"] = head.num_targets
+        config["output_range"] = head.output_range and list(head.output_range)
+    return config
+
+
+def table(model: spec.Model, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.SeriesPatches)
+    d_model, block = model.encoder.d_model, model.encoder.block
+    rows: tuple[Op, ...] = (Rename("{base}encoder.positional_encoder.position_enc", "embed.position"),)
+    if model.input.prefix:
+        token, one = "{base}encoder.positional_encoder.cls_token", (1, 1, d_model)
+        rows += (Reshape(token, "embed.prefix", their_shape=(1, *one), our_shape=one),)
+    layer, ours = "{base}encoder.layers.{i}", "encoder.blocks.{i}"
+    embedder = "{base}encoder.embedder.input_embedding"
+    shared = model.input.embedding == "shared"
+    rows += expand(
+        (
+            Rename(f"{embedder}.{{p}}", "embed.patch.{p}")
+            if shared
+            else Rename(f"{embedder}.{{c}}.{{p}}", "embed.patch.{c}.{p}"),
+            Rename(
+                f"{layer}.self_attn.{{q,k,v,out}}_proj.{{p}}", f"{ours}.self_attn.{{q,k,v,out}}_proj.{{p}}"
+            ),
+        ),
+        i=model.encoder.num_layers,
+        c=model.input.channels,
+        p=("weight", "bias"),
+    )
+    rows += expand(
+        (
+            Rename(f"{layer}.ff.0.{{p}}", f"{ours}.ffn.up.{{p}}"),
+            Rename(f"{layer}.ff.3.{{p}}", f"{ours}.ffn.down.{{p}}"),
+        ),
+        i=model.encoder.num_layers,
+        p=("weight", "bias") if block.feed_forward.biases else ("weight",),
+    )
+    batch = isinstance(block.norm, spec.BatchNorm)
+    inner = ".batchnorm" if batch else ""
+    rows += expand(
+        (
+            Rename(f"{layer}.norm_sublayer1{inner}.{{p}}", f"{ours}.norm_self.{{p}}"),
+            Rename(f"{layer}.norm_sublayer3{inner}.{{p}}", f"{ours}.norm_ffn.{{p}}"),
+        ),
+        i=model.encoder.num_layers,
+        p=("weight", "bias", *(("running_mean", "running_var", "num_batches_tracked") if batch else ())),
+    )
+    bare = isinstance(model.head, spec.Features)
+    return Table(
+        rows + _head_rows(model.head, model.input.channels), base=("", "model.") if bare else ("model.", "")
+    )
+
+
+def _head_rows(head: spec.Head, channels: int) -> tuple[Op, ...]:
+    match head:
+        case spec.SeriesClassify() | spec.PatchReconstruct():
+            pairs = [("head.linear", "head.out")]
+        case spec.Forecast(projection="per_channel"):
+            pairs = [(f"head.projections.{c}", f"head.out.{c}") for c in range(channels)]
+        case spec.Forecast() | spec.SeriesRegress():
+            pairs = [("head.projection", "head.out")]
+        case _:
+            pairs = []
+    if isinstance(head, spec.Forecast | spec.SeriesRegress) and head.distribution != "none":
+        fields = KINDS[head.distribution]._fields
+        pairs = [(f"{t}.proj.{n}", f"{o}.{name}") for t, o in pairs for n, name in enumerate(fields)]
+    return expand(tuple(Rename(f"{t}.{{p}}", f"{o}.{{p}}") for t, o in pairs), p=("weight", "bias"))
+
+
+_SHORT = {"context_length": 336, "d_model": 16, "num_heads": 4, "d_ff": 128}
+_DROP = {"dropout": 0.3, "ffn_dropout": 0.3, "embed_dropout": 0.3}
+
+FAMILY = Family(
+    name="patchtst",
+    model_types=("patchtst",),
+    architectures=tuple(_ARCHITECTURES.values()),
+    build=patchtst,
+    presets={
+        "patchtst": {},
+        "patchtst-small": {**_SHORT, **_DROP},  # the paper's for little data
+    },
+    tiny={
+        "context_length": 24,
+        "prediction_length": 6,
+        "channels": 2,
+        "patch_length": 6,
+        "stride": 3,
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "num_layers": 2,
+    },
+    from_config=from_config,
+    to_config=to_config,
+    table=table,
+    immaterial=frozenset(
+        """init_std num_parallel_samples do_mask_input mask_type random_mask_ratio mask_value
+        num_forecast_mask_patches channel_consistent_masking unmasked_channel_indices prediction_length
+        share_projection num_targets output_range""".split()
+    ),
+)

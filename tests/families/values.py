@@ -1,0 +1,83 @@
+"""Images and series given to both libraries, and what comes back put side by side."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import glassformer
+from glassformer.core.build import canonical
+from glassformer.core.distributions import KINDS
+from glassformer.core.embeddings import ImageInput
+from glassformer.core.model import EncoderOnly
+from glassformer.families.registry import families
+from glassformer.weights.convert import to_theirs
+
+BATCH, HIDDEN = 3, 2
+
+
+def run(reference: Any, model: EncoderOnly, side: str, kernel: str) -> tuple[Any, Any]:
+    """Ours and theirs on the same values; of a series, some on `side` are missing."""
+    torch.manual_seed(3)
+    if isinstance(model.embed, ImageInput):
+        values = torch.randn(BATCH, model.embed.channels, *model.embed.image_size)
+        return model(values, kernel=kernel), reference(pixel_values=values)
+    config = reference.config
+    values = torch.randn(BATCH, config.context_length, config.num_input_channels).cumsum(1) + 3
+    mine: dict[str, Any] = {}
+    if config.do_mask_input:  # the reference would hide patches at random; let it hide the last ones
+        reference.model.masking.mask_type = "forecast"
+        reference.model.masking.num_forecast_mask_patches = [HIDDEN]
+        mine["hidden"] = torch.zeros(
+            BATCH, config.num_input_channels, model.spec.input.num_patches, dtype=torch.bool
+        )
+        mine["hidden"][..., -HIDDEN:] = True
+    if side == "none":
+        return model(values, kernel=kernel, **mine), published(reference, reference(past_values=values))
+    observed = torch.ones_like(values, dtype=torch.bool)
+    for row, short in enumerate((0, 2, 5)):
+        observed[row, -short if side == "right" else 0 : None if side == "right" else short] = not short
+    observed[1, 3, 0] = False
+    theirs = reference(past_values=values.masked_fill(~observed, 0.0), past_observed_mask=observed.float())
+    unread = values.masked_fill(~observed, torch.nan)
+    return model(unread, kernel=kernel, observed=observed, **mine), published(reference, theirs)
+
+
+def published(reference: Any, result: Any) -> Any:
+    """The reference's result; a distribution by its parameters, for values in the series' own units."""
+    raw = result.get("prediction_outputs", result.get("regression_outputs"))
+    if not isinstance(raw, tuple):
+        return result
+    named = dict(zip(KINDS[reference.config.distribution_output]._fields, raw, strict=True))
+    if result.get("scale") is not None:
+        made = reference.distribution_output.distribution(
+            [t.clone() for t in raw], loc=result["loc"], scale=result["scale"]
+        )
+        if "logits" in named:
+            named["logits"] = made.base_dist.logits
+        else:
+            named["scale"] = named["scale"] * result["scale"]
+            named["loc"] = made.mean
+    return named
+
+
+def gradients(reference: nn.Module, bundle: glassformer.Bundle, folder: Path) -> tuple[dict, dict]:
+    """Every gradient under its published name: ours by the weight table, theirs by their own saving."""
+
+    def of(named: Any) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(t) if t.grad is None else t.grad for name, t in named}
+
+    table = families()[str(bundle.family)].table(bundle.spec, ())
+    ours = to_theirs(of(canonical(bundle.model).items()), table)
+    carrier = copy.deepcopy(reference)
+    for name, gradient in of(reference.named_parameters()).items():
+        carrier.get_parameter(name).data = gradient
+    for _, buffer in carrier.named_buffers():
+        buffer.zero_()
+    carrier.save_pretrained(folder)  # type: ignore[operator]
+    return ours, load_file(folder / "model.safetensors")
