@@ -157,9 +157,24 @@ class ClassifyHead(nn.Module):
             case "mean":
                 return pool_mean(x, context.padding)
             case "end":
-                if context.ids is None:
-                    raise GlassformerError("this head reads the vector at the end token; give token ids")
-                return _pick(x, _last_real(context.ids.eq(self.end_id), x))
+                return _pick(x, _last_real(self._ends(x, context.ids), x))
+
+    def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
+        """Where the end token stands (B, T); that each row has one is looked at on a CPU alone."""
+        if ids is None:
+            raise GlassformerError("this head reads the vector at the end token; give token ids")
+        if ids.shape != x.shape[:2]:
+            raise GlassformerError(
+                f"this head reads the vector where the source has its end token, but the source is "
+                f"{tuple(ids.shape)} and the target {tuple(x.shape[:2])}; give targets as long as the sources"
+            )
+        ends = ids.eq(self.end_id)
+        if ids.is_cpu and not torch.compiler.is_compiling() and not bool(ends.any(-1).all()):
+            raise GlassformerError(
+                f"this head reads the vector at the end token {self.end_id}, which a sequence lacks; "
+                "end every sequence with it"
+            )
+        return ends
 
 
 class ClassifyTwiceHead(nn.Module):
