@@ -24,12 +24,14 @@ def reference(name: str, settings: dict[str, Any], seed: int = 0) -> nn.Module:
     model = kind(kind.config_class(**settings)).eval()
     with torch.no_grad():
         for value in model.parameters():
+            if not value.requires_grad:
+                continue  # a table by formula
             if value.dim() >= 2:
                 value.copy_(torch.randn_like(value) * 0.8 / value.shape[-1] ** 0.5)
             else:
                 value.add_(torch.randn_like(value) * 0.1)
         for key, value in model.named_buffers():
-            if key.endswith("running_mean"):
+            if key.endswith(("running_mean", "logits_bias")):
                 value.copy_(torch.randn_like(value) * 0.1)
             elif key.endswith("running_var"):
                 value.copy_(torch.rand_like(value) + 0.5)
@@ -48,6 +50,22 @@ def token_batch(vocab: int, avoid: set[int], side: str, seed: int = 1) -> tuple[
         elif side == "left" and short:
             real[row, :short] = False
     return ids, real
+
+
+def two_batches(model: EncoderDecoder, side: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Source ids padded on `side`, which of them are real, and unpadded target ids.
+
+    Where the head reads the vector at the end token, each source ends with one.
+    """
+    end = getattr(model.head, "end_id", -1)
+    avoid = pad_of(model) | {end}
+    src, real = token_batch(model.src_embed.token.num_embeddings, avoid, side)
+    tgt, _ = token_batch(model.tgt_embed.token.num_embeddings, avoid, "none", seed=2)
+    if end >= 0:
+        last = torch.where(real, torch.arange(LENGTH), 0).amax(-1)
+        src[torch.arange(BATCH), last] = end
+    pad = model.src_embed.pad_id
+    return (src if pad is None else src.masked_fill(~real, pad)), real, tgt
 
 
 def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,195 @@
+"""Encoder-decoder folders as they were published: copies of one matrix, leftovers, old and new keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import glassformer
+from glassformer.core.errors import GlassformerError
+from glassformer.core.positions import sinusoids
+from tests.families import harness
+from tests.families.cases import BART, MARIAN, T5
+
+WRITERS = {"t5": T5[0], "bart": BART[0], "marian": MARIAN[0]}
+COPIES = {
+    "t5": ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head"),
+    "bart": ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"),
+    "marian": ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"),
+}
+
+
+def rewrite(folder: Path, weights: Callable[[dict[str, Tensor]], None], **config: Any) -> None:
+    """Change a folder's tensors and config keys; a key given as None is left out."""
+    tensors = load_file(folder / "model.safetensors")
+    weights(tensors)
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    values = {**json.loads((folder / "config.json").read_text()), **config}
+    values = {key: value for key, value in values.items() if key not in config or value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def nothing(tensors: dict[str, Tensor]) -> None:
+    """Leave the tensors as they are."""
+
+
+def logits(model: Any) -> Tensor:
+    src, real, tgt = harness.two_batches(model, "right")
+    with torch.no_grad():
+        return model(src, tgt, real)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+@pytest.mark.parametrize("held", [(0,), (1,), (2, 3), (3,), (0, 1, 2, 3)], ids=str)
+def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, ...], tmp_path: Path) -> None:
+    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path / "theirs")
+    before = load_file(folder / "model.safetensors")
+    expected = logits(glassformer.load(folder).model)
+    names = [f"{name}.weight" for name in COPIES[family]]
+
+    def copy(tensors: dict[str, Tensor]) -> None:
+        token = tensors.pop(names[0])
+        tensors.update({names[n]: token for n in held})
+
+    rewrite(folder, copy)
+    bundle = glassformer.load(folder)
+    assert torch.equal(logits(bundle.model), expected)
+    after = load_file(glassformer.save(bundle, tmp_path / "ours") / "model.safetensors")
+    assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_copies_that_differ_are_refused(family: str, tmp_path: Path) -> None:
+    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
+    first, _, third, _ = (f"{name}.weight" for name in COPIES[family])
+    rewrite(folder, lambda tensors: tensors.update({third: tensors[first] + 1}))
+    with pytest.raises(GlassformerError, match="should be one and the same"):
+        glassformer.load(folder)
+
+
+LEFTOVERS = {
+    "t5": {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(32, 4)},
+    "bart": {"model.encoder.version": torch.ones(1), "model.decoder.version": torch.ones(1)},
+    "marian": {
+        f"model.{side}.embed_positions.weight": sinusoids(19, 24, "halves") for side in ("encoder", "decoder")
+    },
+}
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_path: Path) -> None:
+    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
+    expected = logits(glassformer.load(folder).model)
+    rewrite(folder, lambda tensors: tensors.update(LEFTOVERS[family]))
+    assert torch.equal(logits(glassformer.load(folder).model), expected)
+    rewrite(folder, lambda tensors: tensors.update({"encoder.block.9.extra": torch.ones(1)}))
+    with pytest.raises(GlassformerError, match=r"encoder\.block\.9\.extra"):
+        glassformer.load(folder)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian"])
+def test_without_a_stored_bias_the_scores_have_none(family: str, tmp_path: Path) -> None:
+    reference = harness.reference(*WRITERS[family])
+    folder = harness.saved(reference, tmp_path / "theirs")
+    rewrite(folder, lambda tensors: tensors.pop("final_logits_bias"))
+    bundle = glassformer.load(folder)
+    src, real, tgt = harness.two_batches(bundle.model, "right")
+    reference.final_logits_bias.zero_()
+    with torch.no_grad():
+        theirs = reference(input_ids=src, attention_mask=real.long(), decoder_input_ids=tgt)
+    assert harness.worst(logits(bundle.model), theirs, None) < 1e-5
+    again = glassformer.load(glassformer.save(bundle, tmp_path / "ours"))
+    assert again.spec == bundle.spec and torch.equal(logits(again.model), logits(bundle.model))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},  # as written today: it calls itself tied
+        {
+            "tie_word_embeddings": False,
+            "scale_decoder_outputs": None,
+            "dense_act_fn": None,
+            "is_gated_act": None,
+        },
+    ],
+    ids=["new", "old"],
+)
+def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> None:
+    """Version 1.1: unscaled vectors, and scores by a matrix that is not the token matrix."""
+    reference: Any = harness.reference(*T5[1])
+    reference.lm_head.weight = torch.nn.Parameter(torch.randn(61, 24))
+    folder = harness.saved(reference, tmp_path / "theirs")
+    rewrite(folder, nothing, **config)
+    bundle = glassformer.load(folder)
+    src, real, tgt = harness.two_batches(bundle.model, "right")
+    for fresh in (False, True):
+        what = glassformer.Bundle(model=bundle.model) if fresh else bundle
+        ours = glassformer.save(what, tmp_path / f"ours-{fresh}")
+        before, after = (load_file(f / "model.safetensors") for f in (folder, ours))
+        assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+        assert glassformer.load(ours).spec == bundle.spec
+        again = type(reference).from_pretrained(ours).eval()
+        for model in (reference, again):
+            with torch.no_grad():
+                theirs = model(input_ids=src, attention_mask=real.long(), decoder_input_ids=tgt)
+            assert harness.worst(logits(bundle.model), theirs, None) < 1e-5
+
+
+def test_a_whole_t5_is_read_as_its_encoder(tmp_path: Path) -> None:
+    reference: Any = harness.reference(*T5[0])
+    folder = harness.saved(reference, tmp_path)
+    rewrite(folder, nothing, architectures=["T5EncoderModel"])
+    ids, real = harness.token_batch(61, {0}, "none")
+    with torch.no_grad():
+        theirs = reference.get_encoder()(input_ids=ids, attention_mask=real.long())
+        assert harness.worst(glassformer.load(folder).model(ids, real), theirs, real) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("t5", "is_decoder", True),
+        ("t5", "feed_forward_proj", "glu-relu"),
+        ("t5", "dense_act_fn", "mish"),
+        ("bart", "normalize_before", True),
+        ("bart", "normalize_embedding", False),
+        ("bart", "add_final_layer_norm", True),
+        ("bart", "static_position_embeddings", True),
+        ("bart", "extra_pos_embeddings", 3),
+        ("bart", "tie_word_embeddings", False),
+        ("bart", "is_decoder", True),
+        ("bart", "activation_function", "mish"),
+        ("marian", "normalize_before", True),
+        ("marian", "normalize_embedding", True),
+        ("marian", "static_position_embeddings", False),
+        ("marian", "tie_word_embeddings", False),
+        ("marian", "decoder_vocab_size", 53),
+        ("marian", "add_bias_logits", True),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(
+    family: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
+    rewrite(folder, nothing, **{key: value})
+    with pytest.raises(GlassformerError, match=rf"config\.json .*{value}") as error:
+        glassformer.load(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("case", [T5[7], BART[5]], ids=["t5", "bart"])
+def test_a_classifier_asks_for_end_tokens_and_targets_as_long(case: Any, tmp_path: Path) -> None:
+    model: Any = glassformer.load(harness.saved(harness.reference(*case), tmp_path)).model
+    src, _, tgt = harness.two_batches(model, "none")
+    with pytest.raises(GlassformerError, match="as long as the sources"):
+        model(src, tgt[:, :-1])
+    with pytest.raises(GlassformerError, match="end every sequence with it"):
+        model(src.masked_fill(src == model.head.end_id, 20), tgt)
