@@ -11,10 +11,19 @@ import transformers
 from torch import Tensor, nn
 
 import glassformer
+from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.heads import Pooled, Span, Twice
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
 
 LENGTH, BATCH = 9, 3
+MAIN = (
+    "logits",
+    "last_hidden_state",
+    "prediction_outputs",
+    "prediction_logits",
+    "prediction_output",
+    "regression_outputs",
+)
 
 
 def reference(name: str, settings: dict[str, Any], seed: int = 0) -> nn.Module:
@@ -77,6 +86,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from (("last_hidden_state", hidden), ("pooler_output", pooled))
         case Twice(logits, first, second):
             yield from (("logits", logits), ("cls_logits", first), ("distillation_logits", second))
+        case StudentT() | Gaussian() | NegativeBinomial():
+            yield from result._asdict().items()
         case Tensor():
             yield "main", result
 
@@ -85,7 +96,7 @@ def theirs(result: Any, name: str) -> Tensor:
     """The reference's tensor of that name; "main" is its first tensor."""
     if name != "main":
         return result[name]
-    for key in ("logits", "last_hidden_state", "prediction_outputs", "prediction_logits"):
+    for key in MAIN:
         if key in result and result[key] is not None:
             return result[key]
     raise AssertionError(f"no main output in {list(result.keys())}")
