@@ -147,10 +147,91 @@ MARIAN: list[Case] = [
     ("MarianModel", {**_MARIAN, **_UNEVEN, **_APART, "d_model": 30, "scale_embedding": True}),
 ]
 
+_IMAGES = {
+    "image_size": 12,
+    "patch_size": 4,
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 37,
+}
+_WIDE = {"image_size": [8, 13], "patch_size": [4, 3], "num_channels": 1}
+
+VIT: list[Case] = [
+    ("ViTForImageClassification", {**_IMAGES, "num_labels": 5}),
+    ("ViTForImageClassification", {**_IMAGES, **_WIDE, "qkv_bias": False, "layer_norm_eps": 1e-3}),
+    ("ViTForImageClassification", {**_IMAGES, "hidden_act": "relu", "head_dim": 5, "num_hidden_layers": 1}),
+    ("ViTModel", {**_IMAGES, "pooler_output_size": 11, "pooler_act": "relu"}),
+    ("ViTModel", {**_IMAGES, "hidden_act": "gelu_new", "num_attention_heads": 3, "num_channels": 2}),
+    (
+        "ViTModel",
+        {**_IMAGES, **_WIDE, "hidden_act": "quick_gelu", "hidden_size": 35, "num_attention_heads": 5},
+    ),
+]
+
+DEIT: list[Case] = [
+    ("DeiTForImageClassificationWithTeacher", {**_IMAGES, "num_labels": 5}),
+    ("DeiTForImageClassificationWithTeacher", {**_IMAGES, **_WIDE, "qkv_bias": False, "num_labels": 3}),
+    ("DeiTForImageClassification", {**_IMAGES, "hidden_act": "silu", "num_labels": 4}),
+    ("DeiTForImageClassification", {**_IMAGES, "layer_norm_eps": 1e-3, "num_channels": 2, "head_dim": 5}),
+    ("DeiTModel", {**_IMAGES, "num_hidden_layers": 3}),
+    ("DeiTModel", {**_IMAGES, **_WIDE, "pooler_output_size": 9, "pooler_act": "gelu"}),
+]
+
+_SERIES = {
+    "context_length": 21,
+    "patch_length": 6,
+    "patch_stride": 4,
+    "num_input_channels": 3,
+    "prediction_length": 5,
+    "d_model": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "ffn_dim": 37,
+}
+_LAYER = {"norm_type": "layernorm", "positional_encoding_type": "random"}
+
+PATCHTST: list[Case] = [
+    ("PatchTSTForPrediction", {**_SERIES}),
+    ("PatchTSTForPrediction", {**_SERIES, **_LAYER, "pooling_type": None, "pre_norm": False, "bias": False}),
+    (
+        "PatchTSTForPrediction",
+        {**_SERIES, "pooling_type": "max", "scaling": "mean", "share_embedding": False},
+    ),
+    ("PatchTSTForPrediction", {**_SERIES, "use_cls_token": True, "scaling": None, "num_input_channels": 1}),
+    ("PatchTSTForPrediction", {**_SERIES, "loss": "nll", "pooling_type": None}),
+    ("PatchTSTForPrediction", {**_SERIES, "loss": "nll", "distribution_output": "normal", "scaling": True}),
+    (
+        "PatchTSTForPrediction",
+        {**_SERIES, "loss": "nll", "distribution_output": "negative_binomial", "use_cls_token": True},
+    ),
+    ("PatchTSTModel", {**_SERIES, "pre_norm": False, "norm_eps": 1e-3}),
+    ("PatchTSTModel", {**_SERIES, **_LAYER, "use_cls_token": True, "share_embedding": False}),
+    ("PatchTSTForClassification", {**_SERIES, "num_targets": 4, "do_mask_input": True}),
+    ("PatchTSTForClassification", {**_SERIES, **_LAYER, "num_targets": 3, "use_cls_token": True}),
+    (
+        "PatchTSTForRegression",
+        {**_SERIES, "num_targets": 2, "output_range": [-1, 2.5], "pooling_type": "max"},
+    ),
+    ("PatchTSTForRegression", {**_SERIES, "num_targets": 3, "loss": "nll", "activation_function": "relu"}),
+    (
+        "PatchTSTForRegression",
+        {**_SERIES, "num_targets": 2, "loss": "nll", "distribution_output": "negative_binomial"},
+    ),
+    ("PatchTSTForPretraining", {**_SERIES}),
+    (
+        "PatchTSTForPretraining",
+        {**_SERIES, **_LAYER, "use_cls_token": True, "patch_stride": 3},
+    ),
+]
+
 FAMILIES: dict[str, list[Case]] = {
     "t5": T5,
     "bart": BART,
     "marian": MARIAN,
+    "vit": VIT,
+    "deit": DEIT,
+    "patchtst": PATCHTST,
     "gpt2": GPT2,
     "bert": BERT,
     "roberta": ROBERTA,
