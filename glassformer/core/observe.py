@@ -69,19 +69,16 @@ class Record:
         stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" with -inf where a
         key may not be seen.
         """
-        if f"{name}.scores" in self.tensors and stage == "scaled":
-            scores = self.tensors[f"{name}.scores"]  # edited: what the forward itself used
-            return scores if head is None else scores[:, head]
-        q, k, used = self._parts(name, head)
-        if stage == "dot":
-            scores = scores_of(q, k, None, 1.0)
+        edited = self.tensors.get(f"{name}.scores")  # what the forward itself used
+        if edited is not None and stage != "dot":
+            scores = edited if head is None else edited[:, head : head + 1]
         else:
-            bias = used.bias
-            if bias is not None and head is not None:
-                bias = bias[:, head : head + 1]
-            scores = scores_of(q, k, bias, used.scale)
+            q, k, used = self._parts(name, head)
+            bias = used.bias if head is None or used.bias is None else used.bias[:, head : head + 1]
+            scores = scores_of(q, k, None, 1.0) if stage == "dot" else scores_of(q, k, bias, used.scale)
         if stage == "masked":
-            allowed = _allowed(used.mask, head, q.shape[2], k.shape[2], q.device)
+            mask = self.attended[name].mask
+            allowed = _allowed(mask, head, scores.shape[-2], scores.shape[-1], scores.device)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, float("-inf"))
         return scores if head is None else scores[:, 0]
@@ -198,7 +195,7 @@ def observe(
     """
     plain = getattr(model, "_orig_mod", model)
     observer = Observer(want, edit)
-    was_training = plain.training
+    training = [module for module in plain.modules() if module.training]
     plain.eval()
     try:
         with torch.no_grad():
@@ -209,7 +206,8 @@ def observe(
             else:
                 output = plain(inputs, **options, obs=observer)
     finally:
-        plain.train(was_training)
+        for module in training:
+            module.training = True
     if unused := observer.unused_edits():
         raise GlassformerError(f"the edit of '{unused[0]}' matched no recorded name")
     observer.record.output = output
