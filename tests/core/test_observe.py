@@ -1,0 +1,223 @@
+"""Looking changes nothing, what is seen is what happened, and an edit does exactly what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.core import kernels
+from glassformer.core.cache import Cache
+from glassformer.core.errors import GlassformerError
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer, Record, observe
+from tests.core.models import POSITIONS, SHAPES, D, H, ids, inputs_of, model_of
+
+WIDTH = D // H
+EVERY = [(shape, position) for shape in SHAPES for position in POSITIONS]
+
+
+def padded(shape: str) -> tuple[Tensor, ...]:
+    """Inputs of which the second row is short."""
+    inputs = tuple(x.clone() for x in inputs_of(shape))
+    for x in inputs:
+        x[1, 4:] = 0
+    return inputs
+
+
+@pytest.mark.parametrize(("shape", "position"), EVERY)
+def test_outputs_are_the_same_bits_with_and_without_an_observer(shape: str, position: str) -> None:
+    model, inputs = model_of(shape, position=position, num_kv_heads=2), padded(shape)
+    with torch.no_grad():
+        plain = model(*inputs)
+    assert torch.equal(observe(model, inputs).output, plain)
+
+
+@pytest.mark.parametrize(("shape", "position"), EVERY)
+def test_recomputed_weights_are_those_of_the_forward(shape: str, position: str) -> None:
+    model, inputs = model_of(shape, position=position, num_kv_heads=2, value_dim=3), padded(shape)
+    record = observe(model, inputs)
+    names = record.attentions()
+    assert len(names) == {"encoder_decoder": 6}.get(shape, 2)
+    for name in names:
+        weights, v = record.weights(name), record[f"{name}.v"]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        mixed = weights @ v.repeat_interleave(H // v.shape[1], 1)
+        torch.testing.assert_close(mixed, record[f"{name}.heads"], atol=1e-5, rtol=0)
+        for head in range(H):
+            torch.testing.assert_close(record.weights(name, head), weights[:, head])
+            for stage in ("dot", "scaled", "masked"):
+                one, every = record.scores(name, head, stage), record.scores(name, stage=stage)
+                torch.testing.assert_close(one, every[:, head])
+
+
+def test_scores_go_from_dot_to_scaled_to_masked_to_weights() -> None:
+    model, inputs = model_of("decoder_only", position="alibi"), padded("decoder_only")
+    record = observe(model, inputs)
+    name = "decoder.blocks.1.self_attn"
+    q, k = record[f"{name}.q"], record[f"{name}.k"]
+    torch.testing.assert_close(record.scores(name, stage="dot"), q @ k.transpose(-1, -2))
+    bias = model.decoder.position(torch.arange(6)[None]).bias
+    scaled = record.scores(name)
+    torch.testing.assert_close(scaled, record.scores(name, stage="dot") * WIDTH**-0.5 + bias)
+    allowed = torch.ones(6, 6).tril().bool() & (inputs[0] != 0)[:, None, None]
+    masked = record.scores(name, stage="masked")
+    assert torch.equal(masked == -torch.inf, ~allowed.expand_as(masked))
+    assert torch.equal(masked.masked_fill(~allowed, 0), scaled.masked_fill(~allowed, 0))
+    torch.testing.assert_close(record.weights(name), masked.softmax(-1))
+
+
+def test_a_row_with_nothing_to_attend_to_has_no_weights() -> None:
+    mask = Mask(padding=torch.tensor([[False] * 6] + [[True] * 6] * 2))
+    record = observe(model_of("encoder_only"), inputs_of("encoder_only"), mask=mask)
+    weights = record.weights("encoder.blocks.0.self_attn")
+    assert not weights[0].any()
+    assert not record["encoder.blocks.0.self_attn.heads"][0].any()
+    assert record.output.isfinite().all()
+
+
+def test_pre_norm_parts_sum_to_the_final_residual() -> None:
+    for shape in SHAPES:
+        record = observe(model_of(shape), inputs_of(shape))
+        for stack, embed in (("encoder", "src_embed"), ("decoder", "tgt_embed")):
+            if record.names(f"{stack}.*"):
+                start = record[f"{embed if shape == 'encoder_decoder' else 'embed'}.out"]
+                parts = record.names(f"{stack}.blocks.*_attn.out") + record.names(
+                    f"{stack}.blocks.*.ffn.down"
+                )
+                total = start + sum(record[name] for name in parts)
+                torch.testing.assert_close(total, record[f"{stack}.blocks.1.resid_out"])
+
+
+def test_only_what_is_wanted_is_kept() -> None:
+    model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
+    record = observe(model, inputs, want=("decoder.blocks.1.*.q", "head.*"))
+    assert list(record) == ["decoder.blocks.1.self_attn.q", "decoder.blocks.1.cross_attn.q", "head.logits"]
+    with pytest.raises(GlassformerError, match=r"nothing named 'encoder.final_norm' was recorded"):
+        record["encoder.final_norm"]
+    with pytest.raises(GlassformerError, match=r"nothing named 'decoder.blocks.1.self_attn.k'"):
+        record.weights("decoder.blocks.1.self_attn")
+    with pytest.raises(GlassformerError, match=r"no attention named 'decoder.blocks.9.self_attn'"):
+        record.weights("decoder.blocks.9.self_attn")
+    whole = observe(model, inputs)
+    with pytest.raises(GlassformerError, match="has heads 0 to 3; there is no head 4"):
+        whole.weights("decoder.blocks.1.self_attn", head=4)
+
+
+def test_observing_leaves_each_module_in_its_mode() -> None:
+    model = model_of("decoder_only").train()
+    model.decoder.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+    observe(model, inputs_of("decoder_only"))
+    assert [module.training for module in model.modules()] == before
+
+
+# ---- edits ---------------------------------------------------------------------------------------------
+
+
+def without(head: int) -> Any:
+    def change(x: Tensor) -> Tensor:
+        x = x.clone()
+        x[:, head] = 0
+        return x
+
+    return change
+
+
+@pytest.mark.parametrize("tail", ["heads", "weights"])
+@pytest.mark.parametrize("part", ["self_attn", "cross_attn"])
+def test_a_head_switched_off_is_its_columns_of_out_proj_at_zero(part: str, tail: str) -> None:
+    model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
+    name = f"decoder.blocks.1.{part}"
+    record = observe(model, inputs, edit={f"{name}.{tail}": without(2)})
+    other = model_of("encoder_decoder")
+    with torch.no_grad():
+        columns = getattr(other.decoder.blocks[1], part).out_proj.weight[:, 2 * WIDTH : 3 * WIDTH]
+        columns.zero_()
+        wanted = other(*inputs)
+        untouched = model(*inputs)
+    torch.testing.assert_close(record.output, wanted, atol=1e-5, rtol=0)
+    assert (record.output - untouched).abs().max() > 1e-3
+    if tail == "weights":
+        assert not record.weights(name, head=2).any()
+        torch.testing.assert_close(record.weights(name, head=1).sum(-1), torch.ones(3, 6))
+
+
+def test_a_replaced_residual_is_what_the_rest_sees() -> None:
+    model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
+    new = torch.randn(3, 6, D)
+    record = observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda _: new})
+    assert torch.equal(record["decoder.blocks.1.resid_in"], new)
+    with torch.no_grad():
+        x = model.decoder.blocks[1](new, mask=Mask(causal=True))
+        wanted = model.decoder.final_norm(x) @ model.head.weight.T
+    torch.testing.assert_close(record.output, wanted)
+
+
+def test_edited_scores_are_shown_as_they_were_used() -> None:
+    model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
+    name = "decoder.blocks.0.self_attn"
+    record = observe(model, inputs, edit={f"{name}.scores": torch.zeros_like})
+    even = torch.ones(6, 6).tril() / torch.arange(1, 7)[:, None]
+    torch.testing.assert_close(record.weights(name), even.expand(3, H, 6, 6))
+    assert not record.scores(name).any()
+    masked = record.scores(name, stage="masked")
+    torch.testing.assert_close(masked.softmax(-1), record.weights(name))
+    torch.testing.assert_close(record.scores(name, 1, "masked"), masked[:, 1])
+
+
+def test_an_edit_of_weights_runs_only_its_layer_on_the_explicit_kernel(monkeypatch: Any) -> None:
+    ran: list[str] = []
+    for kernel in ("explicit", "sdpa"):
+        real = getattr(kernels, kernel)
+
+        def spy(*args: Any, _name: str = kernel, _real: Any = real, **more: Any) -> Tensor:
+            ran.append(_name)
+            out: Tensor = _real(*args, **more)
+            return out
+
+        monkeypatch.setattr(kernels, kernel, spy)
+    model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
+    observe(model, inputs)
+    assert ran == ["sdpa"] * 6
+    ran.clear()
+    observe(model, inputs, edit={"decoder.blocks.0.cross_attn.weights": lambda x: x})
+    assert ran == ["sdpa"] * 3 + ["explicit"] + ["sdpa"] * 2
+
+
+def test_edits_that_cannot_be_are_sentences() -> None:
+    model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
+    with pytest.raises(GlassformerError, match=r"the edit of 'decoder.blocks.7.resid_out' matched no"):
+        observe(model, inputs, edit={"decoder.blocks.7.resid_out": lambda x: x})
+    with pytest.raises(
+        GlassformerError, match=r"must return a tensor of shape \(3, 6, 16\); it gave \(3, 6, 8\)"
+    ):
+        observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda x: x[..., :8]})
+    with pytest.raises(
+        GlassformerError, match=r"must return a tensor of shape \(3, 4, 6, 4\); it gave NoneType"
+    ):
+        observe(model, inputs, edit={"decoder.blocks.0.self_attn.q": lambda x: None})
+
+
+# ---- with a cache ------------------------------------------------------------------------------------------
+
+
+def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
+    model = model_of("decoder_only", position="relative")
+    tokens = ids(3, 6)
+    whole = observe(model, tokens)
+    cache = Cache.allocate(model.spec, 3, 6)
+    steps: list[Record] = []
+    with torch.no_grad():
+        for piece in tokens.split([3, 1, 2], 1):
+            observer = Observer()
+            model(piece, cache=cache, obs=observer)
+            steps.append(observer.record)
+    name = "decoder.blocks.1.self_attn"
+    assert steps[1][f"{name}.q"].shape[2] == 1 and steps[1][f"{name}.k"].shape[2] == 4
+    for step, rows in zip(steps, (slice(0, 3), slice(3, 4), slice(4, 6)), strict=True):
+        keys = rows.stop
+        torch.testing.assert_close(step.weights(name), whole.weights(name)[:, :, rows, :keys])
+        torch.testing.assert_close(step["head.logits"], whole["head.logits"][:, rows], atol=1e-5, rtol=0)
