@@ -147,6 +147,84 @@ MARIAN: list[Case] = [
     ("MarianModel", {**_MARIAN, **_UNEVEN, **_APART, "d_model": 30, "scale_embedding": True}),
 ]
 
+_LLAMA = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 2,
+    "intermediate_size": 37,
+}
+_LINEAR = {"rope_type": "linear", "factor": 2.5, "rope_theta": 500.0}
+_BANDS = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+
+LLAMA: list[Case] = [
+    ("LlamaForCausalLM", {**_LLAMA}),
+    ("LlamaForCausalLM", {**_LLAMA, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    ("LlamaForCausalLM", {**_LLAMA, "rope_parameters": _BANDS, "attention_bias": True, "mlp_bias": True}),
+    ("LlamaForCausalLM", {**_LLAMA, "rope_parameters": _LINEAR, "head_dim": 10, "hidden_act": "gelu_new"}),
+    ("LlamaForCausalLM", {**_LLAMA, "rope_theta": 77.0, "num_key_value_heads": 1}),
+    ("LlamaModel", {**_LLAMA, "hidden_size": 30, "num_attention_heads": 5, "rms_norm_eps": 1e-3}),
+    ("LlamaForSequenceClassification", {**_LLAMA, "num_labels": 3, "pad_token_id": 60}),
+    ("LlamaForTokenClassification", {**_LLAMA, "num_labels": 5, "hidden_act": "relu"}),
+    (
+        "LlamaForTokenClassification",
+        {**_LLAMA, "token_classification_bias": False, "classifier_dropout": 0.3},
+    ),
+    ("LlamaForQuestionAnswering", {**_LLAMA, "num_key_value_heads": 3, "num_hidden_layers": 3}),
+]
+
+MISTRAL: list[Case] = [
+    ("MistralForCausalLM", {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 4}),
+    ("MistralForCausalLM", {**_LLAMA, "num_key_value_heads": 6, "sliding_window": 1, "head_dim": 6}),
+    ("MistralForCausalLM", {**_LLAMA, "num_key_value_heads": 3, "sliding_window": None}),
+    ("MistralForCausalLM", {**_LLAMA, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    ("MistralModel", {**_LLAMA, "num_key_value_heads": 1, "sliding_window": 3, "rope_parameters": _BANDS}),
+    (
+        "MistralForSequenceClassification",
+        {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 5, "num_labels": 4, "pad_token_id": 0},
+    ),
+    ("MistralForTokenClassification", {**_LLAMA, "num_key_value_heads": 2, "hidden_act": "gelu"}),
+    (
+        "MistralForQuestionAnswering",
+        {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 8, "rope_parameters": _LINEAR},
+    ),
+]
+
+_FALCON = {"vocab_size": 61, "hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 2}
+_GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 3}
+_PLAIN = {"multi_query": False, "parallel_attn": False, "bias": True}
+
+FALCON: list[Case] = [
+    ("FalconForCausalLM", {**_FALCON}),
+    ("FalconForCausalLM", {**_FALCON, **_GROUPED, "tie_word_embeddings": False, "activation": "relu"}),
+    ("FalconForCausalLM", {**_FALCON, **_GROUPED, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 29}),
+    ("FalconForCausalLM", {**_FALCON, **_PLAIN, "alibi": True}),
+    ("FalconForCausalLM", {**_FALCON, "alibi": True, "hidden_size": 42, "num_attention_heads": 7}),
+    ("FalconForCausalLM", {**_FALCON, **_GROUPED, "num_kv_heads": 6, "bias": True, "alibi": True}),
+    ("FalconForCausalLM", {**_FALCON, "multi_query": False, "rope_parameters": _LINEAR}),
+    ("FalconForCausalLM", {**_FALCON, "parallel_attn": False, "rope_parameters": _BANDS}),
+    ("FalconModel", {**_FALCON, **_GROUPED, "num_kv_heads": 1, "layer_norm_epsilon": 1e-3}),
+    ("FalconForSequenceClassification", {**_FALCON, "alibi": True, "num_labels": 3, "pad_token_id": 60}),
+    ("FalconForTokenClassification", {**_FALCON, **_GROUPED, "num_labels": 5, "hidden_dropout": 0.2}),
+    ("FalconForQuestionAnswering", {**_FALCON, **_PLAIN, "num_hidden_layers": 3}),
+]
+
+PALM: list[Case] = [
+    ("CohereForCausalLM", {**_LLAMA, "num_key_value_heads": 1}),
+    ("CohereForCausalLM", {**_LLAMA, "num_key_value_heads": 2, "logit_scale": 1.5, "hidden_act": "gelu"}),
+    ("CohereForCausalLM", {**_LLAMA, "attention_bias": True, "tie_word_embeddings": False}),
+    ("CohereForCausalLM", {**_LLAMA, "rope_parameters": _BANDS, "head_dim": 10, "num_key_value_heads": 3}),
+    ("CohereForCausalLM", {**_LLAMA, "rope_parameters": _LINEAR, "pad_token_id": 7, "num_hidden_layers": 1}),
+    ("CohereModel", {**_LLAMA, "hidden_size": 30, "num_attention_heads": 5, "layer_norm_eps": 1e-3}),
+]
+
 _IMAGES = {
     "image_size": 12,
     "patch_size": 4,
@@ -233,6 +311,10 @@ FAMILIES: dict[str, list[Case]] = {
     "deit": DEIT,
     "patchtst": PATCHTST,
     "gpt2": GPT2,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "falcon": FALCON,
+    "palm": PALM,
     "bert": BERT,
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,

@@ -1,0 +1,163 @@
+"""Decoder-only families: spellings of one config, what is refused, pads that are real, published sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import glassformer
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.families.family import Config
+from glassformer.families.registry import families, spec_of
+from tests.families import harness
+from tests.families.cases import FAMILIES
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 37,
+}
+FALCON = {
+    "architectures": ["FalconForCausalLM"],
+    "model_type": "falcon",
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+}
+BANDS = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+NEW = {"new_decoder_architecture": True}
+
+
+def read(family: str, **values: Any) -> spec.DecoderOnly:
+    start = FALCON if family == "falcon" else LLAMA
+    made = families()[family].from_config(Config({**start, **values}))
+    assert isinstance(made, spec.DecoderOnly)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"rope_theta": 500.0}, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+        (
+            {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2}},
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
+        ),
+        (
+            {"max_position_embeddings": 64, "rope_scaling": {"rope_type": "llama3", **BANDS}},
+            {
+                "max_position_embeddings": 64,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "original_max_position_embeddings": 64,
+                    **BANDS,
+                },
+            },
+        ),
+    ],
+    ids=["default", "linear", "bands"],
+)
+def test_old_and_new_spellings_of_rotary_positions_mean_the_same(old: Any, new: Any) -> None:
+    assert read("llama", **old) == read("llama", **new) != read("llama")
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type to 'dynamic'"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type to 'yarn'"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type to 'longrope'"),
+    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "lacks 'factor'"),
+    ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "layer by layer"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor to 0.5"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor to 0.5"),
+    ("llama", {"pretraining_tp": 2}, "pretraining_tp to 2"),
+    ("llama", {"num_key_value_heads": 3}, "not a multiple of num_kv_heads 3"),
+    ("llama", {"hidden_act": "swiglu"}, "hidden_act to 'swiglu'"),
+    ("mistral", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
+    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn to 2"),
+    ("falcon", {**NEW, "parallel_attn": False}, "parallel_attn to False"),
+    ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads to 2"),
+    ("palm", {"architectures": ["CohereForCausalLM"], "use_qk_norm": True}, "use_qk_norm to True"),
+]
+
+
+@pytest.mark.parametrize(("family", "values", "sentence"), REFUSED, ids=lambda part: str(part)[:40])
+def test_settings_that_would_change_the_numbers_are_refused(
+    family: str, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(glassformer.GlassformerError, match=sentence):
+        read(family, **values)
+
+
+def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Path) -> None:
+    """Chat models pad with the token that ends a turn; a prompt full of them must not lose them."""
+    model: Any = harness.reference("LlamaForCausalLM", {**FAMILIES["llama"][0][1], "pad_token_id": 2})
+    ids = torch.tensor([[2, 5, 7, 2, 9, 2]])
+    with torch.no_grad():
+        ours = glassformer.load(harness.saved(model, tmp_path)).model(ids)
+        assert (ours - model(input_ids=ids).logits).abs().max() < 1e-5
+    assert read("llama", pad_token_id=3, eos_token_id=[2, 4]).input == spec.Tokens(vocab_size=61, pad_id=3)
+
+
+@pytest.mark.parametrize("family", ["llama", "falcon"])
+def test_formulas_and_copies_in_older_files_are_passed_over(family: str, tmp_path: Path) -> None:
+    """Rotary frequencies in every layer, and a tied head written out beside the token matrix."""
+    name, settings = FAMILIES[family][1] if family == "llama" else FAMILIES[family][0]
+    folder = harness.saved(harness.reference(name, settings), tmp_path)
+    before = glassformer.load(folder).model
+    tensors = load_file(folder / "model.safetensors")
+    token, place = {
+        "llama": ("model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+        "falcon": ("transformer.word_embeddings.weight", "transformer.h.0.self_attention.rotary.inv_freq"),
+    }[family]
+    more = {"lm_head.weight": tensors[token].clone(), place: torch.ones(2)}
+    save_file({**tensors, **more}, folder / "model.safetensors", metadata={"format": "pt"})
+    after = glassformer.load(folder).model
+    ids = torch.arange(6)[None]
+    with torch.no_grad():
+        assert torch.equal(before(ids), after(ids))
+    more["lm_head.weight"] += 1
+    save_file({**tensors, **more}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(glassformer.GlassformerError):
+        glassformer.load(folder)
+
+
+# as published with the weights; PaLM's as in its paper, to two decimals
+SIZES = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "tinyllama-1.1b": 1_100_048_384,
+    "mistral-7b": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "falcon-7b": 6_921_720_704,
+    "falcon-rw-1b": 1_311_625_216,
+    "palm-8b": 8.63e9,
+    "palm-62b": 62.50e9,
+    "palm-540b": 540.35e9,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_presets_have_the_published_number_of_parameters(name: str) -> None:
+    with torch.device("meta"):
+        model = build(spec_of(name))
+    count = sum(p.numel() for p in model.parameters())
+    assert abs(count - SIZES[name]) <= (1e7 if isinstance(SIZES[name], float) else 0)
