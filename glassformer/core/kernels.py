@@ -76,9 +76,9 @@ def choose(
         return kernel
     mask = mask or Mask()
     sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
-    on_gpu = torch.device(device).type == "cuda"
-    long = queries == keys >= FLEX_FROM
-    return "flex" if on_gpu and long and sparse and not dropout else "sdpa"
+    if torch.device(device).type == "cpu":
+        return "explicit" if dropout else "sdpa"  # there, torch's own kernel is unfused under dropout
+    return "flex" if sparse and queries == keys >= FLEX_FROM and not dropout else "sdpa"
 
 
 def settle(
@@ -154,12 +154,18 @@ def attend(
 
 def scores_of(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Q K^T * scale + bias, in float32: (B, H, T, S)."""
-    batch, heads, queries, width = q.shape
-    groups = k.shape[1]
-    grouped = q.reshape(batch, groups, heads // groups, queries, width)  # (B, G, R, T, K)
-    dots = grouped.float() @ k.float()[:, :, None].transpose(-1, -2)  # (B, G, R, T, S)
-    scores = dots.view(batch, heads, queries, k.shape[2]) * scale
-    return scores if bias is None else scores + bias
+    dots = _by_group(q.float() * scale, k.float().transpose(-1, -2))
+    return dots if bias is None else dots + bias
+
+
+def _by_group(left: Tensor, right: Tensor) -> Tensor:
+    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N), each group's heads sharing its matrix."""
+    batch, heads, rows, inner = left.shape
+    groups = right.shape[1]
+    if heads == groups:
+        return left @ right
+    grouped = left.reshape(batch, groups, heads // groups * rows, inner)  # (B, G, R*T, M)
+    return (grouped @ right).view(batch, heads, rows, right.shape[-1])
 
 
 def weights_of(scores: Tensor, allowed: Tensor | None) -> Tensor:
@@ -188,11 +194,7 @@ def explicit(
     if edit is not None:
         weights = edit("weights", weights)
     weights = drop(weights, dropout, training=True)
-    batch, heads, queries, keys = weights.shape
-    groups = v.shape[1]
-    grouped = weights.view(batch, groups, heads // groups, queries, keys)  # (B, G, R, T, S)
-    mixed = grouped.to(v.dtype) @ v[:, :, None]  # (B, G, R, T, V)
-    return mixed.reshape(batch, heads, queries, v.shape[-1])  # (B, H, T, V)
+    return _by_group(weights.to(v.dtype), v)  # (B, H, T, V)
 
 
 # ---- torch's fused attention ----------------------------------------------------------------------------
