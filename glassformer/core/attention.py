@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.core.cache import LayerCache
 from glassformer.core.errors import GlassformerError
@@ -83,10 +85,7 @@ class MultiHeadAttention(nn.Module):
         """
         place = place or Place()
         batch, queries, _ = x.shape
-        q = self._split(self.q_proj(x), self.num_heads)  # (B, H, T, K)
-        if place.rotary is not None:
-            q = rotate(q, place.rotary)
-        k, v = self._keys_values(x, memory, place, cache, start)
+        q, k, v = self._queries_keys_values(x, memory, place, cache, start)
         if not isinstance(mask, Settled):
             given = Mask.of(mask).with_window(self.window)
             given.check(batch=batch, heads=self.num_heads, queries=queries, keys=k.shape[2])
@@ -120,27 +119,42 @@ class MultiHeadAttention(nn.Module):
         joined = heads.transpose(1, 2).reshape(batch, queries, self.num_heads * self.value_dim)
         return seen(obs, "out", self.out_proj(joined))  # (B, T, D)
 
-    def _keys_values(
+    def _queries_keys_values(
         self,
         x: Tensor,
         memory: Tensor | None,
         place: Place,
         cache: LayerCache | None,
         start: int | Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """k (B, G, S, K) and v (B, G, S, V): projected, or taken from the cache."""
-        if memory is not None and cache is not None and cache.cross is not None:
-            return cache.cross
-        source = x if memory is None else memory
-        k = self._split(self.k_proj(source), self.num_kv_heads)
-        v = self._split(self.v_proj(source), self.num_kv_heads)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, K), k (B, G, S, K), v (B, G, S, V): projected, placed, or taken from the cache."""
         if memory is not None:
+            q = self._split(self.q_proj(x), self.num_heads)
+            if cache is not None and cache.cross is not None:
+                return q, *cache.cross
+            k = self._split(self.k_proj(memory), self.num_kv_heads)
+            v = self._split(self.v_proj(memory), self.num_kv_heads)
             if cache is not None:
                 cache.cross = (k, v)
-            return k, v
+            return q, k, v
+        q, k, v = self._own(x)
         if place.rotary is not None:
-            k = rotate(k, place.rotary)
-        return (k, v) if cache is None else cache.append(k, v, start)
+            q, k = rotate(q, place.rotary), rotate(k, place.rotary)
+        return (q, k, v) if cache is None else (q, *cache.append(k, v, start))
+
+    def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of one sequence; on a GPU by one product, the three matrices laid side by side."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        biases = [part.bias for part in parts]
+        if x.is_cuda and (all(b is None for b in biases) or all(b is not None for b in biases)):
+            weight = torch.cat([part.weight for part in parts])
+            bias = None if biases[0] is None else torch.cat(biases)
+            sizes = [part.out_features for part in parts]
+            q, k, v = F.linear(x, weight, bias).split(sizes, -1)
+        else:
+            q, k, v = (part(x) for part in parts)
+        groups = self.num_kv_heads
+        return self._split(q, self.num_heads), self._split(k, groups), self._split(v, groups)
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
