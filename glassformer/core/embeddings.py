@@ -80,11 +80,16 @@ class TokenInput(nn.Module):
         return Embedded(seen(obs, "out", self.dropout(x)))
 
 
-def _check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Say which id is out of range; on a GPU only shapes are looked at, so as not to wait for it."""
+def check_form(ids: Tensor) -> None:
+    """Say so where these cannot be token ids (B, T)."""
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         kind = str(ids.dtype).removeprefix("torch.")
         raise GlassformerError(f"token ids must be integers of shape (B, T); got {kind} {tuple(ids.shape)}")
+
+
+def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Say which id is out of range; on a GPU only shapes are looked at, so as not to wait for it."""
+    check_form(ids)
     if ids.is_cpu and ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in ids.aminmax())
         if low < 0 or high >= vocab_size:

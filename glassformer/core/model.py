@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.cache import Cache
-from glassformer.core.embeddings import Embedded, TokenInput
+from glassformer.core.embeddings import Embedded, TokenInput, check_form
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context
 from glassformer.core.kernels import Kernel
@@ -30,6 +30,8 @@ def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past:
 
     With a cache the keys before `inputs` are unknown here, so nothing is inferred.
     """
+    if isinstance(embed, TokenInput):
+        check_form(inputs)
     if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
         return Mask.of(mask, what)
     return Mask(padding=inputs != embed.pad_id)
@@ -132,6 +134,10 @@ class EncoderDecoder(nn.Module):
         padding is the source's. A mask is bool, True = may attend: (B, S), (B, T, S), (B, 1|H, T, S).
         """
         src_seen = _inferred(self.src_embed, src, src_mask, "src_mask")
+        if src.shape[0] != tgt.shape[0]:
+            raise GlassformerError(
+                f"the source has {src.shape[0]} rows and the target {tgt.shape[0]}; give one target a source"
+            )
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
             memory_mask = Mask(padding=src_seen.padding)

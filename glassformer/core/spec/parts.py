@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from glassformer.core.errors import GlassformerError
 
@@ -17,6 +17,23 @@ def positive(owner: object, *names: str) -> None:
         value = getattr(owner, name)
         if value is not None and value <= 0:
             raise GlassformerError(f"{type(owner).__name__}.{name} is {value}; it must be greater than 0")
+
+
+def fraction(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if not 0 <= value < 1:
+            raise GlassformerError(
+                f"{type(owner).__name__}.{name} is {value}; it must be at least 0 and less than 1"
+            )
+
+
+def one_of(owner: object, name: str, choices: object) -> None:
+    value, words = getattr(owner, name), get_args(choices)
+    if value not in words:
+        raise GlassformerError(
+            f"{type(owner).__name__}.{name} is {value!r}; it must be one of {', '.join(words)}"
+        )
 
 
 # ---- norms ----------------------------------------------------------------------------------
@@ -147,6 +164,7 @@ class Attention:
 
     def __post_init__(self) -> None:
         positive(self, "num_heads", "num_kv_heads", "head_dim", "value_dim", "window")
+        fraction(self, "dropout")
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise GlassformerError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
@@ -163,6 +181,11 @@ class FeedForward:
     biases: tuple[Literal["up", "down"], ...] = ("up", "down")
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        positive(self, "d_ff")
+        fraction(self, "dropout")
+        one_of(self, "activation", Activation)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatedFeedForward:
@@ -172,6 +195,11 @@ class GatedFeedForward:
     activation: Activation = "silu"
     biases: tuple[Literal["up", "gate", "down"], ...] = ()
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(self, "d_ff")
+        fraction(self, "dropout")
+        one_of(self, "activation", Activation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +218,8 @@ class Block:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        fraction(self, "dropout")
+        one_of(self, "wiring", Wiring)
         if self.cross_attention is not None and self.wiring.startswith("parallel"):
             raise GlassformerError("a parallel block has no cross-attention; use wiring='pre'")
 
