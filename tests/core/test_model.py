@@ -1,0 +1,216 @@
+"""The call of the paper's model: its masks, its defaults, its words, and what it says to bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import glassformer
+from glassformer import GlassformerError, Mask
+from glassformer.families.original import POSITIONS
+from tests.core.models import ids, inputs_of, model_of
+
+B, S, T, H, V = 3, 7, 5, 4, 29
+WORDS: dict[str, Any] = {
+    "d_model": 64,
+    "num_heads": H,
+    "d_ff": 96,
+    "num_layers": 2,
+    "src_vocab_size": 31,
+    "tgt_vocab_size": V,
+    "max_len": 20,
+    "dropout": 0.1,
+}
+
+
+def original(**words: Any) -> Any:
+    torch.manual_seed(0)
+    return glassformer.build("original", **{**WORDS, **words}).eval()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
+    src[1, 5:] = 0
+    src[2, 3:] = 0
+    tgt[2, 4:] = 0
+    return src, tgt
+
+
+def test_the_paper_sizes() -> None:
+    with torch.device("meta"):
+        model = glassformer.build("original", src_vocab_size=37000, tied=("source", "head"))
+    block = model.decoder.blocks[5]
+    assert len(model.encoder.blocks) == len(model.decoder.blocks) == 6
+    assert (block.self_attn.num_heads, block.self_attn.head_dim) == (8, 64)
+    assert block.ffn.up.weight.shape == (2048, 512)
+    # 37000 x 512 shared three ways, 6 x (4 + 8) d^2 + 6 x (8 + 8) d^2, biases and norms
+    encoder = 12 * 512**2 + (4 + 1) * 512 + 2048 + 4 * 512
+    decoder = 16 * 512**2 + (8 + 1) * 512 + 2048 + 6 * 512
+    assert sum(p.numel() for p in model.parameters()) == 37000 * 512 + 6 * (encoder + decoder)
+
+
+def test_logits_come_in_the_promised_shape_and_the_target_is_causal() -> None:
+    model = original()
+    src, tgt = batch()
+    logits = model(src, tgt)
+    assert logits.shape == (B, T, V)
+    later = tgt.clone()
+    later[:, 3:] = later[:, 3:] % (V - 1) + 1
+    assert torch.equal(later[:, :3], tgt[:, :3]) and (later[:, 3:] != tgt[:, 3:]).any()
+    torch.testing.assert_close(model(src, later)[:, :3], logits[:, :3])
+    assert not torch.allclose(model(src, later)[:, 3:], logits[:, 3:])
+
+
+def test_padding_read_off_the_pad_id_is_the_mask_given_and_the_row_alone() -> None:
+    model = original()
+    src, tgt = batch()
+    logits = model(src, tgt)
+    real, written = src != 0, tgt != 0
+    torch.testing.assert_close(model(src, tgt, real, written, real), logits)
+    torch.testing.assert_close(model(src, tgt, Mask(padding=real), Mask(padding=written)), logits)
+    for row in range(B):
+        alone = model(src[row : row + 1][:, real[row]], tgt[row : row + 1][:, written[row]])
+        torch.testing.assert_close(alone[0], logits[row, written[row]], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_every_form_of_a_mask_is_the_same_mask(position: str) -> None:
+    model = original(position=position)
+    src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
+    positions = {"src_positions": torch.arange(S)[None], "tgt_positions": torch.arange(T)[None]}
+    real = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1, 0, 1, 1, 0, 1, 1]]).bool()
+    written = torch.tensor([[1] * 5, [1] * 3 + [0] * 2, [1, 1, 0, 1, 1]]).bool()
+    wanted = model(src, tgt, real, written, real, **positions)
+
+    def forms(mask: Tensor, queries: int) -> list[Tensor]:
+        wide = mask[:, None, :].expand(-1, queries, -1)
+        return [wide, wide[:, None], wide[:, None].expand(-1, H, -1, -1)]
+
+    every = zip(forms(real, S), forms(written, T), forms(real, T), strict=True)
+    for masks in every:
+        torch.testing.assert_close(model(src, tgt, *masks, **positions), wanted, atol=1e-5, rtol=0)
+
+
+def test_a_mask_may_differ_by_head() -> None:
+    model = original()
+    src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
+    mask = torch.ones(B, H, T, S).bool()
+    mask[:, 2, :, 1:] = False
+    record = glassformer.observe(model, (src, tgt), memory_mask=mask)
+    weights = record.weights("decoder.blocks.0.cross_attn")
+    assert torch.equal(weights[:, 2, :, 0], torch.ones(B, T)) and not weights[:, 2, :, 1:].any()
+    assert (weights[:, [0, 1, 3]] > 0).all()
+
+
+def test_segments_keep_packed_documents_apart() -> None:
+    model = model_of("decoder_only", position="rotary")
+    one, two = ids(1, 4, seed=1), ids(1, 5, seed=2)
+    packed = torch.cat((one, two), 1)
+    segments = torch.tensor([[0] * 4 + [1] * 5])
+    positions = torch.cat((torch.arange(4), torch.arange(5)))[None]
+    found = model(packed, Mask(segments=segments), positions=positions)
+    torch.testing.assert_close(found[:, :4], model(one), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[:, 4:], model(two), atol=1e-5, rtol=0)
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.bool)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"src_mask": ones(B, S + 1)},
+        rf"src_mask has shape \({B}, {S + 1}\) but the batch and keys are \({B}, {S}\)",
+    ),
+    ({"src_mask": ones(B, S - 1)}, rf"src_mask has shape \({B}, {S - 1}\) but the batch and keys are"),
+    ({"src_mask": ones(B + 1, S)}, r"src_mask has shape \(4, 7\) but the batch and keys are \(3, 7\)"),
+    ({"tgt_mask": ones(1, T)}, r"tgt_mask has shape \(1, 5\) but the batch and keys are \(3, 5\)"),
+    ({"tgt_mask": ones(B, S, T)}, r"mask has shape \(3, 1, 7, 5\), which does not fit .* \(3, 1\|4, 5, 5\)"),
+    ({"tgt_mask": ones(B, 3, T, T)}, r"mask has shape \(3, 3, 5, 5\), which does not fit"),
+    ({"memory_mask": ones(B, T)}, r"memory_mask has shape \(3, 5\) but the batch and keys are \(3, 7\)"),
+    ({"memory_mask": ones(B, S, T)}, r"memory_mask has shape \(3, 1, 7, 5\), which does not fit"),
+    ({"memory_mask": ones(2, B, H, T, S)}, r"memory_mask has shape \(2, 3, 4, 5, 7\); it must be"),
+    ({"src_mask": torch.ones(B, S)}, r"src_mask is float32; masks are boolean"),
+    ({"src_mask": ones(S)}, r"src_mask has shape \(7,\); it must be \(B, S\), \(B, T, S\) or"),
+    ({"src": torch.full((B, S), 31)}, r"token id 31 is out of range: the vocabulary holds ids 0 to 30"),
+    ({"tgt": torch.full((B, T), -1)}, r"token id -1 is out of range: the vocabulary holds ids 0 to 28"),
+    ({"src": torch.ones(B, S)}, r"token ids must be integers of shape \(B, T\); got float32 \(3, 7\)"),
+    ({"src": torch.ones(S).long()}, r"token ids must be integers of shape \(B, T\); got int64 \(7,\)"),
+    ({"src": ids(B, 21)}, r"reaches position 21 but the position table holds 20"),
+    ({"tgt": ids(B, 21)}, r"reaches position 21 but the position table holds 20"),
+    ({"tgt": ids(B + 1, T)}, r"the source has 3 rows and the target 4"),
+    ({"kernel": "fast"}, r"kernel 'fast' is not known; use one of auto, explicit, sdpa, flex"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), WRONG, ids=[s for _, s in WRONG])
+def test_what_does_not_fit_is_said_in_a_sentence(given: dict[str, Any], sentence: str) -> None:
+    src, tgt = batch()
+    with pytest.raises(GlassformerError, match=sentence) as caught:
+        original()(**{"src": src, "tgt": tgt, **given})
+    assert "\n" not in str(caught.value)
+
+
+UNBUILT: list[tuple[dict[str, Any], str]] = [
+    ({"num_head": 4}, r"original has no setting 'num_head'; did you mean 'num_heads'\?"),
+    ({"d_model": 66}, r"d_model 66 is not divisible by num_heads 4"),
+    ({"norm": "both"}, r"norm is 'both'; it must be 'pre' or 'post'"),
+    ({"position": "polar"}, r"position is 'polar'; it must be one of sinusoidal"),
+    ({"activation": "reul"}, r"FeedForward.activation is 'reul'; it must be one of relu, gelu"),
+    ({"tied": ("head", "source")}, r"cannot share the token matrix: \(29, 64\) against \(31, 64\)"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), UNBUILT, ids=[s for _, s in UNBUILT])
+def test_what_cannot_be_built_is_said_in_a_sentence(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence):
+        original(**words)
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(GlassformerError, match=r"there is no preset 'orignal'; did you mean 'original'\?"):
+        glassformer.build("orignal")
+
+
+CHOICES = [{"norm": norm} for norm in ("pre", "post")]
+CHOICES += [{"position": position} for position in POSITIONS]
+CHOICES += [{"activation": a} for a in ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh")]
+CHOICES += [{"tied": tied, "tgt_vocab_size": 31} for tied in (("head",), ("source",), ("source", "head"))]
+
+
+@pytest.mark.parametrize("words", CHOICES, ids=str)
+def test_every_choice_trains_a_step(words: dict[str, Any]) -> None:
+    model = original(**words, dropout=0.0).train()
+    src, tgt = batch()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def loss() -> Tensor:
+        logits = model(src, tgt[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0)
+
+    before = loss()
+    before.backward()
+    for name, value in model.named_parameters():
+        assert value.grad is not None and value.grad.isfinite().all(), name
+    optimiser.step()
+    assert loss() < before
+
+
+def test_tied_matrices_are_one_parameter() -> None:
+    model = original(tied=("source", "head"), tgt_vocab_size=31)
+    assert model.src_embed.token.weight is model.tgt_embed.token.weight is model.head.weight
+    names = [name for name, _ in model.named_parameters() if name.endswith(("token.weight", "head.weight"))]
+    assert len(names) == 1
+
+
+def test_kernels_agree_on_whole_models() -> None:
+    for shape in ("encoder_decoder", "decoder_only", "encoder_only"):
+        model, inputs = model_of(shape, num_kv_heads=2, window=3), inputs_of(shape)
+        wanted = model(*inputs, kernel="explicit")
+        torch.testing.assert_close(model(*inputs, kernel="sdpa"), wanted, atol=1e-5, rtol=0)
+        with torch.no_grad():
+            torch.testing.assert_close(model(*inputs, kernel="flex"), wanted, atol=1e-5, rtol=0)

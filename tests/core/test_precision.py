@@ -1,0 +1,71 @@
+"""Low precision on a CPU is tried in a child process first, so that a trial can fail and we live."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.core import precision
+from glassformer.core.errors import GlassformerError
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    precision.cpu_can.cache_clear()
+    yield
+    precision.cpu_can.cache_clear()
+
+
+def answering(code: int, asked: list[Any]) -> Any:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, code)
+
+    return run
+
+
+@pytest.mark.parametrize("code", [-4, -11, 1])  # an illegal instruction, a bad access, a Python error
+def test_a_trial_that_dies_refuses_the_precision_in_a_sentence(code: int, monkeypatch: Any) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(precision.subprocess, "run", answering(code, asked))
+    for _ in range(2):
+        with pytest.raises(GlassformerError, match="this CPU cannot multiply bfloat16 matrices") as caught:
+            precision.dtype_for("bf16", "cpu")
+        assert "\n" not in str(caught.value)
+    assert len(asked) == 1  # tried once
+    assert precision.dtype_for("float32", "cpu") == torch.float32  # needs no trial
+    assert len(asked) == 1
+
+
+def test_a_trial_that_lives_allows_the_precision(monkeypatch: Any) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(precision.subprocess, "run", answering(0, asked))
+    assert precision.dtype_for(torch.bfloat16, "cpu") == torch.bfloat16
+    assert precision.dtype_for("half", "cpu") == torch.float16
+    assert "bfloat16" in asked[0][-1] and "float16" in asked[1][-1]
+
+
+def test_a_gpu_needs_no_trial(monkeypatch: Any) -> None:
+    monkeypatch.setattr(precision.subprocess, "run", None)
+    assert precision.dtype_for("bfloat16", "cuda") == torch.bfloat16
+
+
+def test_what_is_stored_decides_where_nothing_is_asked() -> None:
+    low, high = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1)
+    assert precision.dtype_for(None, "cpu", [high, low]) == torch.float32
+    assert precision.dtype_for(None, "cpu", [high]) is None
+    assert precision.dtype_for(None, "cuda", [low]) is None
+
+
+def test_an_unknown_precision_is_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match="dtype 'fp8' is not known; use float32, bfloat16, float16"):
+        precision.parse_dtype("fp8")
+
+
+def test_the_real_trial_answers_and_this_process_lives() -> None:
+    assert precision.cpu_can("float32") is True  # the trial's own code is sound
+    assert precision.cpu_can("bfloat16") in (True, False)

@@ -1,0 +1,236 @@
+"""Series as patches: what goes in is covered, what was scaled is undone, what is missing is not looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, distributions
+
+import glassformer
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.errors import GlassformerError
+from glassformer.core.series import patches_of, scaling_of, small_sinusoids
+
+TIME, CHANNELS, AHEAD = 21, 3, 5
+
+
+def model_of(head: spec.Head, *, norm: spec.Norm | None = None, **words: Any) -> Any:
+    """A small model in evaluation mode whose numbers are large enough for a mistake to show."""
+    torch.manual_seed(0)
+    sizes = {"context_length": TIME, "patch_length": 6, "stride": 4, "channels": CHANNELS}
+    block = spec.Block(
+        attention=spec.Attention(num_heads=4),
+        feed_forward=spec.FeedForward(d_ff=24, activation="gelu"),
+        norm=norm or spec.LayerNorm(),
+    )
+    model = build(
+        spec.EncoderOnly(
+            input=spec.SeriesPatches(**{**sizes, **words}),
+            encoder=spec.Stack(d_model=16, num_layers=2, block=block),
+            head=head,
+            init=spec.Normal(std=0.3),
+        )
+    )
+    return model.eval()
+
+
+def series(batch: int = 2, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, TIME, CHANNELS, generator=generator).cumsum(1) * 5 + 20
+
+
+@given(patch=st.integers(1, 7), stride=st.integers(1, 9), spare=st.integers(0, 30))
+def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: int, spare: int) -> None:
+    length = patch + spare
+    values = torch.arange(length * 2.0).reshape(1, length, 2)
+    pieces = patches_of(values, patch, stride)
+    read = spec.SeriesPatches(context_length=length, patch_length=patch, stride=stride, channels=2)
+    assert pieces.shape == (1, 2, read.num_patches, patch)
+    assert torch.equal(pieces[0, :, -1], values[0, -patch:].T)
+    starts = pieces[0, 0, :, 0] / 2  # the time step each begins at
+    assert torch.equal(starts, starts[0] + stride * torch.arange(read.num_patches))
+    assert 0 <= starts[0] < stride  # nothing that would still fit is left out
+
+
+def test_scaling_is_by_observed_values_alone() -> None:
+    values, observed = series().double(), torch.rand(2, TIME, CHANNELS) > 0.3
+    loc, scale = scaling_of(values.masked_fill(~observed, 0.0), observed, "std")
+    _, size = scaling_of(values.masked_fill(~observed, 0.0), observed, "mean")
+    for row in range(2):
+        for channel in range(CHANNELS):
+            real = values[row, observed[row, :, channel], channel]
+            torch.testing.assert_close(loc[row, 0, channel], real.mean())
+            torch.testing.assert_close(scale[row, 0, channel] ** 2, real.var(correction=0) + 1e-5)
+            torch.testing.assert_close(size[row, 0, channel], real.abs().mean())
+
+
+def test_a_channel_never_observed_takes_the_size_of_the_others() -> None:
+    values, observed = series(), torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
+    observed[0, :, 1] = False
+    _, scale = scaling_of(values.masked_fill(~observed, 0.0), observed, "mean")
+    torch.testing.assert_close(scale[0, 0, 1], values[1, :, 1].abs().mean())
+    model = model_of(spec.Forecast(prediction_length=AHEAD), scaling="std")
+    assert model(values, observed=torch.zeros_like(observed)).isfinite().all()
+
+
+@pytest.mark.parametrize("scaling", ["std", "mean", "none"])
+def test_missing_values_are_not_looked_at(scaling: str) -> None:
+    model = model_of(spec.Forecast(prediction_length=AHEAD), scaling=scaling)
+    observed = torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
+    observed[0, 3:9, 1] = observed[1, -4:, 2] = False
+    one, other = (series().masked_fill(~observed, what) for what in (torch.nan, 1e6))
+    assert torch.equal(model(one, observed=observed), model(other, observed=observed))
+    assert not torch.equal(model(series(), observed=observed), model(series()))
+
+
+def test_forecasts_are_in_the_units_of_the_series() -> None:
+    """Measured in other units (a x + b, or a x), the same series has the same forecast in those units."""
+    for scaling, shift in (("std", 300.0), ("mean", 0.0)):
+        for pool in ("flatten", "mean", "max", "first"):
+            model = model_of(spec.Forecast(prediction_length=AHEAD, pool=pool), scaling=scaling).double()
+            once, again = model(series().double()), model(series().double() * 7 + shift)
+            torch.testing.assert_close(again, once * 7 + shift, rtol=1e-5, atol=1e-3)
+    plain = model_of(spec.Forecast(prediction_length=AHEAD), scaling="none")
+    assert plain(series()).shape == (2, AHEAD, CHANNELS)
+
+
+def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None:
+    torch.manual_seed(0)
+    raw = torch.randn(3, 2, AHEAD, CHANNELS, dtype=torch.float64)
+    loc, scale = torch.randn(2, 1, CHANNELS).double(), torch.rand(2, 1, CHANNELS).double() + 0.5
+    points = torch.randn(2, AHEAD, CHANNELS).double() * 3
+    for parameters in (StudentT.of(*raw), Gaussian.of(*raw[:2])):
+        moved = distributions.TransformedDistribution(
+            parameters.distribution, [distributions.AffineTransform(loc, scale)]
+        )
+        undone = parameters.undone(loc, scale)
+        torch.testing.assert_close(undone.distribution.log_prob(points), moved.log_prob(points))
+        torch.testing.assert_close(undone.mean, undone.distribution.mean)
+    counts = NegativeBinomial.of(*raw[:2])
+    torch.testing.assert_close(counts.mean, counts.distribution.mean)
+    torch.testing.assert_close(counts.undone(loc, scale).mean, counts.mean * scale)
+
+
+@pytest.mark.parametrize("distribution", ["student_t", "normal", "negative_binomial"])
+def test_a_distribution_learns_to_be_sure(distribution: str) -> None:
+    """Fitted to one batch of counts, it finds them likelier than the one bell that suits them all best."""
+    head = spec.Forecast(prediction_length=AHEAD, distribution=distribution)
+    model = model_of(head, scaling="mean").train()
+    past, future = (torch.poisson(torch.full((4, n, CHANNELS), 3.0)) for n in (TIME, AHEAD))
+    bell = distributions.Normal(future.mean(), future.std())
+    steps = 200
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=steps)
+    for _ in range(steps):
+        loss = -model(past).distribution.log_prob(future).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        slower.step()
+    assert loss.item() < -bell.log_prob(future).mean().item() - 0.1
+
+
+def test_channels_do_not_see_each_other() -> None:
+    model = model_of(spec.Forecast(prediction_length=AHEAD), embedding="per_channel", prefix=1)
+    values, changed = series(), series()
+    changed[:, :, 2] = series(seed=9)[:, :, 2]
+    before, after = model(values), model(changed)
+    assert torch.equal(before[..., :2], after[..., :2])
+    assert not torch.equal(before[..., 2], after[..., 2])
+
+
+@pytest.mark.parametrize("distribution", ["none", "student_t"])
+def test_layers_of_each_channel_are_its_own(distribution: str) -> None:
+    """With equal weights they are the shared layer; changing one channel's changes that channel alone."""
+    words = {"prediction_length": AHEAD, "distribution": distribution}
+    shared = model_of(spec.Forecast(**words))
+    apart = model_of(spec.Forecast(**words, projection="per_channel"), embedding="per_channel")
+    state = shared.state_dict()
+    apart.load_state_dict({name: state[_without_channel(name)] for name in apart.state_dict()})
+    values = series()
+
+    def mean(model: Any) -> Tensor:
+        out = model(values)
+        return out if isinstance(out, Tensor) else out.mean
+
+    torch.testing.assert_close(mean(apart), mean(shared))
+    before = mean(apart)
+    with torch.no_grad():
+        for layer in (apart.embed.patch[1], apart.head.out[1]):
+            for weight in layer.parameters():
+                weight += 0.1
+    changed = (mean(apart) != before).flatten(0, 1).any(0)
+    assert changed.tolist() == [False, True, False]
+
+
+def _without_channel(name: str) -> str:
+    parts = name.split(".")
+    return ".".join(p for n, p in enumerate(parts) if not (n == 2 and parts[0] in ("embed", "head")))
+
+
+def test_hidden_patches_are_not_looked_at() -> None:
+    words = {"stride": 6, "context_length": 24, "prefix": 1, "scaling": "none"}
+    model = model_of(spec.PatchReconstruct(), **words)
+    values = torch.randn(2, 24, CHANNELS)
+    hidden = torch.zeros(2, CHANNELS, 4, dtype=torch.bool)
+    hidden[:, 1, 2] = True
+    changed = values.clone()
+    changed[:, 12:18, 1] += 3  # what stands in the hidden patch
+    assert model(values).shape == (2, CHANNELS, 4, 6)
+    assert torch.equal(model(values, hidden=hidden), model(changed, hidden=hidden))
+    assert not torch.equal(model(values), model(changed))
+
+
+def test_fixed_positions_have_mean_zero_and_a_tenth_for_spread() -> None:
+    table = small_sinusoids(12, 16)
+    assert table.mean().abs() < 1e-6
+    assert float(table.std()) == pytest.approx(0.1)
+    assert torch.equal(model_of(spec.Features(), position="sincos").embed.position, small_sinusoids(4, 16))
+
+
+def test_a_regression_stays_in_its_range() -> None:
+    model = model_of(spec.SeriesRegress(num_targets=4, output_range=(-2.0, 3.0)))
+    with torch.no_grad():
+        model.head.out.weight.mul_(100)
+    out = model(series(8))
+    assert out.min() >= -2 and out.max() <= 3 and out.min() < -1.9 and out.max() > 2.9
+
+
+def test_a_series_model_is_saved_and_read_again_under_our_names(tmp_path: Any) -> None:
+    head = spec.SeriesRegress(num_targets=4, output_range=(-2.0, 3.0), pool="max")
+    model = model_of(head, norm=spec.BatchNorm(), prefix=1)
+    glassformer.save(model, tmp_path, layout="glassformer")
+    again = glassformer.load(tmp_path).model
+    assert again.spec == model.spec
+    assert torch.equal(again(series()), model(series()))
+
+
+def test_an_observer_sees_patches_and_changes_nothing() -> None:
+    model = model_of(spec.Forecast(prediction_length=AHEAD, distribution="student_t"), prefix=1)
+    record = glassformer.observe(model, series())
+    plain = model(series())
+    assert all(torch.equal(a, b) for a, b in zip(record.output, plain, strict=True))
+    assert record["embed.patch"].shape == (2 * CHANNELS, 4, 16)
+    assert record.weights("encoder.blocks.0.self_attn").shape == (2 * CHANNELS, 4, 5, 5)
+    assert torch.equal(record["head.df"], plain.df)
+
+
+@pytest.mark.parametrize(
+    ("says", "call"),
+    [
+        ("time before channels", lambda m: m(torch.zeros(2, CHANNELS, TIME))),
+        ("`observed` must have", lambda m: m(series(), observed=torch.ones(2, TIME, dtype=torch.bool))),
+        ("`hidden` must be bool", lambda m: m(series(), hidden=torch.zeros(2, 4, dtype=torch.bool))),
+        ("shorter than patch_length", lambda m: model_of(spec.Features(), context_length=5)),
+        ("cannot be read by a head", lambda m: model_of(spec.Classify(num_labels=2))),
+    ],
+)
+def test_what_does_not_fit_is_said(says: str, call: Any) -> None:
+    with pytest.raises(GlassformerError, match=says):
+        call(model_of(spec.Features()))
