@@ -1,0 +1,148 @@
+"""Images and series: files as they were really published, settings that are refused, known sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import glassformer
+from glassformer.core.build import build
+from glassformer.core.errors import GlassformerError
+from glassformer.families.registry import spec_of
+from tests.families import harness
+from tests.families.cases import DEIT, PATCHTST, VIT
+
+Rewrite = Any
+
+
+def folder_of(case: Any, folder: Path, change: Rewrite = None, **config: Any) -> tuple[Any, Path]:
+    """A reference model saved, its tensors changed by `change`, its config by `config`."""
+    model = harness.reference(*case)
+    harness.saved(model, folder)
+    if change is not None:
+        save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
+    if config:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    return model, folder
+
+
+def images(model: Any) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(2, model.embed.channels, *model.embed.image_size)
+
+
+def test_a_bare_encoder_without_a_pooler_is_read_saved_and_read_again(tmp_path: Path) -> None:
+    def drop(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {name: t for name, t in tensors.items() if "pooler" not in name}
+
+    reference, folder = folder_of(VIT[4], tmp_path / "theirs", drop)
+    bundle = glassformer.load(folder)
+    values = images(bundle.model)
+    with torch.no_grad():
+        ours, theirs = bundle.model(values), reference(values).last_hidden_state
+    assert (ours - theirs).abs().max() < 1e-5
+    for name, saved in (("kept", bundle), ("fresh", glassformer.Bundle(model=bundle.model))):
+        glassformer.save(saved, tmp_path / name)
+        assert (tmp_path / name / "config.json").exists()
+        assert glassformer.load(tmp_path / name).spec == bundle.spec
+
+
+@pytest.mark.parametrize("case", [VIT[0], DEIT[0]], ids=["one", "two"])
+def test_a_classifier_with_leftovers_of_other_training_is_read(case: Any, tmp_path: Path) -> None:
+    def add(tensors: dict[str, Any]) -> dict[str, Any]:
+        base = next(n for n in tensors if n.endswith("cls_token")).removesuffix("embeddings.cls_token")
+        more = {
+            "pooler.dense.weight": torch.zeros(24, 24),
+            "pooler.dense.bias": torch.zeros(24),
+            "embeddings.mask_token": torch.zeros(1, 1, 24),
+        }
+        return {**tensors, **{base + name: t for name, t in more.items()}}
+
+    reference, folder = folder_of(case, tmp_path, add)
+    model = glassformer.load(folder).model
+    values = images(model)
+    with torch.no_grad():
+        out = dict(harness.outputs(model(values)))
+        logits = out.get("logits", out.get("main"))
+        assert (logits - reference(values).logits).abs().max() < 1e-5
+
+
+def test_layers_are_read_under_their_later_names_too(tmp_path: Path) -> None:
+    reference = harness.reference(*VIT[1])
+    reference.save_pretrained(tmp_path / "older")  # type: ignore[operator]
+    reference.save_pretrained(tmp_path / "later")  # type: ignore[operator]
+    save_file(dict(reference.state_dict()), tmp_path / "later" / "model.safetensors")
+    older, later = (load_file(tmp_path / n / "model.safetensors").keys() for n in ("older", "later"))
+    assert older != later
+    one, other = (glassformer.load(tmp_path / n).model for n in ("older", "later"))
+    assert torch.equal(one(images(one)), other(images(one)))
+
+
+def test_a_layer_for_each_channel_reads_its_own_weights(tmp_path: Path) -> None:
+    """The reference's own forward cannot run this head, so its layers are applied to its vectors by hand."""
+    name, settings = PATCHTST[0]
+    reference, folder = folder_of((name, {**settings, "share_projection": False}), tmp_path)
+    bundle = glassformer.load(folder)
+    values = torch.randn(2, settings["context_length"], 3).cumsum(1)
+    with torch.no_grad():
+        inner = reference.model(values)
+        pooled = inner.last_hidden_state.mean(2)
+        each = [layer(pooled[:, c]) for c, layer in enumerate(reference.head.projections)]
+        theirs = torch.stack(each, -1) * inner.scale + inner.loc
+        assert (bundle.model(values) - theirs).abs().max() < 1e-5
+    glassformer.save(glassformer.Bundle(model=bundle.model), tmp_path / "again")
+    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "again"))
+    assert before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in before)
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "says"),
+    [
+        (PATCHTST[0], {"channel_attention": True}, "channel_attention"),
+        (PATCHTST[7], {"do_mask_input": True}, "do_mask_input"),
+        (PATCHTST[14], {"mask_value": 3}, "mask_value"),
+        (PATCHTST[0], {"minimum_scale": 1e-3}, "minimum_scale"),
+        (PATCHTST[0], {"scaling": "median"}, "scaling"),
+        (PATCHTST[9], {"pooling_type": None}, "pooling_type"),
+        (PATCHTST[11], {"output_range": [1]}, "output_range"),
+        (PATCHTST[0], {"patch_length": 50}, "shorter than patch_length"),
+        (VIT[0], {"image_size": "big"}, "image_size"),
+        (VIT[0], {"patch_size": 50}, "do not fit"),
+        (VIT[0], {"hidden_act": "mish"}, "hidden_act"),
+        (VIT[0], {"architectures": ["ViTForMaskedImageModeling"]}, "not supported"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(case: Any, config: Any, says: str, tmp_path: Path) -> None:
+    _, folder = folder_of(case, tmp_path, **config)
+    with pytest.raises(GlassformerError, match=says):
+        glassformer.load(folder)
+
+
+def test_an_image_of_another_size_is_refused() -> None:
+    model = glassformer.tiny("vit")
+    with pytest.raises(GlassformerError, match=r"\(B, 3, 16, 16\)"):
+        model(torch.zeros(1, 3, 16, 20))
+
+
+@pytest.mark.parametrize(
+    ("preset", "parameters"),  # as the papers' own code counts them
+    [
+        ("vit-base-patch16-224", 86_567_656),
+        ("vit-large-patch16-224", 304_326_632),
+        ("deit-tiny-patch16-224", 5_717_416),
+        ("deit-small-patch16-224", 22_050_664),
+        ("deit-tiny-distilled-patch16-224", 5_910_800),
+        ("deit-small-distilled-patch16-224", 22_436_432),
+        ("deit-base-distilled-patch16-224", 87_338_192),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(preset: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = build(spec_of(preset))
+    assert sum(p.numel() for p in model.parameters()) == parameters
