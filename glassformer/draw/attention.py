@@ -87,7 +87,7 @@ def _draw(axes: Axes, matrix: Tensor, queries: Labels, keys: Labels, small: bool
             axis.set_ticks([])
             continue
         shown = [label(name) for name in names]
-        turned = axis is axes.xaxis and max(map(len, shown)) > 2
+        turned = axis is axes.xaxis and max(map(len, shown)) > 3
         axis.set_ticks(range(count), labels=shown, fontsize=size, rotation=90 if turned else 0)
     axes.xaxis.set_label_position("bottom")
     # thin lines between the cells, so that a token's row can be followed to its label
