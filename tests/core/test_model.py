@@ -77,6 +77,17 @@ def test_padding_read_off_the_pad_id_is_the_mask_given_and_the_row_alone() -> No
         torch.testing.assert_close(alone[0], logits[row, written[row]], atol=1e-5, rtol=0)
 
 
+def test_a_target_that_starts_with_the_pad_token_starts_there() -> None:
+    model = original(start_id=0)
+    src, tgt = batch()
+    tgt[:, 0] = 0
+    written = tgt != 0
+    written[:, 0] = True
+    logits = model(src, tgt)
+    torch.testing.assert_close(logits, model(src, tgt, tgt_mask=written))
+    assert not torch.allclose(logits, model(src, tgt, tgt_mask=tgt != 0))
+
+
 @pytest.mark.parametrize("position", POSITIONS)
 def test_every_form_of_a_mask_is_the_same_mask(position: str) -> None:
     model = original(position=position)
