@@ -1,0 +1,204 @@
+"""Inputs made from a model's spec: seeded ids, images or series, padded on either side or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from glassformer.core.model import AnyModel
+
+Side = Literal["none", "right", "left"]
+
+BATCH, LENGTH = 3, 17
+SHORTER_BY = (0, 3, 7)  # how much padding each row gets
+# heads that answer for every token; the others answer once a sequence
+PER_TOKEN = (
+    spec.Features,
+    spec.LanguageModel,
+    spec.MaskedLanguageModel,
+    spec.TokenClassify,
+    spec.Answer,
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a forward takes: inputs, and for token ids which are real (None for images and series)."""
+
+    inputs: tuple[Tensor, ...]
+    real: tuple[Tensor | None, ...]
+
+    def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
+        """The model's outputs by name; "output" where there is one."""
+        return outputs(model(*self.inputs, *self.real, **options))
+
+    def alone(self, row: int) -> Sample:
+        """One row by itself, without its padding."""
+        kept = [
+            x[row : row + 1] if real is None else x[row][real[row]][None]
+            for x, real in zip(self.inputs, self.real, strict=True)
+        ]
+        masks = [
+            None if real is None else torch.ones(x.shape, dtype=torch.bool, device=x.device)
+            for x, real in zip(kept, self.real, strict=True)
+        ]
+        return Sample(tuple(kept), tuple(masks))
+
+    def __len__(self) -> int:
+        return len(self.inputs[0])
+
+
+def outputs(result: Any) -> dict[str, Tensor]:
+    """A head's answer as tensors by name."""
+    if isinstance(result, Tensor):
+        return {"output": result}
+    if hasattr(result, "_asdict"):
+        result = result._asdict()
+    elif isinstance(result, tuple | list):
+        result = {str(n): value for n, value in enumerate(result)}
+    return {name: value for name, value in result.items() if isinstance(value, Tensor)}
+
+
+def per_token(head: spec.Head, name: str) -> bool:
+    """Whether an output has one entry for every (target) token."""
+    return isinstance(head, PER_TOKEN) and name != "pooled"
+
+
+def reads_first_column(head: spec.Head, name: str) -> bool:
+    """Whether an output is read off column 0, which padding on the left takes the first token's place in."""
+    return name == "pooled" or (isinstance(head, spec.Classify) and head.pool == "first")
+
+
+def at_real(model: AnyModel, sample: Sample, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs where tokens are real: what stands at padding means nothing."""
+    real = sample.real[-1]
+    if real is None:
+        return found
+    return {n: t[real] if per_token(model.spec.head, n) else t for n, t in found.items()}
+
+
+def stir(model: AnyModel, seed: int = 0) -> None:
+    """Move every number of a fresh model a little: norms at 1 and biases at 0 would hide a mix-up.
+
+    The moves have mean 0: a common push would give the stream a large mean, which norms subtract again,
+    and rounding would grow with it.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if isinstance(value, nn.Parameter) or name.endswith("running_mean"):
+                value.add_((torch.randn(value.shape, generator=draw) * 0.1).to(value))
+            elif name.endswith("running_var"):
+                value.mul_((torch.rand(value.shape, generator=draw) + 0.5).to(value))  # stays above 0
+
+
+def has_tokens(model: AnyModel) -> bool:
+    """Whether the model reads token ids, which can be padded."""
+    return all(isinstance(what, spec.Tokens) for what, _ in _inputs_of(model.spec))
+
+
+def pad_of(what: spec.Input) -> int | None:
+    return what.pad_id if isinstance(what, spec.Tokens) else None
+
+
+def sample_for(
+    model: AnyModel,
+    side: Side = "none",
+    *,
+    batch: int = BATCH,
+    length: int | None = None,
+    target_length: int | None = None,
+    seed: int = 0,
+) -> Sample:
+    """Seeded inputs that fit the model: rows of unequal lengths, padded on `side`, or all full.
+
+    Without `length` they are long enough to reach past a small window, and fit the position table; a
+    target is then shorter than its source, so that the two cannot be mistaken for each other.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    parameter = next(model.parameters())
+    longest = length or fitting_length(model.spec)
+    shorter = target_length or max(1, 2 * longest // 3)
+    inputs: list[Tensor] = []
+    masks: list[Tensor | None] = []
+    for number, (what, width) in enumerate(_inputs_of(model.spec)):
+        steps = shorter if number and _free_target(model.spec) else longest
+        if isinstance(what, spec.Tokens):
+            real = _real(batch, steps, side)
+            if number and not _free_target(model.spec):
+                ids = torch.cat((_start(model.spec, batch), inputs[0][:, :-1]), 1)
+            else:
+                ids = _ids(what, real, getattr(model.spec.head, "end_id", -1), draw)
+            inputs.append(ids)
+            masks.append(real)
+        else:
+            inputs.append(_values(what, batch, steps, width, draw).to(parameter.dtype))
+            masks.append(None)
+    on = parameter.device
+    return Sample(
+        tuple(x.to(on) for x in inputs), tuple(None if real is None else real.to(on) for real in masks)
+    )
+
+
+def _inputs_of(model: spec.Model) -> list[tuple[spec.Input, int]]:
+    """Each input of the forward with its stack's width."""
+    if isinstance(model, spec.EncoderDecoder):
+        return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
+    stack = model.decoder if isinstance(model, spec.DecoderOnly) else model.encoder
+    return [(model.input, stack.d_model)]
+
+
+def _free_target(model: spec.Model) -> bool:
+    """Whether the target may be any sequence; other heads read the source again, shifted by one."""
+    return isinstance(model.head, spec.LanguageModel | spec.Features)
+
+
+def _start(model: spec.Model, batch: int) -> Tensor:
+    start = model.start_id if isinstance(model, spec.EncoderDecoder) else None
+    return torch.full((batch, 1), start or 0)
+
+
+def fitting_length(model: spec.Model, wanted: int = LENGTH) -> int:
+    """`wanted`, or more to reach past a small window, but no more than the position table has."""
+    tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _inputs_of(model)]
+    stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
+    windows = [s.block.attention.window for s in stacks if s.block.attention.window]
+    enough = max([wanted, *(w + 5 for w in windows if w <= 4 * wanted)])
+    return min([enough, *(table for table in tables if isinstance(table, int))])
+
+
+def _real(batch: int, steps: int, side: Side) -> Tensor:
+    real = torch.ones(batch, steps, dtype=torch.bool)
+    for row in range(batch):
+        short = min(SHORTER_BY[row % len(SHORTER_BY)], steps - 1)
+        if side == "right":
+            real[row, steps - short :] = False
+        elif side == "left":
+            real[row, :short] = False
+    return real
+
+
+def _ids(what: spec.Tokens, real: Tensor, end_id: int, draw: torch.Generator) -> Tensor:
+    """Random ids (B, T), none of them padding; the end mark stands last where the head looks for it."""
+    usable = torch.tensor([n for n in range(what.vocab_size) if n not in (what.pad_id, end_id)] or [0])
+    ids = usable[torch.randint(len(usable), real.shape, generator=draw)]
+    if end_id >= 0:
+        last = torch.where(real, torch.arange(real.shape[1]), 0).amax(-1)
+        ids[torch.arange(len(ids)), last] = end_id
+    return ids.masked_fill(~real, what.pad_id or 0)
+
+
+def _values(what: spec.Input, batch: int, steps: int, width: int, draw: torch.Generator) -> Tensor:
+    match what:
+        case spec.ImagePatches():
+            return torch.randn(batch, what.channels, *what.image_size, generator=draw)
+        case spec.SeriesPatches():
+            return torch.randn(batch, what.context_length, what.channels, generator=draw).cumsum(1)
+        case spec.Vectors():
+            return torch.randn(batch, steps, width, generator=draw)
+    raise GlassformerError(f"no inputs can be made for an input of kind {type(what).__name__}")
