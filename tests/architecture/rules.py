@@ -35,6 +35,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "draw": frozenset({"core"}),
     "serve": frozenset({"api", "decoding"}),
     "cli": PARTS | {"glassformer"},
+    "__main__": frozenset({"cli"}),  # `python -m glassformer`
     "glassformer": PARTS - {"cli", "serve"},  # the package's own __init__: the public names
 }
 # Beyond the standard library. A part that is not listed may import any dependency of the project.

@@ -1,0 +1,1 @@
+"""The command line: one small file per verb, imported only when that verb is asked for."""

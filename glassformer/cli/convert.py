@@ -1,0 +1,69 @@
+"""glassformer convert IN OUT: load, cast if asked, and save."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+from glassformer.cli.screen import bytes_text, console, print_json
+from glassformer.cli.source import MODEL_HELP, bundle_of
+from glassformer.core.errors import GlassformerError
+
+
+class To(StrEnum):
+    hf = "hf"
+    glassformer = "glassformer"
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def convert(
+    source: str = typer.Argument(..., metavar="IN", help=MODEL_HELP),
+    target: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
+    to: To | None = typer.Option(
+        None, help="The published layout (hf) or ours; by default hf where the family has one."
+    ),
+    dtype: Dtype | None = typer.Option(None, help="Cast the numbers; by default they stay as stored."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Write into a folder that holds files."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+) -> None:
+    """Write a model folder anew, in the published layout or in ours, in the precision you choose.
+
+    Numbers are only cast, never computed with, so any format can be written on any machine.
+    """
+    _check(source, target, overwrite)
+    import glassformer
+    from glassformer.core.precision import parse_dtype
+
+    bundle = bundle_of(source, dtype="stored")
+    if dtype is not None:
+        bundle.model.to(parse_dtype(dtype.value))
+    glassformer.save(bundle, target, layout=to.value if to else None)
+    files = {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()}
+    dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
+    layout = "glassformer" if "spec.json" in files else "hf"
+    if as_json:
+        print_json({"folder": str(target), "layout": layout, "dtype": dtypes, "files": files})
+        return
+    out = console()
+    out.print(f"[bold]{target}[/]  {layout} layout, {' and '.join(dtypes)}", soft_wrap=True)
+    for name, size in files.items():
+        out.print(f"  {name:<32} {bytes_text(size):>10}")
+
+
+def _check(source: str, target: Path, overwrite: bool) -> None:
+    """Refuse to write where something would be lost."""
+    if target.exists() and not target.is_dir():
+        raise GlassformerError(f"'{target}' is a file; give a folder to write")
+    if not target.is_dir():
+        return
+    if Path(source).is_dir() and Path(source).samefile(target):
+        raise GlassformerError(f"'{target}' is the folder being read; write into another one")
+    if any(target.iterdir()) and not overwrite:
+        raise GlassformerError(f"'{target}' holds files already; add --overwrite, or give another folder")

@@ -1,0 +1,101 @@
+"""glassformer VERB ...: finds the verb, runs it, and turns what goes wrong into a sentence and an exit code.
+
+0 done; 1 a claim fails, or a bug (with its traceback); 2 the input or the command line is wrong; 130 Ctrl-C.
+
+A verb is one line in VERBS and the function of its name in `glassformer/cli/<verb>.py`. Only the verb that
+is asked for is imported, and the verbs import torch inside their functions, so help is immediate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import typer
+
+from glassformer import __version__
+from glassformer.core.errors import GlassformerError
+
+VERBS = {
+    "demo": "Train the paper's Transformer on a tiny task, and look inside it.",
+    "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
+    "convert": "Write a model folder anew, in the published layout or in ours.",
+    "verify": "Prove on this machine that a model's numbers are right.",
+    "env": "Show versions, devices, kernels and number formats that work here.",
+}
+
+
+def app(args: Sequence[str]) -> typer.Typer:
+    """The command line for these arguments, with the one verb they name imported."""
+    made = typer.Typer(
+        name="glassformer",
+        help="The Transformer you can see through.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    asked = next((word for word in args if not word.startswith("-")), None)
+    for verb, line in VERBS.items():
+        function = getattr(import_module(f"glassformer.cli.{verb}"), verb) if verb == asked else _unasked
+        made.command(verb, short_help=line, help=None if verb == asked else line)(function)
+    return made
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Show the version and exit.", is_eager=True),
+) -> None:
+    """The Transformer you can see through."""
+    if version:
+        typer.echo(f"glassformer {__version__}")
+        raise typer.Exit()
+
+
+def _unasked() -> None:
+    """A verb that is listed but not run."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    words = list(sys.argv[1:] if args is None else args)
+    try:
+        app(words)(args=words, prog_name="glassformer")
+    except GlassformerError as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; say no more
+        sys.exit(141)
+    except OSError as error:
+        if error.filename is None:
+            _bug(error)
+        _fail(f"'{error.filename}': {error.strerror}", 2)
+    except Exception as error:
+        _bug(error)
+    sys.exit(0)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    """One line on stderr, whatever line breaks the sentence holds."""
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _bug(error: Exception) -> NoReturn:
+    """The last frames of a traceback: short, but nothing hidden that leads to the fault."""
+    shown = "".join(traceback.format_exception(error, limit=-4))
+    print(
+        f"{shown}\nThis is a bug in glassformer {__version__}; please report the lines above.",
+        file=sys.stderr,
+    )
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

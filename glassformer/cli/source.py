@@ -1,0 +1,64 @@
+"""What the argument MODEL may be: a folder, a preset's name, or tiny:family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from glassformer.core.errors import GlassformerError
+
+if TYPE_CHECKING:
+    from glassformer.api import Bundle
+
+Presets = Literal["described", "refused"]
+TINY = "tiny:"
+MODEL_HELP = "A model folder, or tiny:FAMILY for a small fresh model of a family."
+
+
+def bundle_of(
+    model: str, *, presets: Presets = "refused", dtype: str | None = None, device: str = "cpu"
+) -> Bundle:
+    """The model that an argument names. A preset is built on the meta device: shapes, but no numbers."""
+    if not model.startswith(TINY) and (Path(model).exists() or "/" in model):
+        return _loaded(model, dtype, device)
+    import torch
+
+    import glassformer
+    from glassformer.core.precision import dtype_for
+    from glassformer.core.schema import nearest
+    from glassformer.families import registry
+
+    if model.startswith(TINY):
+        torch.manual_seed(0)
+        fresh = glassformer.tiny(model.removeprefix(TINY))
+        stored = dtype_for(None if dtype == "stored" else dtype, checked_device(device))
+        return glassformer.Bundle(model=fresh.to(device=device, dtype=stored).eval())
+    known = registry.presets()
+    if model not in known:
+        raise GlassformerError(
+            f"there is no folder and no preset '{model}'; give a model folder, tiny:FAMILY "
+            f"or a preset{nearest(model, known)}"
+        )
+    if presets == "refused":
+        raise GlassformerError(
+            f"'{model}' is a preset, a size without numbers; give a folder, or try tiny:{known[model].name}"
+        )
+    with torch.device("meta"):
+        return glassformer.Bundle(model=glassformer.build(model).eval(), family=known[model].name)
+
+
+def _loaded(folder: str, dtype: str | None, device: str) -> Bundle:
+    import glassformer
+
+    return glassformer.load(folder, dtype=dtype, device=checked_device(device))
+
+
+def checked_device(name: str) -> str:
+    """The device's name, if it is there."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError):
+        raise GlassformerError(f"there is no device '{name}' here; `glassformer env` lists them") from None
+    return name
