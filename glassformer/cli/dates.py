@@ -105,7 +105,7 @@ def train(
     bundle: Bundle,
     pairs: Sequence[Pair],
     *,
-    steps: int = 400,
+    steps: int = 300,
     peak: float = 3e-3,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
