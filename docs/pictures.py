@@ -1,6 +1,6 @@
 """Draws every picture of the documentation anew: `python -m docs.pictures`, from the repository's root.
 
-The attention maps come from the demo's model, trained on the spot (half a minute on two cores).
+The attention maps come from the demo's model, trained on the spot (half a minute).
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ def attention() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # sums in one order, so the same pictures every time
     for picture in (positions, masks, wirings, attention):
         picture()
     print(f"drawn: {', '.join(sorted(p.name for p in FOLDER.glob('*.png')))}")
