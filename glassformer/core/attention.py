@@ -132,31 +132,29 @@ class MultiHeadAttention(nn.Module):
             q = self._split(self.q_proj(x), self.num_heads)
             if cache is not None and cache.cross is not None:
                 return q, *cache.cross
-            k = self._split(self.k_proj(memory), self.num_kv_heads)
-            v = self._split(self.v_proj(memory), self.num_kv_heads)
+            k, v = _project(memory, self.k_proj, self.v_proj)
+            k, v = self._split(k, self.num_kv_heads), self._split(v, self.num_kv_heads)
             if cache is not None:
                 cache.cross = (k, v)
             return q, k, v
-        q, k, v = self._own(x)
+        q, k, v = _project(x, self.q_proj, self.k_proj, self.v_proj)
+        q, k = self._split(q, self.num_heads), self._split(k, self.num_kv_heads)
+        v = self._split(v, self.num_kv_heads)
         if place.rotary is not None:
             q, k = rotate(q, place.rotary), rotate(k, place.rotary)
         return (q, k, v) if cache is None else (q, *cache.append(k, v, start))
-
-    def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of one sequence; on a GPU by one product, the three matrices laid side by side."""
-        parts = (self.q_proj, self.k_proj, self.v_proj)
-        biases = [part.bias for part in parts]
-        if x.is_cuda and (all(b is None for b in biases) or all(b is not None for b in biases)):
-            weight = torch.cat([part.weight for part in parts])
-            bias = None if biases[0] is None else torch.cat(biases)
-            sizes = [part.out_features for part in parts]
-            q, k, v = F.linear(x, weight, bias).split(sizes, -1)
-        else:
-            q, k, v = (part(x) for part in parts)
-        groups = self.num_kv_heads
-        return self._split(q, self.num_heads), self._split(k, groups), self._split(v, groups)
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
         batch, length, width = x.shape
         return x.view(batch, length, heads, width // heads).transpose(1, 2)  # (B, heads, T, K)
+
+
+def _project(x: Tensor, *parts: nn.Linear) -> tuple[Tensor, ...]:
+    """x through each matrix; on a GPU by one product, the matrices laid side by side."""
+    biases = [part.bias for part in parts if part.bias is not None]
+    if not x.is_cuda or len(biases) not in (0, len(parts)):
+        return tuple(part(x) for part in parts)
+    weight = torch.cat([part.weight for part in parts])
+    bias = torch.cat(biases) if biases else None
+    return torch.split(F.linear(x, weight, bias), [part.out_features for part in parts], -1)

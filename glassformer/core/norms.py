@@ -1,5 +1,7 @@
 """Norms over the features of (B, T, D): Layer, RMS, and batch-over-time.
 
+Statistics are taken in float32 and the result has the input's precision: under autocast the residual stream
+then stays in the low precision instead of swelling to float32 after every norm.
 B batch, T positions, D d_model.
 """
 
@@ -20,11 +22,14 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__(d_model, eps=eps, bias=bias)
 
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype:
+            return super().forward(x)
+        return super().forward(x.float()).to(x.dtype)
+
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps), over the last dimension, times weight.
-
-    The statistics are taken in float32 whatever the input's precision.
 
     >>> RMSNorm(8)(torch.randn(2, 5, 8)).square().mean(-1).round().unique()
     tensor([1.], grad_fn=<Unique2Backward0>)
@@ -36,7 +41,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if x.dtype == self.weight.dtype:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}"

@@ -65,6 +65,7 @@ class Stack(nn.Module):
         `positions` (B|1, T) say where each token stands (packed or left-padded rows); by default they
         go on from the cache's length. The masks are settled here once for all layers.
         """
+        x = _streamed(x)
         batch, steps, _ = x.shape
         start = 0 if cache is None else cache.length
         keys = steps
@@ -152,3 +153,14 @@ class Stack(nn.Module):
             # only differences count for a bias, so row numbers serve padded and packed rows alike
             place = self.position(here, torch.arange(keys, device=device)[None])
         return place
+
+
+def _streamed(x: Tensor) -> Tensor:
+    """Under bfloat16 autocast the residual stream is bfloat16 too: half the bytes between the products.
+
+    float16 lacks the range for a stream that only grows, so there it stays as it is.
+    """
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+        return x.to(torch.bfloat16)
+    return x
