@@ -46,7 +46,7 @@ def wirings() -> None:
 def attention() -> None:
     learn, _ = dates.split()
     bundle = dates.fresh()
-    dates.train(bundle, learn)
+    dates.train(bundle, learn, steps=demo.STEPS)
     list(demo.pictures(dates.look(bundle), FOLDER))
 
 

@@ -105,7 +105,7 @@ def train(
     bundle: Bundle,
     pairs: Sequence[Pair],
     *,
-    steps: int = 300,
+    steps: int,
     peak: float = 3e-3,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from glassformer.cli.dates import Seen
 
-STEPS = 300
+STEPS = 400
 
 
 @dataclass
@@ -33,7 +33,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and the trained model.")] = Path(
         "demo_out"
     ),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps; 300 take about 15 seconds.")] = STEPS,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; 400 take about 20 seconds.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Draws the first weights and the dates kept for the test.")] = 0,
 ) -> None:
     """Train a small Transformer on the spot and see what it looks at."""
