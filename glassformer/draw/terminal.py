@@ -34,7 +34,9 @@ def attention_text(
     widest = max((cell_len(column) for column in columns), default=1)
     narrowest = 2 if any(cell_len(c) > 1 for column in columns for c in column) else 1
     room = width - margin
-    cell = max(narrowest, min(4, max(2, widest), room // max(1, len(columns))))
+    beside = max(2, widest if widest <= 3 else widest + 1)  # longer names need a gap between them
+    fitting = room // max(1, len(columns))
+    cell = beside if beside <= min(9, fitting) else max(narrowest, min(3, fitting))
     shown = min(len(columns), room // cell)
     text = Text(no_wrap=True, end="")
     for line in _heading(columns[:shown], cell):
