@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SIGNS = {"holds": "[green]✓[/]", "fails": "[bold red]✗[/]", "skipped": "[dim]–[/]"}
 
+NOTE_BESIDE = 100  # columns from which a note fits beside its numbers
+
 
 def verify(
     model: str = typer.Argument(..., metavar="MODEL", help=MODEL_HELP),
@@ -74,9 +76,12 @@ def _heading(out: Console, text: str) -> None:
 
 
 def _line(claim: Claim, width: int, room: int) -> Any:
-    """One claim on one line, its note below where the line is short of room."""
+    """One claim: its numbers on the first line, and its note beside them or, where room is short, below."""
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table
 
+    beside = room >= NOTE_BESIDE
     table = Table.grid(padding=(0, 2), expand=False)
     table.add_column(width=1)
     table.add_column(width=width)
@@ -87,8 +92,10 @@ def _line(claim: Claim, width: int, room: int) -> Any:
     allowed = "" if claim.tolerance is None else f"≤ {claim.tolerance:.0e}" if claim.tolerance else "= 0"
     colour = {"holds": "green", "fails": "bold red", "skipped": "dim"}[claim.status]
     name = claim.name if claim.status != "skipped" else f"[dim]{claim.name}[/]"
-    table.add_row(SIGNS[claim.status], name, f"[{colour}]{worst}[/]", allowed, f"[dim]{claim.note}[/]")
-    return table
+    note = f"[dim]{claim.note}[/]"
+    numbers = f"[{colour}]{worst}[/]"
+    table.add_row(SIGNS[claim.status], name, numbers, allowed, note if beside else "")
+    return table if beside else Group(table, Padding(note, (0, 0, 0, 3)))
 
 
 def _summary(out: Console, claims: list[Claim]) -> None:
