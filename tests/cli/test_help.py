@@ -1,0 +1,87 @@
+"""Help comes at once and imports nothing heavy; what goes wrong ends in the right exit code."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from glassformer.cli import main as cli
+
+LIMIT = 0.4
+HELPS = [["--help"], *([verb, "--help"] for verb in cli.VERBS)]
+
+
+def child(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "glassformer", *args], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("args", HELPS, ids=" ".join)
+def test_help_is_quick(args):
+    """The best of several runs: a busy machine makes a slow run, not a slow program."""
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        done = child(*args)
+        times.append(time.perf_counter() - start)
+        assert done.returncode == 0 and "Usage: glassformer" in done.stdout, done.stderr
+        if min(times) < LIMIT:
+            return
+    raise AssertionError(f"glassformer {' '.join(args)} took {min(times):.2f} s at best")
+
+
+@pytest.mark.parametrize("args", HELPS, ids=" ".join)
+def test_help_imports_no_torch(args):
+    program = (
+        "import sys\nfrom glassformer.cli.main import main\n"
+        f"try: main({args!r})\nexcept SystemExit: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == "False\n"
+
+
+def test_help_lists_every_verb(run):
+    done = run("--help")
+    assert done.code == 0 and all(verb in done.out for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["inspekt"], ["verify"], ["env", "--nonsense"], ["inspect", "gpt2", "--batch", "0"]],
+    ids=" ".join,
+)
+def test_wrong_command_line_exits_2(run, args):
+    done = run(*args)
+    assert done.code == 2 and not done.out and "Traceback" not in done.err
+
+
+def test_interrupt_is_quiet(run, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    assert run("env") == (130, "", "")
+
+
+def test_interrupt_inside_a_verb_is_quiet(run, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("glassformer.cli.env.facts", interrupted)
+    assert run("env") == (130, "", "")
+
+
+def test_a_bug_keeps_its_traceback(run, monkeypatch):
+    def broken():
+        return {}["missing"]
+
+    monkeypatch.setattr("glassformer.cli.env.facts", broken)
+    done = run("env")
+    assert done.code == 1 and "KeyError: 'missing'" in done.err and "This is a bug" in done.err
+
+
+def test_a_broken_pipe_is_quiet():
+    """The reader goes away before a line is written."""
+    program = f"{sys.executable} -m glassformer env | true"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
