@@ -157,4 +157,5 @@ def _project(x: Tensor, *parts: nn.Linear) -> tuple[Tensor, ...]:
         return tuple(part(x) for part in parts)
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat(biases) if biases else None
-    return torch.split(F.linear(x, weight, bias), [part.out_features for part in parts], -1)
+    widths: Sequence[int | torch.SymInt] = [part.out_features for part in parts]
+    return F.linear(x, weight, bias).split_with_sizes(widths, -1)

@@ -161,6 +161,8 @@ def _streamed(x: Tensor) -> Tensor:
     float16 lacks the range for a stream that only grows, so there it stays as it is.
     """
     kind = x.device.type
-    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return x
+    if torch.get_autocast_dtype(kind) == torch.bfloat16:
         return x.to(torch.bfloat16)
     return x
