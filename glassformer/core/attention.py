@@ -152,10 +152,10 @@ class MultiHeadAttention(nn.Module):
 
 def _project(x: Tensor, *parts: nn.Linear) -> tuple[Tensor, ...]:
     """x through each matrix; on a GPU by one product, the matrices laid side by side."""
-    biases = [part.bias for part in parts if part.bias is not None]
+    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
     if not x.is_cuda or len(biases) not in (0, len(parts)):
         return tuple(part(x) for part in parts)
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat(biases) if biases else None
-    widths: Sequence[int | torch.SymInt] = [part.out_features for part in parts]
+    widths = [part.out_features for part in parts]
     return F.linear(x, weight, bias).split_with_sizes(widths, -1)
