@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.dropout import Dropout
+from glassformer.core.dropout import Dropout, relu_dropout
 from glassformer.core.observe import Observer, seen
 from glassformer.core.spec import Activation
 
@@ -58,8 +58,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
         hidden = seen(obs, "up", self.up(x))  # (B, T, F)
-        hidden = seen(obs, "act", ACTIVATIONS[self.activation](hidden))
-        return seen(obs, "down", self.down(self.dropout(hidden)))  # (B, T, D)
+        if self.activation == "relu" and obs is None:
+            hidden = relu_dropout(hidden, self.dropout.p, self.training)
+        else:
+            hidden = self.dropout(seen(obs, "act", ACTIVATIONS[self.activation](hidden)))
+        return seen(obs, "down", self.down(hidden))  # (B, T, D)
 
 
 class GatedFeedForward(nn.Module):
