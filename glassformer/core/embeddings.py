@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.drawn import drawn
 from glassformer.core.dropout import Dropout
 from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import Observer, seen
@@ -45,9 +46,9 @@ class TokenInput(nn.Module):
     ) -> None:
         super().__init__()
         self.scale, self.pad_id = scale, pad_id
-        self.token = nn.Embedding(vocab_size, d_model)
+        self.token = nn.Embedding(vocab_size, d_model, _weight=drawn(vocab_size, d_model))
         self.position = position
-        self.kind = nn.Embedding(types, d_model) if types else None
+        self.kind = nn.Embedding(types, d_model, _weight=drawn(types, d_model)) if types else None
         self.norm = norm
         self.dropout = Dropout(dropout)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.core.drawn import drawn
 from glassformer.core.dropout import Dropout
 from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import ACTIVATIONS
@@ -80,7 +81,7 @@ class LanguageModelHead(nn.Module):
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.weight = drawn(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
         self.scale = scale
 
@@ -100,7 +101,7 @@ class MaskedLanguageModelHead(nn.Module):
         self.dense = nn.Linear(d_model, d_model)
         self.activation = activation
         self.norm = norm
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.weight = drawn(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:

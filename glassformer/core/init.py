@@ -46,7 +46,7 @@ def _xavier(module: nn.Module) -> None:
     elif isinstance(module, heads.LanguageModelHead | heads.MaskedLanguageModelHead):
         nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
     elif isinstance(module, LearnedPositions | RelativeBias):
-        module.reset_parameters()
+        nn.init.normal_(module.weight, std=0.02)
 
 
 def _normal(module: nn.Module, std: float, shrink: float) -> None:

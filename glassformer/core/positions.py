@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.drawn import drawn
 from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import BandScaling, LinearScaling
 
@@ -112,11 +113,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, d_model: int, *, max_len: int, offset: int = 0) -> None:
         super().__init__()
         self.max_len, self.offset = max_len, offset
-        self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.02)
+        self.weight = drawn(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
         _check_length(last or positions.shape[-1], self.max_len)
@@ -216,11 +213,7 @@ class RelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
-        self.weight = nn.Parameter(torch.empty(buckets, num_heads))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.02)
+        self.weight = drawn(buckets, num_heads)
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
