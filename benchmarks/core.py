@@ -1,0 +1,263 @@
+"""The core beside its peers, in one run, as ratios: python benchmarks/core.py [--only train,load]
+
+On a CPU: a training step of the base encoder-decoder, forwards of two published shapes, loading a folder,
+and what an absent observer costs. With a GPU: compiled training steps (`--nanogpt model.py` adds nanoGPT's,
+from a copy of its model.py). Above 1 in the last column, we are the faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import glassformer
+from benchmarks import peers
+from benchmarks.timing import gpu_seconds, show, turns
+from glassformer.core import observe
+
+SAME_DROPOUT = {"attention_dropout": 0.1, "ffn_dropout": 0.1}  # where torch.nn.Transformer puts it too
+
+
+def base(vocab: int, length: int, **words: Any) -> nn.Module:
+    return glassformer.build("original", src_vocab_size=vocab, max_len=length, **peers.BASE, **words)
+
+
+def train_step(model: nn.Module, src: Tensor, tgt: Tensor) -> Any:
+    model.train()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+
+    def step() -> None:
+        loss = F.cross_entropy(model(src, tgt).flatten(0, 1), tgt.flatten(), ignore_index=0)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
+
+
+def cpu_train(rounds: int) -> None:
+    """32 sentences of 32 tokens, a quarter of them padded by a quarter; forward, backward, Adam."""
+    vocab, size = 8000, (32, 32)
+    torch.manual_seed(0)
+    src, tgt = torch.randint(1, vocab, size), torch.randint(1, vocab, size)
+    src[:8, 24:] = 0
+    tgt[:8, 24:] = 0
+    models = {
+        "glassformer": base(vocab, 32),
+        "glassformer, dropout as nn.Transformer": base(vocab, 32, **SAME_DROPOUT),
+        "torch.nn.Transformer": peers.TorchTransformer(vocab, 32),
+        "transformers MarianMT": peers.Marian(vocab, 32),
+    }
+    steps = {name: train_step(model, src, tgt) for name, model in models.items()}
+    times = turns(steps, rounds=rounds)
+    show("training step, base encoder-decoder, 32 x 32 tokens, CPU", times, ours="glassformer")
+    ratio = times["torch.nn.Transformer"] / times["glassformer, dropout as nn.Transformer"]
+    print(f"like for like in dropout: {ratio:.2f} x torch.nn.Transformer\n")
+
+
+def cpu_forward(rounds: int) -> None:
+    """Forwards of random weights saved by the reference and loaded by us: the outputs are compared too."""
+    import transformers
+
+    jobs = {
+        "BERT-base 16 x 128": (
+            transformers.BertModel(transformers.BertConfig()),
+            "input_ids",
+            torch.randint(1, 30000, (16, 128)),
+        ),
+        "ViT-B/16 8 images": (
+            transformers.ViTForImageClassification(transformers.ViTConfig()),
+            "pixel_values",
+            torch.randn(8, 3, 224, 224),
+        ),
+    }
+    for title, (reference, name, values) in jobs.items():
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            reference.eval().save_pretrained(folder)
+            ours = glassformer.load(folder).model
+            mine, theirs = ours(values), reference(**{name: values})[0]
+            mine = mine[0] if isinstance(mine, tuple) else mine
+            steps = {
+                "glassformer": lambda ours=ours, values=values: ours(values),
+                "transformers": lambda r=reference, n=name, v=values: r(**{n: v}),
+            }
+            times = turns(steps, rounds=rounds)
+            show(f"forward, {title}, CPU", times, ours="glassformer")
+            print(f"largest difference of the outputs: {float((mine - theirs).abs().max()):.1e}\n")
+
+
+PROBE = """
+import json, sys, time
+import torch
+{setup}
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+before, begin = peak(), time.perf_counter()
+{load}
+loaded = time.perf_counter() - begin
+total = sum(float(p.detach().sum()) for p in model.parameters())
+print(json.dumps({{"seconds": loaded, "touched": time.perf_counter() - begin, "peak": peak() - before}}))
+"""
+PROBES = {
+    "glassformer": ("import glassformer, glassformer.api", "model = glassformer.load(sys.argv[1]).model"),
+    "transformers": (
+        "from transformers import GPT2LMHeadModel",
+        "model = GPT2LMHeadModel.from_pretrained(sys.argv[1])",
+    ),
+}
+
+
+def load(rounds: int) -> None:
+    """A GPT-2 folder of 498 MB, loaded by a fresh process each time, every number then read once."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder)
+        size = (Path(folder) / "model.safetensors").stat().st_size
+        seen: dict[str, list[dict[str, float]]] = {name: [] for name in PROBES}
+        for _ in range(rounds):
+            for name, (setup, line) in PROBES.items():
+                command = [sys.executable, "-c", PROBE.format(setup=setup, load=line), folder]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                seen[name].append(json.loads(done.stdout.splitlines()[-1]))
+    for key, what in (("seconds", "loading"), ("touched", "loading and reading every number")):
+        times = {n: sorted(r[key] for r in runs)[len(runs) // 2] for n, runs in seen.items()}
+        show(f"{what}, {size / 1e6:.0f} MB folder", times, ours="glassformer")
+    for name, runs in seen.items():
+        print(f"{name}: peak memory {max(r['peak'] for r in runs) / size:.2f} x the weights")
+    print()
+
+
+def observer(rounds: int) -> None:
+    """How often a forward asks whether anyone observes, and what asking costs."""
+    model = glassformer.build("bert-base-uncased").eval()
+    ids = torch.randint(1, 30000, (16, 128))
+    asked = glassformer.Observer()
+    with torch.no_grad():
+        model(ids, obs=asked)
+        forward = turns({"forward": lambda: model(ids)}, rounds=rounds)["forward"]
+    x, loops = torch.zeros(1), 200_000
+    begin = time.perf_counter()
+    for _ in range(loops):
+        observe.seen(None, "name", x)
+    cost = (time.perf_counter() - begin) / loops
+    calls = 2 * len(asked.record.names())  # a look and a step down for each name, at most
+    print(f"absent observer: {calls} questions of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
+    print(f"= {calls * cost / forward:.2e} of its time\n")
+
+
+def gpu_step(model: nn.Module, loss: Any, mode: str | None) -> Any:
+    """Forward, backward and AdamW, compiled, under bfloat16 autocast."""
+    model.cuda().train()
+    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    compiled = torch.compile(loss, mode=mode)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            value = compiled()
+        value.backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def gpu_times(jobs: dict[str, tuple[Any, str | None]]) -> dict[str, float]:
+    times = {}
+    for name, (make, mode) in jobs.items():
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        times[name] = gpu_seconds(gpu_step(*make(), mode))
+        print(f"{name}: {times[name] * 1e3:.2f} ms", flush=True)
+        torch.cuda.empty_cache()
+    return times
+
+
+def gpu_language_model(nanogpt: Path | None) -> None:
+    """GPT-2 124M, 32 x 1024 tokens."""
+    vocab, size = 50304, (32, 1024)
+    ids, labels = (torch.randint(0, vocab, size, device="cuda") for _ in range(2))
+
+    def ours() -> Any:
+        quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
+        model = glassformer.build("gpt2", vocab_size=vocab, **quiet)
+        return model, lambda: F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+
+    def theirs() -> Any:
+        model = peers.nanogpt(nanogpt, vocab)  # type: ignore[arg-type]
+        return model, lambda: model(ids, labels)[1]
+
+    jobs: dict[str, Any] = {
+        "glassformer": (ours, None),
+        "glassformer, reduce-overhead": (ours, "reduce-overhead"),
+    }
+    if nanogpt is not None:
+        jobs |= {"nanoGPT": (theirs, None), "nanoGPT, reduce-overhead": (theirs, "reduce-overhead")}
+    show("GPT-2 124M, 32 x 1024, compiled", gpu_times(jobs), ours="glassformer", work=ids.numel())
+
+
+def gpu_encoder_decoder() -> None:
+    """The base encoder-decoder, 256 x 64 tokens, no padding."""
+    vocab, size = 32000, (256, 64)
+    src, tgt, labels = (torch.randint(1, vocab, size, device="cuda") for _ in range(3))
+
+    def made(model: nn.Module) -> Any:
+        return model, lambda: F.cross_entropy(model(src, tgt).flatten(0, 1), labels.flatten())
+
+    def ours(**words: Any) -> Any:
+        return lambda: made(base(vocab, 64, pad_id=None, **words))
+
+    def theirs() -> Any:
+        return made(peers.TorchTransformer(vocab, 64, padded=False))
+
+    fast = "reduce-overhead"
+    jobs = {
+        "glassformer": (ours(), None),
+        "glassformer, reduce-overhead": (ours(), fast),
+        "glassformer, dropout as nn.Transformer, reduce-overhead": (ours(**SAME_DROPOUT), fast),
+        "torch.nn.Transformer": (theirs, None),
+        "torch.nn.Transformer, reduce-overhead": (theirs, fast),
+    }
+    title = "base encoder-decoder, 256 x 64, compiled (target tokens)"
+    show(title, gpu_times(jobs), ours="glassformer, reduce-overhead", work=src.numel())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--only", default="", help="train, forward, load, observer, gpt, base: several by commas"
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each step")
+    parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to run it beside us")
+    given = parser.parse_args()
+    chosen = {
+        "train": lambda: cpu_train(given.rounds),
+        "forward": lambda: cpu_forward(given.rounds),
+        "load": lambda: load(given.rounds),
+        "observer": lambda: observer(given.rounds),
+    }
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
+        chosen = {"gpt": lambda: gpu_language_model(given.nanogpt), "base": gpu_encoder_decoder}
+    wanted = [name for name in given.only.split(",") if name] or list(chosen)
+    for name in wanted:
+        if name not in chosen:
+            parser.error(f"there is no benchmark '{name}' on this machine; there are {', '.join(chosen)}")
+        chosen[name]()
+
+
+if __name__ == "__main__":
+    main()

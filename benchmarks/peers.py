@@ -1,0 +1,90 @@
+"""The same models in other people's libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.positions import sinusoids
+
+BASE = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer at base size with what it leaves to its user: embeddings, positions, output."""
+
+    def __init__(self, vocab: int, length: int, dropout: float = 0.1, padded: bool = True) -> None:
+        super().__init__()
+        width = BASE["d_model"]
+        self.padded = padded
+        self.src, self.tgt = nn.Embedding(vocab, width), nn.Embedding(vocab, width)
+        self.dropout = nn.Dropout(dropout)
+        self.inner = nn.Transformer(
+            width,
+            BASE["num_heads"],
+            BASE["num_layers"],
+            BASE["num_layers"],
+            BASE["d_ff"],
+            dropout,
+            batch_first=True,
+        )
+        self.out = nn.Linear(width, vocab)
+        self.register_buffer("positions", sinusoids(length, width))
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(length))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        scale = BASE["d_model"] ** 0.5
+        x = self.dropout(self.src(src) * scale + self.positions)
+        y = self.dropout(self.tgt(tgt) * scale + self.positions)
+        masks: dict[str, Any] = {"tgt_mask": self.causal, "tgt_is_causal": True}
+        if self.padded:
+            hidden, later = src == 0, torch.zeros_like(tgt, dtype=torch.float32).masked_fill(tgt == 0, -1e9)
+            masks["src_key_padding_mask"] = masks["memory_key_padding_mask"] = hidden
+            masks["tgt_key_padding_mask"] = later
+        return self.out(self.inner(x, y, **masks))
+
+
+class Marian(nn.Module):
+    """The reference library's MarianMT at base size."""
+
+    def __init__(self, vocab: int, length: int) -> None:
+        super().__init__()
+        import transformers
+
+        sides = {}
+        for side in ("encoder", "decoder"):
+            sides[f"{side}_layers"] = BASE["num_layers"]
+            sides[f"{side}_attention_heads"] = BASE["num_heads"]
+            sides[f"{side}_ffn_dim"] = BASE["d_ff"]
+        config = transformers.MarianConfig(
+            vocab_size=vocab,
+            d_model=BASE["d_model"],
+            dropout=0.1,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            activation_function="relu",
+            scale_embedding=True,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+            max_position_embeddings=length,
+            **sides,
+        )
+        self.inner = transformers.MarianMTModel(config)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        real = (src != 0).long()
+        return self.inner(input_ids=src, attention_mask=real, decoder_input_ids=tgt, use_cache=False).logits
+
+
+def nanogpt(path: Path, vocab: int) -> Any:
+    """nanoGPT's model, from its own model.py lying at `path`."""
+    found = importlib.util.spec_from_file_location("nanogpt_model", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module.GPT(module.GPTConfig(vocab_size=vocab, dropout=0.0, bias=True))
