@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,5 +87,6 @@ def nanogpt(path: Path, vocab: int) -> Any:
     found = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module  # the compiler looks it up there
     found.loader.exec_module(module)
     return module.GPT(module.GPTConfig(vocab_size=vocab, dropout=0.0, bias=True))

@@ -24,6 +24,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, choose
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel
+from glassformer.core.positions import AlibiBias, RelativeBias
 from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
 from glassformer.families.family import Config, Family
@@ -71,7 +72,10 @@ class Bundle:
                 if isinstance(part, MultiHeadAttention):
                     own = path.endswith(".self_attn")
                     mask = Mask(causal=stack.causal, window=stack.window) if own else Mask()
-                    chosen[path] = choose(mask=mask, queries=length, keys=length, device=device)
+                    biased = own and isinstance(stack.position, RelativeBias | AlibiBias)
+                    chosen[path] = choose(
+                        mask=mask, queries=length, keys=length, device=device, biased=biased
+                    )
         return chosen
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
@@ -99,7 +100,7 @@ class Block(nn.Module):
             other = normed
             if self.norm_ffn is not None:
                 other = seen(obs, "norm_ffn", self.norm_ffn(x))
-            x = x + self.dropout(attend(normed)) + self.dropout(feed(other))
+            x = _add(_add(x, self.dropout(attend(normed)), obs), self.dropout(feed(other)), obs)
             return seen(obs, "resid_out", x)
         x = seen(obs, "resid_self", self._add_norm(x, attend, self.norm_self, "norm_self", obs))
         if self.cross_attn is not None:
@@ -117,6 +118,16 @@ class Block(nn.Module):
     ) -> Tensor:
         assert norm is not None
         if self.wiring == "pre":
-            out: Tensor = x + self.dropout(part(seen(obs, name, norm(x))))
-            return out
-        return seen(obs, name, norm(seen(obs, f"{name}_in", x + self.dropout(part(x)))))
+            return _add(x, self.dropout(part(seen(obs, name, norm(x)))), obs)
+        return seen(obs, name, norm(seen(obs, f"{name}_in", _add(x, self.dropout(part(x)), obs))))
+
+
+def _add(x: Tensor, out: Tensor, obs: Observer | None) -> Tensor:
+    """x + out, a sub-layer's fresh output; in its place where neither gradient nor observer needs it.
+
+    Only where the sum would lie in memory the same way: the next product's last bits depend on that.
+    """
+    alike = out.dtype == x.dtype and out.stride() == x.stride()
+    if obs is None and alike and not torch.is_grad_enabled():
+        return out.add_(x)
+    return x + out

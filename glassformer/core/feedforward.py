@@ -6,6 +6,7 @@ B batch, T positions, D d_model, F d_ff.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,23 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+# the same, written over their input
+_IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": partial(torch.ops.aten.gelu_, approximate="tanh"),
+    "silu": partial(F.silu, inplace=True),
+    "tanh": torch.tanh_,
+}
+
+
+def activate(name: Activation, fresh: Tensor, obs: Observer | None) -> Tensor:
+    """The activation of a projection's fresh output; in its place where no gradient or observer needs it."""
+    if obs is None and not torch.is_grad_enabled() and name in _IN_PLACE:
+        return _IN_PLACE[name](fresh)
+    return ACTIVATIONS[name](fresh)
+
+
 class FeedForward(nn.Module):
     """down(dropout(activation(up(x)))): (B, T, D) -> (B, T, F) -> (B, T, D).
 
@@ -58,10 +76,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
         hidden = seen(obs, "up", self.up(x))  # (B, T, F)
-        if self.activation == "relu" and obs is None:
+        if self.activation == "relu" and obs is None and self.training:
             hidden = relu_dropout(hidden, self.dropout.p, self.training)
         else:
-            hidden = self.dropout(seen(obs, "act", ACTIVATIONS[self.activation](hidden)))
+            hidden = self.dropout(seen(obs, "act", activate(self.activation, hidden, obs)))
         return seen(obs, "down", self.down(hidden))  # (B, T, D)
 
 
@@ -90,6 +108,6 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
         gate = seen(obs, "gate", self.gate(x))  # (B, T, F)
-        hidden = ACTIVATIONS[self.activation](gate) * seen(obs, "up", self.up(x))
+        hidden = activate(self.activation, gate, obs) * seen(obs, "up", self.up(x))
         hidden = seen(obs, "act", hidden)
         return seen(obs, "down", self.down(self.dropout(hidden)))  # (B, T, D)

@@ -34,7 +34,10 @@ def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past:
         check_form(inputs)
     if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
         return Mask.of(mask, what)
-    return Mask(padding=inputs != embed.pad_id)
+    padding = inputs != embed.pad_id
+    if inputs.is_cpu and not torch.compiler.is_compiling() and bool(padding.all()):
+        return Mask()  # nothing is padded: the kernel need not look (on a GPU, asking would wait for it)
+    return Mask(padding=padding)
 
 
 def _positions(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:

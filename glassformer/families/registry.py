@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
@@ -34,11 +33,7 @@ NAMES = (
 
 def families() -> dict[str, Family]:
     """Every family by name."""
-    return {
-        name: import_module(f"glassformer.families.{name}").FAMILY
-        for name in NAMES
-        if find_spec(f"glassformer.families.{name}")
-    }
+    return {name: import_module(f"glassformer.families.{name}").FAMILY for name in NAMES}
 
 
 def presets() -> dict[str, Family]:

@@ -105,8 +105,7 @@ def test_forbidden_import_is_found(path, text):
         ("serve/http.py", "from .. import api, decoding"),
         (
             "cli/main.py",
-            "import glassformer, typer, importlib\nfrom ..training import loop\n"
-            "importlib.import_module(x)",
+            "import glassformer, typer, importlib\nfrom ..training import loop\nimportlib.import_module(x)",
         ),
         (
             "__init__.py",
@@ -188,9 +187,7 @@ def test_ordinary_words_in_the_core_pass(text):
     assert broken(rules.family_names, "core/block.py", text) == []
 
 
-@pytest.mark.parametrize(
-    "path", ["core/utils.py", "text/helpers.py", "common.py", "data/utils/x.py"]
-)
+@pytest.mark.parametrize("path", ["core/utils.py", "text/helpers.py", "common.py", "data/utils/x.py"])
 def test_vague_file_is_found(path):
     assert len(broken(rules.vague_files, path, "")) == 1
 
