@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.cache import LayerCache
-from glassformer.core.dropout import Dropout
+from glassformer.core.dropout import Dropout, add_dropped
 from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.kernels import Kernel, Settled
@@ -100,7 +100,7 @@ class Block(nn.Module):
             other = normed
             if self.norm_ffn is not None:
                 other = seen(obs, "norm_ffn", self.norm_ffn(x))
-            x = _add(_add(x, self.dropout(attend(normed)), obs), self.dropout(feed(other)), obs)
+            x = self._add(self._add(x, attend(normed), obs), feed(other), obs)
             return seen(obs, "resid_out", x)
         x = seen(obs, "resid_self", self._add_norm(x, attend, self.norm_self, "norm_self", obs))
         if self.cross_attn is not None:
@@ -118,16 +118,15 @@ class Block(nn.Module):
     ) -> Tensor:
         assert norm is not None
         if self.wiring == "pre":
-            return _add(x, self.dropout(part(seen(obs, name, norm(x)))), obs)
-        return seen(obs, name, norm(seen(obs, f"{name}_in", _add(x, self.dropout(part(x)), obs))))
+            return self._add(x, part(seen(obs, name, norm(x))), obs)
+        return seen(obs, name, norm(seen(obs, f"{name}_in", self._add(x, part(x), obs))))
 
+    def _add(self, x: Tensor, out: Tensor, obs: Observer | None) -> Tensor:
+        """x plus a sub-layer's fresh output, dropped; in its place where no gradient or observer needs it.
 
-def _add(x: Tensor, out: Tensor, obs: Observer | None) -> Tensor:
-    """x + out, a sub-layer's fresh output; in its place where neither gradient nor observer needs it.
-
-    Only where the sum would lie in memory the same way: the next product's last bits depend on that.
-    """
-    alike = out.dtype == x.dtype and out.stride() == x.stride()
-    if obs is None and alike and not torch.is_grad_enabled():
-        return out.add_(x)
-    return x + out
+        Only where the sum would lie in memory the same way: the next product's last bits depend on that.
+        """
+        alike = out.dtype == x.dtype and out.stride() == x.stride()
+        if obs is None and alike and not self.training and not torch.is_grad_enabled():
+            return out.add_(x)
+        return add_dropped(x, out, self.dropout.p, self.training)

@@ -30,6 +30,13 @@ def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
     return dropout(F.relu(x), p, training)
 
 
+def add_dropped(x: Tensor, out: Tensor, p: float, training: bool) -> Tensor:
+    """x + dropout(out), in one pass."""
+    if training and p and out.dtype == x.dtype and _by_cuts(out, p):
+        return torch.addcmul(x, out, _kept(out, p))
+    return x + dropout(out, p, training)
+
+
 class Dropout(nn.Module):
     """`dropout` as a module; the identity in evaluation."""
 

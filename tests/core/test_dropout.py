@@ -1,0 +1,69 @@
+"""The cheap draws of a CPU are dropout all the same: the right share, no bias, the right way back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from glassformer.core.dropout import Dropout, add_dropped, dropout, relu_dropout
+
+N = 400_003  # odd: the last 64-bit draw is not used up
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+def test_share_and_mean_are_those_of_dropout(p: float) -> None:
+    torch.manual_seed(0)
+    y = dropout(torch.ones(N), p, training=True)
+    zeros = float((y == 0).float().mean())
+    assert abs(zeros - p) < 5 * math.sqrt(p * (1 - p) / N) + 1 / 65536
+    kept = y[y != 0].unique()
+    assert len(kept) == 1 and abs(float(kept) - 1 / (1 - p)) < 1e-3 / (1 - p) ** 2
+    assert abs(float(y.mean()) - 1) < 6 * math.sqrt(p / (1 - p) / N)
+
+
+def test_neighbours_are_independent() -> None:
+    """All four cuts of one draw: no pair of places agrees more often than chance."""
+    torch.manual_seed(1)
+    kept = (dropout(torch.ones(4 * 100_000), 0.5, training=True) != 0).float().view(-1, 4) - 0.5
+    correlation = kept.T @ kept / len(kept) * 4
+    assert (correlation - torch.eye(4)).abs().max() < 0.02
+
+
+def test_the_way_back_is_the_way_there() -> None:
+    torch.manual_seed(2)
+    x = torch.randn(257, 33, requires_grad=True)
+    y = dropout(x, 0.3, training=True)
+    (back,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(back * x, y)
+
+
+def test_relu_dropout_is_dropout_after_relu() -> None:
+    """The same draws give the same result and the same gradient as the two steps apart."""
+    x = torch.randn(64, 50, requires_grad=True)
+    weight = torch.randn(64, 50)
+    found = []
+    for step in (lambda: relu_dropout(x, 0.2, True), lambda: dropout(F.relu(x), 0.2, True)):
+        torch.manual_seed(3)
+        y = step()
+        found.append((y.detach(), *torch.autograd.grad((y * weight).sum(), x)))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_adding_what_is_dropped_is_one_step() -> None:
+    x, out = (torch.randn(40, 30, requires_grad=True) for _ in range(2))
+    found = []
+    for step in (lambda: add_dropped(x, out, 0.4, True), lambda: x + dropout(out, 0.4, True)):
+        torch.manual_seed(4)
+        y = step()
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), (x, out))))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_evaluation_and_rate_nought_change_nothing_and_rate_one_leaves_nothing() -> None:
+    x = torch.randn(10)
+    assert Dropout(0.5).eval()(x) is x and dropout(x, 0.0, training=True) is x
+    assert torch.equal(relu_dropout(x, 0.5, training=False), F.relu(x))
+    assert not dropout(x, 1.0, training=True).any()
