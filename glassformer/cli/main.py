@@ -47,13 +47,19 @@ def app(args: Sequence[str]) -> typer.Typer:
     return made
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit.", is_eager=True),
-) -> None:
-    """The Transformer you can see through."""
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         typer.echo(f"glassformer {__version__}")
         raise typer.Exit()
+
+
+def _root(
+    # a callback runs as the words are read, before a missing verb is noticed
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", is_eager=True, callback=_version
+    ),
+) -> None:
+    """The Transformer you can see through."""
 
 
 def _unasked() -> None:

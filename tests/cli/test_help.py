@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import glassformer
 from glassformer.cli import main as cli
 
 LIMIT = 0.4
@@ -43,6 +44,10 @@ def test_help_imports_no_torch(args):
 def test_help_lists_every_verb(run):
     done = run("--help")
     assert done.code == 0 and all(verb in done.out for verb in cli.VERBS)
+
+
+def test_version_needs_no_verb(run):
+    assert run("--version") == (0, f"glassformer {glassformer.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
