@@ -1,0 +1,111 @@
+"""Batches of about the same cost: rows of like length together, as many as a budget of tokens holds.
+
+An epoch's order is cut into pools. Within a pool rows are sorted by length and cut into batches; the batches
+are then shuffled. So lengths match closely, yet the order stays random, and where a run stands is three
+numbers: epoch, pool, batch. From those the rest of the epoch is worked out again, the same to the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.order import Order
+
+
+class Measured(Protocol):
+    """Rows whose lengths are known without reading them."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]: ...
+
+
+class Place(NamedTuple):
+    """Where a run stands: the next batch to be given."""
+
+    epoch: int = 0
+    pool: int = 0
+    batch: int = 0
+
+
+START = Place()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """The batches of every epoch, from any place on.
+
+    tokens: the most a batch may cost: its rows times the longest of each field, padding counted.
+    rows: the most rows of a batch, if that is to be bounded too.
+    pool: how many rows are sorted together.
+    rank, ranks: this process takes every `ranks`-th batch, beginning with the `rank`-th.
+    """
+
+    data: Measured
+    tokens: int
+    rows: int | None = None
+    seed: int = 0
+    pool: int = 20_000
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "pool", "ranks"):
+            if getattr(self, name) < 1:
+                raise GlassformerError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.rank < self.ranks:
+            raise GlassformerError(f"rank {self.rank} is not among {self.ranks}")
+
+    def epoch(self, start: Place = START) -> Iterator[tuple[Place, NDArray[np.int64]]]:
+        """The rest of an epoch: each batch's rows, and the place that follows it.
+
+        With several ranks, every rank gets the same number of batches: the last ones that do not go round
+        are left for no one, so that no rank waits for a partner that has none.
+        """
+        pools = -(-len(self.data) // self.pool)
+        held: list[NDArray[np.int64]] = []
+        first = start.batch
+        for number in range(start.pool, pools):
+            plan = self.plan(start.epoch, number)
+            for index in range(first, len(plan)):
+                held.append(plan[index])
+                if len(held) == self.ranks:
+                    last = index + 1 == len(plan)
+                    after = (
+                        Place(start.epoch, number + 1, 0) if last else Place(start.epoch, number, index + 1)
+                    )
+                    yield after, held[self.rank]
+                    held = []
+            first = 0
+
+    def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
+        """All batches of one pool, in the order they are given."""
+        order = Order(len(self.data), self.seed, epoch)
+        rows = order[pool * self.pool : (pool + 1) * self.pool]
+        lengths = self.data.lengths(rows)
+        by_length = np.lexsort(lengths.T) if lengths.size else np.arange(len(rows))
+        batches = self._cut(rows[by_length], lengths[by_length])
+        shuffled = np.random.default_rng([self.seed, epoch, pool, 1]).permutation(len(batches))
+        return [batches[n] for n in shuffled]
+
+    def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Consecutive rows while they fit the budget; a row over it alone is a batch of its own."""
+        batches, begin = [], 0
+        longest = np.zeros(lengths.shape[1], np.int64)
+        for n in range(len(rows)):
+            wider = np.maximum(longest, lengths[n])
+            many = n - begin + 1
+            over = many * int(wider.sum()) > self.tokens or (self.rows is not None and many > self.rows)
+            if over and n > begin:
+                batches.append(rows[begin:n])
+                begin, wider = n, lengths[n].copy()
+            longest = wider
+        if begin < len(rows):
+            batches.append(rows[begin:])
+        return batches

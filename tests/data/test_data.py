@@ -1,0 +1,148 @@
+"""Orders are permutations, stores give back what was written, batches resume to the row."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data import Batches, Order, Place, Store, write_store
+
+
+class Lengths:
+    """Rows of given lengths."""
+
+    def __init__(self, table: list[list[int]]) -> None:
+        self.table = np.array(table, np.int64).reshape(len(table), -1)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        return self.table[rows]
+
+
+@given(size=st.integers(0, 700), seed=st.integers(0, 2**40), epoch=st.integers(0, 50))
+def test_an_order_is_a_permutation_and_any_part_of_it_is_that_part(size: int, seed: int, epoch: int) -> None:
+    order = Order(size, seed, epoch)
+    whole = order[0:size]
+    assert sorted(whole.tolist()) == list(range(size))
+    assert (order[size // 3 : size] == whole[size // 3 :]).all()
+
+
+def test_orders_differ_by_seed_and_epoch_and_are_even() -> None:
+    """Where row 0 comes to stand over many seeds is spread evenly (chi-square, 15 degrees of freedom)."""
+    assert (Order(1000, 1)[0:1000] != Order(1000, 2)[0:1000]).mean() > 0.9
+    assert (Order(1000, 1, 0)[0:1000] != Order(1000, 1, 1)[0:1000]).mean() > 0.9
+    places = [int(np.flatnonzero(Order(16, seed)[0:16] == 0)[0]) for seed in range(3200)]
+    counts = np.bincount(places, minlength=16)
+    assert ((counts - 200) ** 2 / 200).sum() < 45  # p below 1e-4 beyond
+    follows = np.diff(Order(10_000, 5)[0:10_000])
+    assert abs(np.corrcoef(follows[:-1], follows[1:])[0, 1] + 0.5) < 0.05  # -1/2 for unrelated neighbours
+
+
+def test_a_far_part_of_a_huge_order_costs_nothing() -> None:
+    rows = Order(10**15, 3)[10**14 : 10**14 + 1000]
+    assert len(set(rows.tolist())) == 1000 and rows.min() >= 0 and rows.max() < 10**15
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(
+        st.tuples(st.lists(st.integers(0, 70_000), max_size=9), st.lists(st.integers(0, 70_000), max_size=9)),
+        max_size=20,
+    )
+)
+def test_a_store_gives_back_what_was_written(rows: list, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("store") / "pairs"
+    store = write_store(folder, ("source", "target"), rows, highest=70_000)
+    assert len(store) == len(rows) and store.fields == ("source", "target")
+    for n, row in enumerate(rows):
+        assert [part.tolist() for part in store.row(n)] == [list(part) for part in row]
+    numbers = np.arange(len(rows))[::-1].copy()
+    assert store.lengths(numbers).tolist() == [[len(a), len(b)] for a, b in reversed(rows)]
+
+
+def test_a_broken_store_is_a_sentence_and_an_interrupted_one_does_not_exist(tmp_path: Path) -> None:
+    def interrupted() -> object:
+        yield ([1, 2],)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(tmp_path / "a", ("text",), interrupted(), highest=9)
+    assert not (tmp_path / "a").exists()
+    write_store(tmp_path / "a", ("text",), [([1, 2],), ([3],)], highest=9)  # what was left behind is cleared
+    with pytest.raises(GlassformerError, match="exists already"):
+        write_store(tmp_path / "a", ("text",), [], highest=9)
+    with pytest.raises(GlassformerError, match="outside 0 to 9"):
+        write_store(tmp_path / "b", ("text",), [([10],)], highest=9)
+    ids = tmp_path / "a" / "text.ids"
+    ids.write_bytes(ids.read_bytes()[:-2])
+    with pytest.raises(GlassformerError, match="cut short"):
+        Store(tmp_path / "a")
+    (tmp_path / "a" / "store.json").write_text("{")
+    with pytest.raises(GlassformerError, match="not a store"):
+        Store(tmp_path / "a")
+
+
+tables = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=2), min_size=1, max_size=120)
+
+
+@given(table=tables, tokens=st.integers(1, 200), pool=st.integers(1, 50), seed=st.integers(0, 9))
+def test_an_epoch_gives_every_row_once_within_the_budget(
+    table: list[list[int]], tokens: int, pool: int, seed: int
+) -> None:
+    data = Lengths(table)
+    batches = [rows for _, rows in Batches(data=data, tokens=tokens, pool=pool, seed=seed).epoch()]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(table)))
+    for rows in batches:
+        cost = len(rows) * int(data.lengths(rows).max(0).sum())
+        assert len(rows) == 1 or cost <= tokens
+
+
+@given(table=tables, pool=st.integers(1, 50), stop=st.integers(0, 40), epoch=st.integers(0, 3))
+def test_from_any_place_the_rest_of_the_epoch_is_the_same(
+    table: list[list[int]], pool: int, stop: int, epoch: int
+) -> None:
+    batches = Batches(data=Lengths(table), tokens=60, pool=pool, seed=7)
+    whole = list(batches.epoch(Place(epoch)))
+    stop = min(stop, len(whole) - 1)
+    rest = list(islice(batches.epoch(whole[stop][0]), len(whole)))
+    assert [r.tolist() for _, r in rest] == [r.tolist() for _, r in whole[stop + 1 :]]
+    assert [p for p, _ in rest] == [p for p, _ in whole[stop + 1 :]]
+
+
+@given(table=tables, ranks=st.integers(1, 4), pool=st.integers(5, 50))
+def test_ranks_share_the_batches_evenly_and_without_overlap(
+    table: list[list[int]], ranks: int, pool: int
+) -> None:
+    data = Lengths(table)
+    alone = [r.tolist() for _, r in Batches(data=data, tokens=60, pool=pool).epoch()]
+    shares = [
+        list(Batches(data=data, tokens=60, pool=pool, rank=rank, ranks=ranks).epoch())
+        for rank in range(ranks)
+    ]
+    assert {len(share) for share in shares} == {len(alone) // ranks}
+    together = [shares[n % ranks][n // ranks][1].tolist() for n in range(len(alone) // ranks * ranks)]
+    assert together == alone[: len(together)]
+    assert len({tuple(place for place, _ in share) for share in shares}) == 1  # one place for all ranks
+
+
+def test_lengths_match_closely_and_epochs_differ() -> None:
+    rng = np.random.default_rng(0)
+    source = rng.integers(3, 60, 5000)
+    data = Lengths(np.stack([source, np.maximum(1, source + rng.integers(-5, 6, 5000))], -1).tolist())
+    batches = Batches(data=data, tokens=4096, pool=5000)
+    spent = used = 0
+    for _, rows in batches.epoch():
+        lengths = data.lengths(rows)
+        spent += len(rows) * int(lengths.max(0).sum())
+        used += int(lengths.sum())
+    assert used / spent > 0.9  # at random it is near a half
+    first, second = (next(iter(batches.epoch(Place(epoch))))[1] for epoch in (0, 1))
+    assert first.tolist() != second.tolist()
