@@ -9,7 +9,8 @@ K head width, R rotated width.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +62,16 @@ def sinusoids(
     return table.float()
 
 
-def _check_length(last: int, max_len: int) -> None:
+def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
+    """Say so where a position lies beyond the table.
+
+    Packed and padded rows may be longer than the table, so the positions themselves are looked at; on a GPU,
+    which would have to be waited for, only where the row is longer.
+    """
+    last = last or positions.shape[-1]
+    readable = positions.numel() and not positions.is_meta and not torch.compiler.is_compiling()
+    if readable and (positions.is_cpu or last > max_len):
+        last = int(positions.max()) + 1
     if last > max_len:
         raise GlassformerError(
             f"the sequence reaches position {last} but the position table holds {max_len}; "
@@ -98,8 +108,8 @@ class SinusoidalPositions(nn.Module):
             self.table.copy_(table)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """positions (..., T) -> (..., T, D); `last` is the largest position plus one where known."""
-        _check_length(last or positions.shape[-1], self.max_len)
+        """positions (..., T) -> (..., T, D), which end before `last` where that is known."""
+        _check_length(positions, last, self.max_len)
         return self.table[positions]
 
 
@@ -116,7 +126,8 @@ class LearnedPositions(nn.Module):
         self.weight = drawn(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        _check_length(last or positions.shape[-1], self.max_len)
+        """positions (..., T) -> (..., T, D), which end before `last` where that is known."""
+        _check_length(positions, last, self.max_len)
         return nn.functional.embedding(positions + self.offset, self.weight)
 
 
@@ -137,7 +148,25 @@ def _scaled(freq: Tensor, scaling: LinearScaling | BandScaling | None) -> Tensor
             return (1 - mix) * freq / scaling.factor + mix * freq
 
 
-class RotaryPositions(nn.Module):
+class _Formula(nn.Module):
+    """Float32 buffers that follow the model to another device but not to a lower precision.
+
+    A rounded frequency or slope is multiplied by the position, so far away it would point elsewhere.
+    """
+
+    def reset_parameters(self) -> None:
+        """Work the buffers out (again), where there is memory for them."""
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in self.named_buffers(recurse=False):
+            setattr(self, name, buffer.float())
+        self.reset_parameters()
+        return self
+
+
+class RotaryPositions(_Formula):
     """cos and sin of position x frequency, by which `rotate` turns queries and keys.
 
     >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
@@ -168,7 +197,7 @@ class RotaryPositions(nn.Module):
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
         """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are turned before they are cached."""
-        angle = positions[..., None].float() * self.freq.float()  # (B|1, T, R/2)
+        angle = positions[..., None].float() * self.freq  # (B|1, T, R/2)
         angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
         return Place(rotary=(angle.cos(), angle.sin()))
 
@@ -237,7 +266,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.tensor(slopes)
 
 
-class AlibiBias(nn.Module):
+class AlibiBias(_Formula):
     """A fixed penalty on the scores, `slope * -distance`, with a slope of its own for each head.
 
     >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()
@@ -261,7 +290,7 @@ class AlibiBias(nn.Module):
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
-        slopes = self.slopes.float()[None, :, None]  # (1, H, 1)
+        slopes = self.slopes[None, :, None]  # (1, H, 1)
         if self.rounding == "bfloat16":
             heights = [_rounded(_rounded(slopes) * _rounded(at)[:, None]) for at in (keys, positions)]
             return Place(bias=(heights[0][:, :, None] - heights[1][..., None]) * self.scale)

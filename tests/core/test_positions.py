@@ -220,3 +220,18 @@ def test_alibi_falls_with_distance_by_head() -> None:
     assert bias.shape == (1, 2, 1, 6)
     torch.testing.assert_close(bias[0, 0, 0], torch.arange(-5.0, 1) * 2**-4 * 0.5)
     torch.testing.assert_close(bias[0, 1, 0], torch.arange(-5.0, 1) * 2**-8 * 0.5)
+
+
+def test_packed_rows_may_be_longer_than_the_table() -> None:
+    rows = torch.cat((torch.arange(10), torch.arange(6)))[None]
+    for made in (SinusoidalPositions(8, max_len=10), LearnedPositions(8, max_len=10)):
+        assert torch.equal(made(rows, last=16)[0, 10:], made(torch.arange(6)))
+        with pytest.raises(GlassformerError, match="reaches position 12 but the position table holds 10"):
+            made(torch.tensor([[11]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_formulas_keep_their_precision_when_the_model_is_cast(dtype: torch.dtype) -> None:
+    assert torch.equal(RotaryPositions(16).to(dtype).freq, RotaryPositions(16).freq)
+    assert torch.equal(AlibiBias(12).to(dtype).slopes, AlibiBias(12).slopes)
+    assert torch.equal(RotaryPositions(16).to("meta").to_empty(device="cpu").freq, RotaryPositions(16).freq)
