@@ -41,17 +41,35 @@ def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past:
 
 
 def _positions(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
-    """Where each token stands, counting real tokens only (B, T); None for the plain count from `start`."""
-    if mask.padding is None:
+    """Where each token stands, counting real tokens of its own document only (B, T).
+
+    None for the plain count from `start`: nothing is padded or packed.
+    """
+    told = mask.segments if mask.padding is None else mask.padding
+    if told is None:
         return None
     batch, steps = inputs.shape[:2]
-    keys = start + steps if isinstance(start, int) else mask.padding.shape[-1]
-    Mask(padding=mask.padding).check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
-    counted = places_of(mask.padding)  # (B, S)
+    keys = start + steps if isinstance(start, int) else told.shape[-1]
+    counting = Mask(padding=mask.padding, segments=mask.segments)
+    counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
+    counted = places_of(mask.padding, mask.segments)  # (B, S)
     if isinstance(start, int):
         return counted[:, -steps:]
     rows = start + torch.arange(steps, device=counted.device)
     return counted.index_select(1, rows)
+
+
+def _across(source: Mask, target: MaskLike) -> Mask:
+    """What the target may see of the memory where nobody says: real tokens, of the same document."""
+    if source.segments is None:
+        return Mask(padding=source.padding)
+    own = target.segments if isinstance(target, Mask) else None
+    if own is None:
+        raise GlassformerError(
+            "the source holds several documents (segments) and the target does not say which it answers; "
+            "give tgt_mask=Mask(segments=...) or a memory_mask"
+        )
+    return Mask(padding=source.padding, segments=source.segments, query_segments=own)
 
 
 def _embed(
@@ -134,7 +152,8 @@ class EncoderDecoder(nn.Module):
         """src (B, S), tgt (B, T) -> what the head gives, logits (B, T, V) for a language model.
 
         The target is always causal. Without masks, padding is read off the pad id; the memory's
-        padding is the source's. A mask is bool, True = may attend: (B, S), (B, T, S), (B, 1|H, T, S).
+        padding and segments are the source's. A mask is bool, True = may attend: (B, S), (B, T, S),
+        (B, 1|H, T, S).
         """
         src_seen = _inferred(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
@@ -143,7 +162,7 @@ class EncoderDecoder(nn.Module):
             )
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
-            memory_mask = Mask(padding=src_seen.padding)
+            memory_mask = _across(src_seen, tgt_mask)
         return self.decode(
             tgt,
             memory,

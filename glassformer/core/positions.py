@@ -27,13 +27,23 @@ class Place(NamedTuple):
     bias: Tensor | None = None  # (B|1, H, T, S)
 
 
-def places_of(padding: Tensor) -> Tensor:
-    """Where each token stands when only real ones are counted: (B, S) bool -> (B, S).
+def places_of(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
+    """Where each token stands when only real ones of its own document are counted: (B, S) -> (B, S).
 
     >>> places_of(torch.tensor([[False, True, True], [True, True, False]])).tolist()
     [[0, 0, 1], [0, 1, 1]]
+    >>> places_of(None, torch.tensor([[7, 7, 7, 8, 8]])).tolist()
+    [[0, 1, 2, 0, 1]]
     """
-    return (padding.long().cumsum(-1) - 1).clamp(min=0)
+    if padding is None:
+        assert segments is not None  # one of the two is told
+        padding = torch.ones_like(segments, dtype=torch.bool)
+    real = padding.long()
+    counted = real.cumsum(-1)  # (B, S), the token itself included
+    if segments is not None:
+        begins = nn.functional.pad(segments.diff().bool(), (1, 0))  # the first token of each later document
+        counted = counted - torch.where(begins, counted - real, 0).cummax(-1).values
+    return (counted - 1).clamp(min=0)
 
 
 # ---- added to the input ---------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Stack(nn.Module):
         if isinstance(start, Tensor):
             own = replace(own, offset=start)
         own.check(batch=batch, heads=self.num_heads, queries=steps, keys=keys)
-        place = self._place(positions, start, steps, keys, own.padding, x.device)
+        place = self._place(positions, start, steps, keys, own, x.device)
         settled = self._settle(own, x, keys, kernel, place.bias)
         across = None
         if memory is not None:
@@ -134,7 +134,7 @@ class Stack(nn.Module):
         start: int | Tensor,
         steps: int,
         keys: int,
-        padding: Tensor | None,
+        mask: Mask,
         device: torch.device,
     ) -> Place:
         if self.position is None:
@@ -144,10 +144,12 @@ class Stack(nn.Module):
         if isinstance(self.position, RotaryPositions):
             place = self.position(here if positions is None else positions)
         elif (
-            isinstance(self.position, AlibiBias) and self.position.rounding != "none" and padding is not None
+            isinstance(self.position, AlibiBias)
+            and self.position.rounding != "none"
+            and (mask.padding is not None or mask.segments is not None)
         ):
-            # a rounded bias knows where a key stands, not only how far away, so padding must not count
-            counted = places_of(padding)
+            # a rounded bias knows where a key stands, not only how far away, so only its own document counts
+            counted = places_of(mask.padding, mask.segments)
             place = self.position(counted.index_select(1, here[0]), counted)
         else:
             # only differences count for a bias, so row numbers serve padded and packed rows alike

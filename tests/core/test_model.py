@@ -117,17 +117,6 @@ def test_a_mask_may_differ_by_head() -> None:
     assert (weights[:, [0, 1, 3]] > 0).all()
 
 
-def test_segments_keep_packed_documents_apart() -> None:
-    model = model_of("decoder_only", position="rotary")
-    one, two = ids(1, 4, seed=1), ids(1, 5, seed=2)
-    packed = torch.cat((one, two), 1)
-    segments = torch.tensor([[0] * 4 + [1] * 5])
-    positions = torch.cat((torch.arange(4), torch.arange(5)))[None]
-    found = model(packed, Mask(segments=segments), positions=positions)
-    torch.testing.assert_close(found[:, :4], model(one), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[:, 4:], model(two), atol=1e-5, rtol=0)
-
-
 def ones(*shape: int) -> Tensor:
     return torch.ones(*shape, dtype=torch.bool)
 

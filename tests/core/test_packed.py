@@ -1,0 +1,57 @@
+"""Documents packed into one row see nothing of each other: each comes out as it does alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from glassformer import Cache, GlassformerError, Mask
+from glassformer.core import spec
+from glassformer.core.kernels import Kernel
+from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_of
+
+
+@pytest.mark.parametrize("kernel", ["auto", "explicit", "flex"])
+@pytest.mark.parametrize("position", (*POSITIONS, "rounded"))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed_documents_equal_each_document_alone(
+    shape: str, position: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two documents in a row and then padding; of where each token stands nothing is said."""
+    monkeypatch.setitem(INSIDE, "rounded", spec.Alibi(rounding="bfloat16"))
+    model = model_of(shape, position=position)
+    alone = [[part[:1, :cut] for part in inputs_of(shape, seed=cut)] for cut in (3, 5)]
+    packed, masks = [], []
+    for one, two in zip(*alone, strict=True):
+        first, second = one.shape[1], two.shape[1]
+        packed.append(torch.cat((one, two, torch.zeros(1, 2).long()), 1))
+        segments = torch.tensor([[4] * first + [9] * (second + 2)])
+        masks.append(Mask(segments=segments, padding=packed[-1] != 0))
+    with torch.no_grad():
+        found = model(*packed, *masks, kernel=kernel)
+        start = 0
+        for given in alone:
+            wanted = model(*given)
+            torch.testing.assert_close(found[:, start : start + wanted.shape[1]], wanted, atol=1e-5, rtol=0)
+            start += wanted.shape[1]
+
+
+def test_packed_documents_go_on_from_a_cache() -> None:
+    model = model_of("encoder_decoder", position="learned")
+    src, tgt = ids(1, 7, seed=1), ids(1, 6, seed=2)
+    there, here = torch.tensor([[0] * 3 + [1] * 4]), torch.tensor([[0] * 2 + [1] * 4])
+    with torch.no_grad():
+        wanted = model(src, tgt, Mask(segments=there), Mask(segments=here))
+        memory, cache = model.encode(src, Mask(segments=there)), Cache.allocate(model.spec, 1, 6)
+        for n in range(6):
+            across = Mask(segments=there, query_segments=here[:, n : n + 1])
+            own = Mask(segments=here[:, : n + 1])
+            step = model.decode(tgt[:, n : n + 1], memory, own, across, cache=cache)
+            torch.testing.assert_close(step[:, 0], wanted[:, n], atol=1e-5, rtol=0)
+
+
+def test_a_packed_source_asks_which_document_the_target_answers() -> None:
+    model = model_of("encoder_decoder")
+    src, tgt = ids(1, 7, seed=1), ids(1, 6, seed=2)
+    with pytest.raises(GlassformerError, match="the target does not say which it answers"):
+        model(src, tgt, Mask(segments=torch.zeros(1, 7)))
