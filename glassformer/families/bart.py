@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, bases, labels_of
 from glassformer.families.two_stacks import (
     bias_row,
     layer_rows,
@@ -121,9 +121,9 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         ],
         **write_words(model),
         "tie_word_embeddings": True,
+        **labels_of(model.head),
     }
     if isinstance(model.head, spec.Classify):
-        config["id2label"] = {str(n): f"LABEL_{n}" for n in range(model.head.num_labels)}
         config["classifier_dropout"] = model.head.dropout
         config["eos_token_id"] = model.head.end_id
     return config
@@ -146,8 +146,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         case spec.Answer():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, "src_embed.token.weight"), *layer_rows(model), *expand(rows, p=("weight", "bias")))
-    bare = isinstance(model.head, spec.Features)
-    return Table(rows, base=("", "model.") if bare else ("model.", ""))
+    return Table(rows, base=bases(model.head, "model."))
 
 
 FAMILY = Family(

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, bases
 from glassformer.families.text_encoder import (
     TASKS,
     TOKEN,
@@ -107,8 +107,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
             rows += (token, *renamed(("classifier", "head.out")), *idle)
         case spec.Answer():
             rows += (token, *renamed(("qa_outputs", "head.out")), *idle)
-    bare = isinstance(model.head, spec.Features | spec.Embed)
-    return Table(rows, base=("", "bert.") if bare else ("bert.", ""))
+    return Table(rows, base=bases(model.head, "bert."))
 
 
 _LARGE = {"d_model": 1024, "num_heads": 16, "num_layers": 24}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import Config
+from glassformer.families.family import Config, labels_of
 from glassformer.weights.ops import Op, Rename, Tied, expand
 
 KINDS: dict[str, type[spec.Head]] = {
@@ -44,10 +44,8 @@ def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.Head |
 
 def write_head(head: spec.Head, stem: str) -> dict[str, Any]:
     """What a config says of the head: `read_head` backwards."""
-    kind = next(name for name, each in KINDS.items() if isinstance(head, each))
-    config: dict[str, Any] = {"architectures": [stem + kind]}
-    if isinstance(head, spec.Classify | spec.TokenClassify):
-        config["id2label"] = {str(n): f"LABEL_{n}" for n in range(head.num_labels)}
+    kinds = {kind: name for name, kind in KINDS.items()}
+    config: dict[str, Any] = {"architectures": [stem + kinds[type(head)]], **labels_of(head)}
     if isinstance(head, spec.TokenClassify):
         config["classifier_dropout"] = head.dropout
         if not head.bias:
@@ -88,8 +86,3 @@ def head_rows(
         case spec.Answer():
             return (*rows, *expand((Rename("qa_outputs.{p}", "head.out.{p}"),), p=("weight", "bias")))
     return rows
-
-
-def bases(head: spec.Head, *prefixes: str) -> tuple[str, ...]:
-    """The prefixes of the model under a head, the one to write first: none for a bare model."""
-    return ("", *prefixes) if isinstance(head, spec.Features) else (*prefixes, "")

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
-from glassformer.families.text_encoder import TASKS, TOKEN, labels_of, renamed, text_encoder, tie_of
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases, labels_of
+from glassformer.families.text_encoder import TASKS, TOKEN, renamed, text_encoder, tie_of
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied, expand
 
@@ -165,8 +165,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
             rows += (token, *renamed(("classifier", "head.out")))
         case spec.Answer():
             rows += (token, *renamed(("qa_outputs", "head.out")))
-    bare = isinstance(model.head, spec.Features | spec.Embed)
-    return Table(rows, base=("", "distilbert.") if bare else ("distilbert.", ""))
+    return Table(rows, base=bases(model.head, "distilbert."))
 
 
 FAMILY = Family(

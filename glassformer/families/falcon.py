@@ -13,13 +13,12 @@ from typing import Any, Literal
 from glassformer.core import spec
 from glassformer.families.causal_heads import (
     architectures,
-    bases,
     head_rows,
     read_head,
     read_pad,
     write_head,
 )
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases
 from glassformer.families.rope import Scaling, read_rotary, write_rotary
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, SplitGroups, expand

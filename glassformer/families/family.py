@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.core.errors import GlassformerError
-from glassformer.core.spec import Activation, Model
+from glassformer.core.spec import (
+    Activation,
+    Classify,
+    ClassifyTwice,
+    Embed,
+    Features,
+    Head,
+    Model,
+    TokenClassify,
+)
 from glassformer.weights.convert import Table
 from glassformer.weights.store import open_weights
 
@@ -81,8 +90,18 @@ class Config:
 
     @property
     def num_labels(self) -> int:
-        labels = self.values.get("id2label")
-        return len(labels) if labels else int(self.values.get("num_labels") or 2)
+        return len(self.get("id2label", {})) or self.get("num_labels", 2)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a bare encoder has its pooler, which many published files leave out.
+
+        The tensors tell; the config's own key is there for a spec without tensors, and ours alone.
+        """
+        declared = self.get("add_pooling_layer", True)
+        if not self.names:
+            return declared
+        return any(name.endswith("pooler.dense.weight") for name in self.names)
 
     def get(self, key: str, default: Value, *aliases: str) -> Value:
         """The value of `key` (or of an older spelling), of the default's type; the default when absent."""
@@ -116,7 +135,7 @@ class Config:
         """The entry of `table` for a key's value; a value not in the table is refused."""
         self.read.add(key)
         value = self.values.get(key, default)
-        if value not in table:
+        if not isinstance(value, Hashable) or value not in table:
             choices = ", ".join(str(name) for name in table)
             raise GlassformerError(
                 f"{self.where} sets {key} to {value!r}, which is not supported; known are {choices}"
@@ -165,6 +184,22 @@ PUBLISHED: dict[Activation, str] = {
     "quick_gelu": "quick_gelu",
     "tanh": "tanh",
 }
+
+
+def labels_of(head: Head) -> dict[str, Any]:
+    """Numbered labels, in the config's words, for a head that has any."""
+    if not isinstance(head, Classify | ClassifyTwice | TokenClassify):
+        return {}
+    names = [f"LABEL_{n}" for n in range(head.num_labels)]
+    return {
+        "id2label": {str(n): name for n, name in enumerate(names)},
+        "label2id": {name: n for n, name in enumerate(names)},
+    }
+
+
+def bases(head: Head, *prefixes: str) -> tuple[str, ...]:
+    """The prefixes of the model under a head, the one to write first: none for a bare model."""
+    return ("", *prefixes) if isinstance(head, Features | Embed) else (*prefixes, "")
 
 
 @dataclass(frozen=True, kw_only=True)

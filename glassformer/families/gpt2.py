@@ -6,9 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
+from glassformer.families.causal_heads import head_rows
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases, labels_of
 from glassformer.weights.convert import Table
-from glassformer.weights.ops import Ignored, Op, Rename, Split, Tied, Transpose, expand
+from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expand
 
 
 def gpt2(
@@ -99,9 +100,10 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         spec.Answer: "GPT2ForQuestionAnswering",
     }[type(model.head)]
     assert isinstance(model.input.position, spec.Learned) and isinstance(stack.block.norm, spec.LayerNorm)
-    config = {
+    return {
         "model_type": "gpt2",
         "architectures": [architecture],
+        **labels_of(model.head),
         "vocab_size": model.input.vocab_size,
         "n_embd": stack.d_model,
         "n_head": attention.num_heads,
@@ -117,9 +119,6 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "pad_token_id": model.input.pad_id,
         "tie_word_embeddings": bool(model.tied) or not isinstance(model.head, spec.LanguageModel),
     }
-    if isinstance(model.head, spec.Classify | spec.TokenClassify):
-        config["id2label"] = {str(n): f"LABEL_{n}" for n in range(model.head.num_labels)}
-    return config
 
 
 def table(model: spec.Model, names: Collection[str]) -> Table:
@@ -146,28 +145,8 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         i=layers,
         p=("weight", "bias"),
     )
-    token = "{base}wte.weight"
-    match model.head:
-        case spec.LanguageModel() if model.tied:
-            rows += (Tied((token, "lm_head.weight"), "embed.token.weight"),)
-        case spec.LanguageModel():
-            rows += (Rename(token, "embed.token.weight"), Rename("lm_head.weight", "head.weight"))
-        case spec.Features():
-            rows += (Rename(token, "embed.token.weight"),)
-        case spec.Classify():
-            rows += (Rename(token, "embed.token.weight"), Rename("score.weight", "head.out.weight"))
-        case spec.TokenClassify():
-            rows += expand(
-                (Rename(token, "embed.token.weight"), Rename("classifier.{p}", "head.out.{p}")),
-                p=("weight", "bias"),
-            )
-        case spec.Answer():
-            rows += expand(
-                (Rename(token, "embed.token.weight"), Rename("qa_outputs.{p}", "head.out.{p}")),
-                p=("weight", "bias"),
-            )
-    bare = isinstance(model.head, spec.Features)
-    return Table(rows, base=("", "transformer.") if bare else ("transformer.", ""))
+    rows += head_rows(model, token="{base}wte.weight", each_token="classifier")
+    return Table(rows, base=bases(model.head, "transformer."))
 
 
 FAMILY = Family(

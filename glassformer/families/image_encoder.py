@@ -7,9 +7,8 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
 from glassformer.weights.ops import Op, Rename, Tied, expand
-from glassformer.weights.store import open_weights
 
 Size = int | tuple[int, int]
 
@@ -102,13 +101,7 @@ def features_of(config: Config) -> spec.Features:
     """The bare encoder's output; published folders of it come with a pooler or without."""
     width = config.get("pooler_output_size", 0)
     activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
-    pooler = config.only("add_pooling_layer", None, True, False)
-    if pooler is None:
-        pooler = True
-        if config.folder is not None and any(config.folder.glob("*.safetensors")):
-            with open_weights(config.folder) as weights:
-                pooler = any(name.endswith("pooler.dense.weight") for name in weights)
-    if not pooler:
+    if not config.has_pooler:
         return spec.Features()
     return spec.Features(
         pooler=True,
@@ -139,6 +132,7 @@ def config_of(
         "hidden_dropout_prob": stack.block.dropout,
         "attention_probs_dropout_prob": attention.dropout,
         "qkv_bias": "q" in attention.biases,
+        **labels_of(model.head),
     }
     if attention.head_dim is not None:
         config["head_dim"] = attention.head_dim
@@ -147,8 +141,6 @@ def config_of(
         config["pooler_act"] = PUBLISHED[model.head.pooler_activation]
         if not model.head.pooler:
             config["add_pooling_layer"] = False
-    elif isinstance(model.head, spec.Classify | spec.ClassifyTwice):
-        config["id2label"] = {str(n): f"LABEL_{n}" for n in range(model.head.num_labels)}
     return config
 
 

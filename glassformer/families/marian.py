@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, bases
 from glassformer.families.two_stacks import (
     bias_row,
     layer_rows,
@@ -158,7 +158,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         Ignored("{base}{encoder,decoder}.version"),
     )
     rows += layer_rows(model) + bias_row(model.head)
-    return Table(rows, base=("", "model.") if bare else ("model.", ""))
+    return Table(rows, base=bases(model.head, "model."))
 
 
 FAMILY = Family(

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.causal_heads import architectures, bases
-from glassformer.families.family import Config, Family
+from glassformer.families.causal_heads import architectures
+from glassformer.families.family import Config, Family, bases
 from glassformer.families.llama import llama, read_words, rows, write_words
 from glassformer.weights.convert import Table
 

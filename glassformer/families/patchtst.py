@@ -8,7 +8,7 @@ from typing import Any, Literal
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS, Distribution
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Op, Rename, Reshape, expand
 
@@ -101,10 +101,8 @@ def from_config(config: Config) -> spec.EncoderOnly:
         ("default_scale", None),
     ):
         config.only(key, usual, default=usual)
-    if (
-        config.architecture == "PatchTSTModel"
-    ):  # its patches would be hidden at random; the heads decide alone
-        config.only("do_mask_input", False, None)
+    if config.architecture == "PatchTSTModel":
+        config.only("do_mask_input", False, None)  # its patches would be hidden at random; heads decide alone
     prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
     return patchtst(
         context_length=config.get("context_length", 32),
@@ -273,10 +271,8 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         i=model.encoder.num_layers,
         p=("weight", "bias", *(("running_mean", "running_var", "num_batches_tracked") if batch else ())),
     )
-    bare = isinstance(model.head, spec.Features)
-    return Table(
-        rows + _head_rows(model.head, model.input.channels), base=("", "model.") if bare else ("model.", "")
-    )
+    rows += _head_rows(model.head, model.input.channels)
+    return Table(rows, base=bases(model.head, "model."))
 
 
 def _head_rows(head: spec.Head, channels: int) -> tuple[Op, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, bases
 from glassformer.families.text_encoder import (
     TASKS,
     TOKEN,
@@ -111,8 +111,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
             rows += (token, *renamed(("classifier", "head.out")), idle)
         case spec.Answer():
             rows += (token, *renamed(("qa_outputs", "head.out")), idle)
-    bare = isinstance(model.head, spec.Features | spec.Embed)
-    return Table(rows, base=("", "roberta.") if bare else ("roberta.", ""))
+    return Table(rows, base=bases(model.head, "roberta."))
 
 
 _LARGE = {"d_model": 1024, "num_heads": 16, "num_layers": 24}

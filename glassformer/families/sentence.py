@@ -12,7 +12,6 @@ from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
 from glassformer.families import bert, distilbert, roberta
 from glassformer.families.family import Config, Family
-from glassformer.families.text_encoder import has_pooler
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored
 
@@ -91,7 +90,7 @@ def from_config(config: Config) -> spec.EncoderOnly:
     path, normalize = _modules(config)
     kind = config.values["model_type"]
     encoder = next(e for e in _ENCODERS if kind in e.FAMILY.model_types)
-    pooler = encoder is not distilbert and has_pooler(config)
+    pooler = encoder is not distilbert and config.has_pooler
     head = spec.Embed(pool=_pool(config, path), normalize=normalize, pooler=pooler)
     model: spec.EncoderOnly = encoder.with_head(config, head)
     for name in _KEPT:

@@ -12,7 +12,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, labels_of
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand, within
 
@@ -212,12 +212,12 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "pad_token_id": source.pad_id,
         "tie_word_embeddings": "head" in model.tied or not isinstance(head, spec.LanguageModel),
         "scale_decoder_outputs": not isinstance(head, spec.LanguageModel) or head.scale != 1.0,
+        **labels_of(head),
     }
     if isinstance(model, spec.EncoderDecoder):
         config["num_decoder_layers"] = model.decoder.num_layers
         config["decoder_start_token_id"] = model.start_id
     if isinstance(head, spec.Classify | spec.TokenClassify):
-        config["id2label"] = {str(n): f"LABEL_{n}" for n in range(head.num_labels)}
         config["classifier_dropout"] = head.dropout
     if isinstance(head, spec.Classify):
         config["eos_token_id"] = head.end_id

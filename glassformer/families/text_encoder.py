@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
 TOKEN = "{base}embeddings.word_embeddings.weight"
@@ -89,7 +89,7 @@ def head_of(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], 
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
-            return spec.Features(pooler=has_pooler(config))
+            return spec.Features(pooler=config.has_pooler)
         case "ForSequenceClassification":
             return spec.Classify(
                 num_labels=config.num_labels, hidden="tanh", dropout=dropout, dropped=dropped
@@ -100,17 +100,6 @@ def head_of(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], 
             return spec.Answer()
         case _:
             return None
-
-
-def has_pooler(config: Config) -> bool:
-    """Whether a bare encoder has its pooler, which many published files leave out.
-
-    The tensors tell; the config's own key is there for a spec without tensors, and ours alone.
-    """
-    declared = config.get("add_pooling_layer", True)
-    if not config.names:
-        return declared
-    return any(name.endswith("pooler.dense.weight") for name in config.names)
 
 
 def config_of(model: spec.EncoderOnly) -> dict[str, Any]:
@@ -142,17 +131,6 @@ def config_of(model: spec.EncoderOnly) -> dict[str, Any]:
 def tie_of(model: spec.EncoderOnly) -> bool:
     """What to write for the tying of the token matrix: true, too, where no head could share it."""
     return bool(model.tied) or not isinstance(model.head, spec.MaskedLanguageModel)
-
-
-def labels_of(head: spec.Head) -> dict[str, Any]:
-    """Numbered labels, in the config's words, for a head that has any."""
-    if not isinstance(head, spec.Classify | spec.TokenClassify):
-        return {}
-    names = [f"LABEL_{n}" for n in range(head.num_labels)]
-    return {
-        "id2label": {str(n): name for n, name in enumerate(names)},
-        "label2id": {name: n for n, name in enumerate(names)},
-    }
 
 
 # ---- the published tensors --------------------------------------------------------------------------

@@ -83,6 +83,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"pretraining_tp": 2}, "pretraining_tp to 2"),
     ("llama", {"num_key_value_heads": 3}, "not a multiple of num_kv_heads 3"),
     ("llama", {"hidden_act": "swiglu"}, "hidden_act to 'swiglu'"),
+    ("llama", {"hidden_act": ["silu"]}, r"hidden_act to \['silu'\]"),
+    ("llama", {"id2label": 3}, "id2label to 3; it must be of type dict"),
     ("mistral", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
     ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn to 2"),
     ("falcon", {**NEW, "parallel_attn": False}, "parallel_attn to False"),
@@ -97,6 +99,12 @@ def test_settings_that_would_change_the_numbers_are_refused(
 ) -> None:
     with pytest.raises(glassformer.GlassformerError, match=sentence):
         read(family, **values)
+
+
+def test_a_head_that_no_published_class_has_is_saved_in_our_layout(tmp_path: Path) -> None:
+    model = glassformer.tiny("llama", head=spec.Embed())
+    folder = glassformer.save(model, tmp_path / "saved")
+    assert (folder / "spec.json").is_file() and glassformer.load(folder).spec == model.spec
 
 
 def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Path) -> None:

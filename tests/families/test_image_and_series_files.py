@@ -51,6 +51,8 @@ def test_a_bare_encoder_without_a_pooler_is_read_saved_and_read_again(tmp_path: 
         glassformer.save(saved, tmp_path / name)
         assert (tmp_path / name / "config.json").exists()
         assert glassformer.load(tmp_path / name).spec == bundle.spec
+    kept = json.loads((tmp_path / "kept" / "config.json").read_text())
+    assert kept.items() >= json.loads((folder / "config.json").read_text()).items()
 
 
 @pytest.mark.parametrize("case", [VIT[0], DEIT[0]], ids=["one", "two"])
