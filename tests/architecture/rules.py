@@ -29,7 +29,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "api": frozenset({"core", "families", "weights", "text"}),
     "torch_modules": frozenset({"core"}),
     "decoding": frozenset({"core"}),
-    "training": frozenset({"core", "data"}),
+    "training": frozenset({"core", "data", "weights"}),
     "evaluation": frozenset({"decoding"}),
     "verify": frozenset({"api", "core", "families", "text"}),
     "draw": frozenset({"core"}),
