@@ -1,0 +1,70 @@
+"""The chunked loss is torch's loss of the whole: value and every gradient, smoothed, ignored, biased."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
+
+
+@given(
+    rows=st.integers(1, 23),
+    width=st.integers(1, 9),
+    vocab=st.integers(2, 31),
+    chunk=st.integers(1, 30),
+    smoothing=st.sampled_from([0.0, 0.1, 0.7]),
+    biased=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_chunked_equals_whole(
+    rows: int, width: int, vocab: int, chunk: int, smoothing: float, biased: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(rows, width, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(vocab, width, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(vocab, dtype=torch.float64, requires_grad=True) if biased else None
+    labels = torch.randint(0, vocab, (rows,))
+    labels[torch.rand(rows) < 0.3] = IGNORED
+    leaves = [t for t in (x, weight, bias) if t is not None]
+    logits = F.linear(x, weight, bias)
+    whole = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
+    ours = projected_cross_entropy(x, weight, labels, bias=bias, smoothing=smoothing, chunk=chunk)
+    expected = torch.autograd.grad(whole * 3, leaves)
+    found = torch.autograd.grad(ours * 3, leaves)
+    assert torch.allclose(ours.double(), whole, rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    plain = cross_entropy(logits.float(), labels, smoothing=smoothing)
+    torch.testing.assert_close(plain.double(), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_small_batches_add_up_to_the_large_one() -> None:
+    torch.manual_seed(0)
+    x, weight, labels = torch.randn(12, 4), torch.randn(9, 4, requires_grad=True), torch.randint(0, 9, (12,))
+    (whole,) = torch.autograd.grad(projected_cross_entropy(x, weight, labels), weight)
+    parts = [
+        torch.autograd.grad(projected_cross_entropy(x[a:b], weight, labels[a:b]), weight)[0]
+        for a, b in ((0, 5), (5, 6), (6, 12))
+    ]
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_nothing_to_learn_gives_nothing_and_frozen_parts_get_nothing() -> None:
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    loss = projected_cross_entropy(x, weight, torch.full((3,), IGNORED))
+    (slope,) = torch.autograd.grad(loss, x)
+    assert float(loss.detach()) == 0.0 and not slope.any()
+    with torch.no_grad():
+        assert projected_cross_entropy(x, weight, torch.tensor([0, 1, 2])) > 0
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (1, 1)])
+def test_any_leading_shape_is_taken(shape: tuple[int, ...]) -> None:
+    x, weight = torch.randn(*shape, 4), torch.randn(6, 4)
+    labels = torch.randint(0, 6, shape)
+    whole = cross_entropy(x @ weight.T, labels)
+    torch.testing.assert_close(projected_cross_entropy(x, weight, labels, chunk=3), whole)
