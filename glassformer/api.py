@@ -71,7 +71,7 @@ class Bundle:
             for path, part in stack.named_modules(prefix=name):
                 if isinstance(part, MultiHeadAttention):
                     own = path.endswith(".self_attn")
-                    mask = Mask(causal=stack.causal, window=stack.window) if own else Mask()
+                    mask = Mask(causal=own and stack.causal, window=part.window)
                     biased = own and isinstance(stack.position, RelativeBias | AlibiBias)
                     chosen[path] = choose(
                         mask=mask, queries=length, keys=length, device=device, biased=biased

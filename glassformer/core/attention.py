@@ -87,19 +87,9 @@ class MultiHeadAttention(nn.Module):
         batch, queries, _ = x.shape
         q, k, v = self._queries_keys_values(x, memory, place, cache, start)
         if not isinstance(mask, Settled):
-            given = Mask.of(mask).with_window(self.window)
+            given = Mask.of(mask)
             given.check(batch=batch, heads=self.num_heads, queries=queries, keys=k.shape[2])
-            mask = settle(
-                given,
-                batch=batch,
-                queries=queries,
-                keys=k.shape[2],
-                device=x.device,
-                dtype=q.dtype,
-                bias=place.bias,
-                dropout=self.dropout if self.training else 0.0,
-                kernel=kernel,
-            )
+            mask = self.settle(given, x, k.shape[2], dtype=q.dtype, bias=place.bias, kernel=kernel)
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
@@ -119,6 +109,29 @@ class MultiHeadAttention(nn.Module):
         joined = heads.transpose(1, 2).reshape(batch, queries, self.num_heads * self.value_dim)
         return seen(obs, "out", self.out_proj(joined))  # (B, T, D)
 
+    def settle(
+        self,
+        mask: Mask,
+        x: Tensor,
+        keys: int,
+        *,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        kernel: Kernel = "auto",
+    ) -> Settled:
+        """The mask worked out for queries from x (B, T, D), with this attention's window and dropout."""
+        return settle(
+            mask.with_window(self.window),
+            batch=x.shape[0],
+            queries=x.shape[1],
+            keys=keys,
+            device=x.device,
+            dtype=dtype,
+            bias=bias,
+            dropout=self.dropout if self.training else 0.0,
+            kernel=kernel,
+        )
+
     def _queries_keys_values(
         self,
         x: Tensor,
@@ -132,6 +145,11 @@ class MultiHeadAttention(nn.Module):
             q = self._split(self.q_proj(x), self.num_heads)
             if cache is not None and cache.cross is not None:
                 return q, *cache.cross
+            if memory.shape[0] != x.shape[0]:
+                raise GlassformerError(
+                    f"the memory has {memory.shape[0]} rows and the input {x.shape[0]}; "
+                    "give each row a memory of its own"
+                )
             k, v = _project(memory, self.k_proj, self.v_proj)
             k, v = self._split(k, self.num_kv_heads), self._split(v, self.num_kv_heads)
             if cache is not None:

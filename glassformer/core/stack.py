@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.core.block import Block
 from glassformer.core.cache import Cache
 from glassformer.core.errors import GlassformerError
-from glassformer.core.kernels import Kernel, Settled, settle
+from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen
 from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions, places_of
@@ -44,9 +45,6 @@ class Stack(nn.Module):
         self.position = position
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
-        self.num_heads = blocks[0].self_attn.num_heads if blocks else 1
-        self.window = blocks[0].self_attn.window if blocks else None
-        self.attention_dropout = blocks[0].self_attn.dropout if blocks else 0.0
 
     def forward(
         self,
@@ -77,24 +75,21 @@ class Stack(nn.Module):
                     "allocate it from this model's spec"
                 )
             keys = cache.keys(steps)
-        own = Mask.of(mask).with_window(self.window)
+        own = Mask.of(mask)
         own = replace(own, causal=own.causal or self.causal)
         if isinstance(start, Tensor):
             own = replace(own, offset=start)
-        own.check(batch=batch, heads=self.num_heads, queries=steps, keys=keys)
-        place = self._place(positions, start, steps, keys, own, x.device)
-        settled = self._settle(own, x, keys, kernel, place.bias)
-        across = None
-        if memory is not None:
-            there = Mask.of(memory_mask, "memory_mask")
-            there.check(
-                batch=batch,
-                heads=self.num_heads,
-                queries=steps,
-                keys=memory.shape[1],
-                what="memory_mask",
-            )
-            across = self._settle(there, x, memory.shape[1], kernel)
+        place, settled, across = Place(), None, None
+        if len(self.blocks):
+            first: Any = self.blocks[0]  # speaks for all: they are alike
+            own.check(batch=batch, heads=first.self_attn.num_heads, queries=steps, keys=keys)
+            place = self._place(positions, start, steps, keys, own, x.device)
+            settled = first.self_attn.settle(own, x, keys, dtype=x.dtype, bias=place.bias, kernel=kernel)
+            if memory is not None and first.cross_attn is not None:
+                there, far = Mask.of(memory_mask, "memory_mask"), memory.shape[1]
+                heads = first.cross_attn.num_heads
+                there.check(batch=batch, heads=heads, queries=steps, keys=far, what="memory_mask")
+                across = first.cross_attn.settle(there, x, far, dtype=x.dtype, kernel=kernel)
         for n, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -112,21 +107,6 @@ class Stack(nn.Module):
         if self.final_norm is not None:
             x = seen(obs, "final_norm", self.final_norm(x))
         return x
-
-    def _settle(
-        self, mask: Mask, x: Tensor, keys: int, kernel: Kernel, bias: Tensor | None = None
-    ) -> Settled:
-        return settle(
-            mask,
-            batch=x.shape[0],
-            queries=x.shape[1],
-            keys=keys,
-            device=x.device,
-            dtype=x.dtype,
-            bias=bias,
-            dropout=self.attention_dropout if self.training else 0.0,
-            kernel=kernel,
-        )
 
     def _place(
         self,

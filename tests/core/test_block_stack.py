@@ -125,6 +125,21 @@ def test_stack_is_its_blocks_and_its_final_norm(final: spec.Norm | None) -> None
     torch.testing.assert_close(shorter, wanted[:, :4])
 
 
+def test_a_stack_gives_its_cross_attention_its_own_heads_and_window() -> None:
+    torch.manual_seed(0)
+    block = spec.Block(
+        attention=spec.Attention(num_heads=4),
+        cross_attention=spec.Attention(num_heads=2, window=2),
+        feed_forward=spec.FeedForward(d_ff=20),
+    )
+    made = build.stack(spec.Stack(d_model=D, num_layers=1, block=block)).eval()
+    x, memory, mask = torch.randn(3, 6, D), torch.randn(3, 7, D), torch.rand(3, 2, 6, 7) < 0.8
+    together = made(x, memory, memory_mask=mask)
+    torch.testing.assert_close(together, made.blocks[0](x, memory, memory_mask=mask))
+    made.blocks[0].cross_attn.window = None
+    assert not torch.allclose(together, made(x, memory, memory_mask=mask))
+
+
 def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
     b, x = block_of("pre"), torch.randn(2, 5, D)
     assert torch.equal(b(x), b(x))
@@ -135,6 +150,8 @@ def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
 def test_memory_is_asked_for() -> None:
     with pytest.raises(GlassformerError, match="has cross-attention; give it memory"):
         block_of("pre", cross=True)(torch.randn(2, 5, D))
+    with pytest.raises(GlassformerError, match="memory has 3 rows and the input 2"):
+        block_of("pre", cross=True)(torch.randn(2, 5, D), torch.randn(3, 5, D))
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post"])
