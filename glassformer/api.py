@@ -152,8 +152,8 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
     """Write a model folder that `load` reads.
 
     layout "hf" is the published one, which the reference library reads too; "glassformer" is `spec.json`
-    with our own names. By default the published one where the family has one. Every file is written beside
-    and renamed; `checksums.json` comes last, so that any later damage is noticed at load.
+    with our own names. By default the published one where the family has one. `checksums.json` comes last: a
+    save into an older folder that stops half-way, like any later damage, is noticed at load.
     """
     bundle = what if isinstance(what, Bundle) else Bundle(model=what)
     path = Path(folder)
@@ -167,7 +167,6 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
         )
     if path.exists() and not path.is_dir():
         raise GlassformerError(f"'{folder}' is a file; give a folder to save into")
-    path.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu() for name, tensor in canonical(bundle.model).items()}
     files: dict[str, Any] = {}
     if layout == "hf" and family is not None:
@@ -177,15 +176,15 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
         files["spec.json"] = schema.to_dict(bundle.spec)
     if bundle.generation:
         files["generation_config.json"] = bundle.generation
-    clear_folder(path, keep=set(files))
-    names = list(save_weights(path, state))
+    names = [*save_weights(path, state), *files]
     for name, content in files.items():
         (path / name).parent.mkdir(exist_ok=True)
         with replacing(path / name) as file:
             file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     if bundle.tokenizer is not None:
         names += bundle.tokenizer.save(path)
-    write_checksums(path, (*names, *files))
+    clear_folder(path, keep=names)
+    write_checksums(path, names)
     return path
 
 
@@ -203,10 +202,9 @@ def published_files(bundle: Bundle, family: Family, names: Collection[str]) -> d
     return {"config.json": config, **files}
 
 
-def clear_folder(path: Path, keep: set[str]) -> None:
-    """Remove what an earlier save left and this one does not write: it would contradict the new files."""
-    stale = ["checksums.json", "spec.json", "config.json", "generation_config.json"]
-    stale += [p.name for p in path.glob("model*.safetensors*")]
+def clear_folder(path: Path, keep: Collection[str]) -> None:
+    """Remove what an earlier save left and this one did not write: it would contradict the new files."""
+    stale = ["spec.json", "config.json", "generation_config.json"]
     stale += [name for family in families().values() for name in family.beside]
     for name in stale:
         if name not in keep:

@@ -1,0 +1,48 @@
+"""Saving into a folder that already holds a model: all of the new one, or none of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from glassformer import api
+
+
+def test_a_save_that_cannot_start_leaves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, folder = glassformer.tiny("gpt2"), tmp_path / "model"
+    glassformer.save(old, folder)
+
+    def full(*_: object) -> None:
+        raise glassformer.GlassformerError("no space left")
+
+    monkeypatch.setattr(api, "save_weights", full)
+    with pytest.raises(glassformer.GlassformerError, match="no space left"):
+        glassformer.save(glassformer.tiny("bert"), folder)
+    assert glassformer.load(folder).spec == old.spec
+
+
+def test_a_save_that_stops_half_way_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / "model")
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "clear_folder", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        glassformer.save(glassformer.tiny("gpt2"), folder)  # the same sizes, other numbers
+    with pytest.raises(glassformer.GlassformerError, match="damaged"):
+        glassformer.load(folder)
+
+
+def test_a_save_replaces_the_other_layout_and_leaves_other_files_alone(tmp_path: Path) -> None:
+    folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / "model", layout="glassformer")
+    mine = folder / "model-mine.safetensors"
+    mine.write_text("mine")
+    model = glassformer.tiny("bert")
+    glassformer.save(model, folder)
+    assert glassformer.load(folder).spec == model.spec
+    assert not (folder / "spec.json").exists() and mine.read_text() == "mine"
