@@ -60,9 +60,10 @@ def _by_cuts(x: Tensor, p: float) -> bool:
 def _kept(x: Tensor, p: float) -> Tensor:
     """0 with probability p, else 1 / (1 - p), in the shape of x."""
     cut = round(p * _STEPS)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
     cuts = words.view(torch.int16)[: x.numel()].view(x.shape)
-    keep = torch.ge(cuts, cut - _STEPS // 2, out=torch.empty(x.shape))  # 1.0 or 0.0
+    room = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    keep = torch.ge(cuts, cut - _STEPS // 2, out=room)  # 1.0 or 0.0
     return keep.mul_(_STEPS / (_STEPS - cut))
 
 

@@ -67,3 +67,11 @@ def test_evaluation_and_rate_nought_change_nothing_and_rate_one_leaves_nothing()
     assert Dropout(0.5).eval()(x) is x and dropout(x, 0.0, training=True) is x
     assert torch.equal(relu_dropout(x, 0.5, training=False), F.relu(x))
     assert not dropout(x, 1.0, training=True).any()
+
+
+def test_the_default_precision_does_not_matter() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert dropout(torch.ones(9, dtype=torch.float32), 0.5, training=True).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
