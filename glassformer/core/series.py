@@ -142,7 +142,8 @@ class SeriesInput(nn.Module):
                 f"a series must be (B, {self.context_length}, {self.channels}), time before channels; "
                 f"got {tuple(values.shape)}"
             )
-        values = values if values.is_floating_point() else values.float()
+        # in half precision the squares of large values would overflow
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
         if observed is None:
             observed = torch.ones_like(values, dtype=torch.bool)
         elif observed.shape != values.shape:
@@ -160,8 +161,8 @@ class SeriesInput(nn.Module):
         if isinstance(self.patch, nn.Linear):
             x: Tensor = self.patch(patches.to(self.patch.weight.dtype))
             return x
-        patches = patches.to(self.position.dtype)
-        return torch.stack([layer(patches[:, c]) for c, layer in enumerate(self.patch)], 1)
+        pieces = patches.to(self.position.dtype).unbind(1)  # a channel each (B, P, L)
+        return torch.stack([layer(piece) for layer, piece in zip(self.patch, pieces, strict=True)], 1)
 
 
 def unfolded(x: Tensor, channels: int) -> Tensor:

@@ -15,7 +15,8 @@ from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.errors import GlassformerError
-from glassformer.core.series import patches_of, scaling_of, small_sinusoids
+from glassformer.core.observe import Observer
+from glassformer.core.series import SeriesInput, patches_of, scaling_of, small_sinusoids
 
 TIME, CHANNELS, AHEAD = 21, 3, 5
 
@@ -234,3 +235,13 @@ def test_an_observer_sees_patches_and_changes_nothing() -> None:
 def test_what_does_not_fit_is_said(says: str, call: Any) -> None:
     with pytest.raises(GlassformerError, match=says):
         call(model_of(spec.Features()))
+
+
+def test_large_values_in_half_precision_do_not_overflow() -> None:
+    read = SeriesInput(8, context_length=20, patch_length=8, stride=4, channels=1)
+    values = (torch.arange(20.0) * 1000).half()[None, :, None]  # their squares are beyond float16
+    shown = Observer("scaled")
+    read(values, obs=shown)
+    read(values.float(), obs=(plain := Observer("scaled")))
+    assert torch.equal(shown.record["scaled"], plain.record["scaled"])
+    assert shown.record["scaled"].std(correction=0) == pytest.approx(1.0, abs=1e-4)
