@@ -50,7 +50,7 @@ def build(what: spec.Model) -> model.AnyModel:
             )
         case _:
             raise GlassformerError(f"cannot build a {type(what).__name__}; give a model's spec")
-    if not next(made.parameters()).is_meta:
+    if not any(parameter.is_meta for parameter in made.parameters()):
         initialise(made, what.init)
     return made
 

@@ -5,6 +5,7 @@ B batch, T positions, D d_model, V vocabulary, L labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -221,7 +222,7 @@ def pool_mean(x: Tensor, padding: Tensor | None) -> Tensor:
     if padding is None:
         return x.mean(1)
     real = padding[..., None].to(x.dtype)
-    return (x * real).sum(1) / real.sum(1).clamp(min=1e-9)
+    return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
 
 class EmbedHead(nn.Module):
@@ -258,5 +259,6 @@ class EmbedHead(nn.Module):
             case "mean":
                 return pool_mean(x, padding)
             case "mean_sqrt_len":
-                counts = x.shape[1] if padding is None else padding.sum(1, keepdim=True)
-                return pool_mean(x, padding) * torch.as_tensor(counts, device=x.device).sqrt()
+                if padding is None:
+                    return pool_mean(x, padding) * math.sqrt(x.shape[1])
+                return pool_mean(x, padding) * padding.sum(1, keepdim=True).sqrt().to(x.dtype)

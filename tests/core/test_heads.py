@@ -1,0 +1,49 @@
+"""Pooling to one vector a text, by hand; and what is left where a text holds no real token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.core.heads import Context, EmbedHead
+
+X = torch.tensor([[1.0, 8.0, -2.0, 5.0], [3.0, -1.0, 4.0, 4.0]])[..., None]  # (B, T, 1)
+REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("pool", "wanted"),
+    [
+        ("mean", [3.0, 2.5]),
+        ("first", [8.0, 3.0]),
+        ("last", [-2.0, 4.0]),
+        ("max", [8.0, 4.0]),
+        ("mean_sqrt_len", [3.0 * math.sqrt(2), 5.0]),
+    ],
+)
+def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torch.dtype) -> None:
+    head = EmbedHead(1, pool=pool)
+    pooled = head(X.to(dtype), Context(padding=REAL))
+    torch.testing.assert_close(pooled[:, 0], torch.tensor(wanted, dtype=dtype))
+    whole = head(X.to(dtype), Context())
+    assert whole.dtype == dtype and torch.equal(whole[1], pooled[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_text_without_a_real_token_is_zero(dtype: torch.dtype) -> None:
+    nothing = Context(padding=torch.zeros(2, 4, dtype=torch.bool))
+    assert torch.equal(EmbedHead(1)(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
+
+
+def test_a_model_without_a_single_number_is_built() -> None:
+    block = spec.Block(attention=spec.Attention(num_heads=2), feed_forward=spec.FeedForward(d_ff=4))
+    empty = spec.Stack(d_model=8, num_layers=0, block=block)
+    model = build(spec.EncoderOnly(input=spec.Vectors(), encoder=empty, head=spec.Features()))
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(model(x), x)
