@@ -20,19 +20,20 @@ _TABLES = (
     heads.LanguageModelHead,
     heads.MaskedLanguageModelHead,
 )
+_WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, init: Init) -> None:
     """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
-    depth = sum(name.endswith("norm_ffn") or name.endswith("norm_self") for name, _ in model.named_modules())
+    depth = sum(name.endswith(_WRITERS) for name, _ in model.named_modules())
     for name, module in model.named_modules():
         match init:
             case Xavier():
                 _xavier(module)
             case Normal(std=std, residual=residual):
-                writes = name.endswith(("out_proj", "ffn.down"))
-                shrink = math.sqrt(depth) if residual == "shrunk" and writes and depth else 1.0
+                shrunk = residual == "shrunk" and name.endswith(_WRITERS)
+                shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)
 
 
