@@ -71,21 +71,21 @@ def choose(
     """
     if kernel not in KERNELS:
         raise GlassformerError(f"kernel '{kernel}' is not known; use one of {', '.join(KERNELS)}")
-    on_gpu = torch.device(device).type == "cuda"
+    mask = mask or Mask()
+    place, plain = torch.device(device).type, _flex_takes(mask) and not biased
     if kernel == "flex" and dropout:
         raise GlassformerError("the flex kernel has no dropout on weights; use kernel='sdpa', or dropout 0")
-    if kernel == "flex" and on_gpu and (biased or not _flex_takes(mask or Mask())):
+    if kernel == "flex" and place == "cuda" and not plain:
         raise GlassformerError(
             "on a GPU the flex kernel takes causal, window and document masks and no bias; use kernel='sdpa'"
         )
     if kernel != "auto":
         return kernel
-    mask = mask or Mask()
-    plain = _flex_takes(mask) and not biased
+    if dropout:
+        return "explicit" if place == "cpu" else "sdpa"  # on a CPU, torch's own is unfused under dropout
     sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
-    if torch.device(device).type == "cpu":
-        return "explicit" if dropout else "sdpa"  # there, torch's own kernel is unfused under dropout
-    return "flex" if plain and sparse and queries == keys >= FLEX_FROM and not dropout else "sdpa"
+    wins = plain and sparse and queries == keys >= FLEX_FROM
+    return "flex" if place == "cuda" and wins else "sdpa"
 
 
 def _flex_takes(mask: Mask) -> bool:
