@@ -71,7 +71,7 @@ class Record:
         """
         edited = self.tensors.get(f"{name}.scores")  # what the forward itself used
         if edited is not None and stage != "dot":
-            scores = edited if head is None else edited[:, head : head + 1]
+            scores = _of_head(edited, name, head)
         else:
             q, k, used = self._parts(name, head)
             bias = used.bias if head is None or used.bias is None else used.bias[:, head : head + 1]
@@ -85,14 +85,15 @@ class Record:
 
     def weights(self, name: str, head: int | None = None) -> Tensor:
         """Soft-maxed attention (B, H, T, S), or (B, T, S) of one head; rows sum to 1 (or to 0 if empty)."""
-        if f"{name}.weights" in self.tensors:  # edited: what the forward itself used
-            weights = self.tensors[f"{name}.weights"]
-            return weights if head is None else weights[:, head]
-        scores = self.scores(name, head)
-        scores = scores if head is None else scores[:, None]
-        used = self.attended[name]
-        allowed = _allowed(used.mask, head, scores.shape[-2], scores.shape[-1], scores.device)
-        weights = weights_of(scores, allowed)
+        edited = self.tensors.get(f"{name}.weights")  # what the forward itself used
+        if edited is not None:
+            weights = _of_head(edited, name, head)
+        else:
+            scores = self.scores(name, head)
+            scores = scores if head is None else scores[:, None]
+            mask = self.attended[name].mask
+            allowed = _allowed(mask, head, scores.shape[-2], scores.shape[-1], scores.device)
+            weights = weights_of(scores, allowed)
         return weights if head is None else weights[:, 0]
 
     def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
@@ -101,11 +102,18 @@ class Record:
             raise GlassformerError(f"no attention named '{name}' was recorded; recorded are {known}")
         q, k = self[f"{name}.q"], self[f"{name}.k"]
         if head is not None:
-            if not 0 <= head < q.shape[1]:
-                raise GlassformerError(f"{name} has heads 0 to {q.shape[1] - 1}; there is no head {head}")
             group = head * k.shape[1] // q.shape[1]
-            q, k = q[:, head : head + 1], k[:, group : group + 1]
+            q, k = _of_head(q, name, head), k[:, group : group + 1]
         return q, k, self.attended[name]
+
+
+def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
+    """x (B, H, T, ...) of one head (B, 1, T, ...), or as it is."""
+    if head is None:
+        return x
+    if not 0 <= head < x.shape[1]:
+        raise GlassformerError(f"{name} has heads 0 to {x.shape[1] - 1}; there is no head {head}")
+    return x[:, head : head + 1]
 
 
 def _allowed(mask: Settled, head: int | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
@@ -142,10 +150,8 @@ class Observer:
             if fnmatchcase(full, pattern):
                 self._applied.add(pattern)
                 x = _changed(change, x, full)
-        if any(fnmatchcase(full, pattern) for pattern in self._want) or name in (
-            "scores",
-            "weights",
-        ):
+        # matrices come by only where they are edited: kept unasked, for the record must answer with them
+        if name in ("scores", "weights") or any(fnmatchcase(full, pattern) for pattern in self._want):
             self.record.tensors[full] = x
         return x
 
@@ -209,6 +215,8 @@ def observe(
         for module in training:
             module.training = True
     if unused := observer.unused_edits():
-        raise GlassformerError(f"the edit of '{unused[0]}' matched no recorded name")
+        raise GlassformerError(
+            f"the edit of '{unused[0]}' matched no name; observe(model, inputs).names() lists them"
+        )
     observer.record.output = output
     return observer.record

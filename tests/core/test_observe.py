@@ -187,6 +187,21 @@ def test_an_edit_of_weights_runs_only_its_layer_on_the_explicit_kernel(monkeypat
     assert ran == ["sdpa"] * 3 + ["explicit"] + ["sdpa"] * 2
 
 
+@pytest.mark.parametrize("tail", ["weights", "scores"])
+def test_edited_matrices_are_kept_unasked_and_told_by_head(tail: str) -> None:
+    name = "decoder.blocks.0.self_attn"
+    record = observe(
+        model_of("decoder_only"),
+        inputs_of("decoder_only"),
+        want="logits",
+        edit={f"{name}.{tail}": torch.relu},
+    )
+    told = getattr(record, tail)
+    assert torch.equal(told(name, head=H - 1), told(name)[:, H - 1])
+    with pytest.raises(GlassformerError, match=f"heads 0 to {H - 1}; there is no head {H}"):
+        told(name, head=H)
+
+
 def test_edits_that_cannot_be_are_sentences() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
     with pytest.raises(GlassformerError, match=r"the edit of 'decoder.blocks.7.resid_out' matched no"):
