@@ -1,6 +1,7 @@
 """Every family and head, with the configurations in which its numbers are held against the reference.
 
-A case is (reference class, settings for its config class). Sizes are small and odd on purpose.
+A case is (reference class, settings for its config class). Sizes are small and odd on purpose. Each list
+says what is particular to a head; `every_head` then puts each head under its family's other configurations.
 """
 
 from __future__ import annotations
@@ -8,6 +9,27 @@ from __future__ import annotations
 from typing import Any
 
 Case = tuple[str, dict[str, Any]]
+ENOUGH = 6  # configurations a head is held to, at least
+# settings that belong to a head, not to the stack below it; and ids that it may need where the stack has none
+OF_THE_HEAD = ("num_labels", "num_targets", "output_range", "pooling_type", "loss")
+IDS = ("pad_token_id", "eos_token_id")
+
+
+def every_head(cases: list[Case]) -> list[Case]:
+    """The cases, and each head above as many stacks of the family's other heads as make it enough."""
+    more: list[Case] = []
+    for head in dict.fromkeys(name for name, _ in cases):
+        own = [settings for name, settings in cases if name == head]
+        needed = {key: own[0][key] for key in IDS if key in own[0]}
+        kept = {key: own[0][key] for key in OF_THE_HEAD if key in own[0]}
+        for name, settings in cases:
+            stack = {key: value for key, value in settings.items() if key not in OF_THE_HEAD}
+            borrowed = needed | stack | kept
+            if len(own) < ENOUGH and name != head and borrowed not in own:
+                own.append(borrowed)
+                more.append((head, borrowed))
+    return cases + more
+
 
 _GPT2 = {"vocab_size": 61, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 40}
 
@@ -47,10 +69,20 @@ ROBERTA: list[Case] = [
     ("RobertaForSequenceClassification", {**_BERT, "num_labels": 3, "layer_norm_eps": 1e-3}),
     ("RobertaForTokenClassification", {**_BERT, "num_labels": 5, "classifier_dropout": 0.0}),
     ("RobertaForQuestionAnswering", {**_BERT, "num_hidden_layers": 3, "hidden_act": "gelu_new"}),
+]
+
+# the same architecture under two other names: one stack for each head
+ROBERTA_TOO: list[Case] = [
     ("XLMRobertaModel", {**_BERT, "max_position_embeddings": 11, "type_vocab_size": 1}),
     ("XLMRobertaForMaskedLM", {**_BERT, "num_hidden_layers": 1}),
+    ("XLMRobertaForSequenceClassification", {**_BERT, "hidden_act": "relu", "num_labels": 4}),
+    ("XLMRobertaForTokenClassification", {**_BERT, "num_attention_heads": 3}),
+    ("XLMRobertaForQuestionAnswering", {**_BERT, "pad_token_id": 4}),
+    ("CamembertModel", {**_BERT, "hidden_size": 35, "num_attention_heads": 5}),
     ("CamembertForMaskedLM", {**_BERT, "intermediate_size": 50}),
     ("CamembertForSequenceClassification", {**_BERT, "num_labels": 1}),
+    ("CamembertForTokenClassification", {**_BERT, "hidden_act": "gelu_new"}),
+    ("CamembertForQuestionAnswering", {**_BERT, "layer_norm_eps": 1e-3}),
 ]
 
 _DISTILBERT = {
@@ -304,20 +336,20 @@ PATCHTST: list[Case] = [
 ]
 
 FAMILIES: dict[str, list[Case]] = {
-    "t5": T5,
-    "bart": BART,
-    "marian": MARIAN,
-    "vit": VIT,
-    "deit": DEIT,
-    "patchtst": PATCHTST,
-    "gpt2": GPT2,
-    "llama": LLAMA,
-    "mistral": MISTRAL,
-    "falcon": FALCON,
-    "palm": PALM,
-    "bert": BERT,
-    "roberta": ROBERTA,
-    "distilbert": DISTILBERT,
+    "t5": every_head(T5),
+    "bart": every_head(BART),
+    "marian": every_head(MARIAN),
+    "vit": every_head(VIT),
+    "deit": every_head(DEIT),
+    "patchtst": every_head(PATCHTST),
+    "gpt2": every_head(GPT2),
+    "llama": every_head(LLAMA),
+    "mistral": every_head(MISTRAL),
+    "falcon": every_head(FALCON),
+    "palm": every_head(PALM),
+    "bert": every_head(BERT),
+    "roberta": every_head(ROBERTA) + ROBERTA_TOO,
+    "distilbert": every_head(DISTILBERT),
 }
 
 CASES = [
