@@ -147,6 +147,7 @@ def attend(
     torch.Size([2, 4, 3, 6])
     """
     if not isinstance(mask, Settled):
+        _check_shapes(q, k, v)
         given = Mask.of(mask)
         batch, heads, queries, _ = q.shape
         given.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
@@ -167,6 +168,16 @@ def attend(
     if mask.kernel == "flex":
         return flex(q, k, v, mask, bias, scale)
     return sdpa(q, k, v, mask, scale, dropout)
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse what does not fit: the fused kernel silently leaves out keys that have no value."""
+    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
+    if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
+        raise GlassformerError(
+            "q must be (B, H, T, K), k (B, G, S, K) and v (B, G, S, V), with H a multiple of G; "
+            f"got {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
+        )
 
 
 # ---- the definition -----------------------------------------------------------------------------------

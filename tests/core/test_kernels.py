@@ -102,6 +102,17 @@ def test_unusable_kernels_are_refused_in_a_sentence() -> None:
         attend(q.requires_grad_(), q, q, kernel="flex")
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_shapes_that_do_not_fit_are_refused(kernel: Kernel) -> None:
+    """The fused kernel would answer, without the last keys, where values are fewer."""
+    q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
+    assert attend(q, k, v, kernel=kernel).shape == (2, 4, 3, 6)
+    wrong = [(q, k, v[:, :, :4]), (q, k[..., :7], v), (q, k, v[:, :1]), (q[:, :3], k, v), (q[:1], k, v)]
+    for parts in (*wrong, (q[0], k[0], v[0])):
+        with pytest.raises(GlassformerError, match="with H a multiple of G; got"):
+            attend(*parts, kernel=kernel)
+
+
 def test_auto_takes_the_sparse_kernel_only_where_it_can_pay() -> None:
     sparse = Mask(causal=True, window=128)
     long = {"queries": 4096, "keys": 4096}
