@@ -30,7 +30,16 @@ class Attended(NamedTuple):
 
 
 class Record:
-    """What an observer saw: tensors by name, and attention matrices worked out when asked for."""
+    """What an observer saw: tensors by name, and attention matrices worked out when asked for.
+
+    >>> from glassformer.core.attention import MultiHeadAttention
+    >>> observer = Observer()
+    >>> out = MultiHeadAttention(16, num_heads=4)(torch.randn(2, 5, 16), obs=observer.child("self_attn"))
+    >>> observer.record["self_attn.q"].shape                                # (B, H, T, K)
+    torch.Size([2, 4, 5, 4])
+    >>> observer.record.weights("self_attn", head=2).shape                  # (B, T, S)
+    torch.Size([2, 5, 5])
+    """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -69,6 +78,8 @@ class Record:
         stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" with -inf where a
         key may not be seen.
         """
+        if stage not in ("dot", "scaled", "masked"):
+            raise GlassformerError(f"scores have no stage {stage!r}; use 'dot', 'scaled' or 'masked'")
         edited = self.tensors.get(f"{name}.scores")  # what the forward itself used
         if edited is not None and stage != "dot":
             scores = _of_head(edited, name, head)
@@ -128,6 +139,12 @@ class Observer:
 
     want: one glob or several ("decoder.blocks.*", "*.q"). edit: name or glob -> function of the tensor.
     Editing "...self_attn.weights" or ".scores" runs that one layer on the explicit kernel.
+
+    >>> from glassformer.core.feedforward import FeedForward
+    >>> observer = Observer(want="*up", edit={"ffn.up": torch.zeros_like})
+    >>> out = FeedForward(16, d_ff=64)(torch.randn(2, 5, 16), obs=observer.child("ffn"))
+    >>> observer.record["ffn.up"].shape, bool(observer.record["ffn.up"].any())
+    (torch.Size([2, 5, 64]), False)
     """
 
     def __init__(self, want: str | tuple[str, ...] = "*", edit: Mapping[str, Change] | None = None) -> None:
@@ -198,6 +215,14 @@ def observe(
 
     inputs: a tensor, a tuple of positional inputs, or a dict of named ones. A compiled model is run
     through the module inside it. `record.output` is the model's output.
+
+    >>> from glassformer.core.stack import Stack
+    >>> from glassformer.core import build, spec
+    >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
+    ...     attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))))
+    >>> record = observe(stack, torch.randn(2, 5, 16), want="blocks.1.*")
+    >>> record.weights("blocks.1.self_attn").shape                          # (B, H, T, S)
+    torch.Size([2, 4, 5, 5])
     """
     plain = getattr(model, "_orig_mod", model)
     observer = Observer(want, edit)

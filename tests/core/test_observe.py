@@ -104,6 +104,8 @@ def test_only_what_is_wanted_is_kept() -> None:
     whole = observe(model, inputs)
     with pytest.raises(GlassformerError, match="has heads 0 to 3; there is no head 4"):
         whole.weights("decoder.blocks.1.self_attn", head=4)
+    with pytest.raises(GlassformerError, match="no stage 'softmax'; use 'dot', 'scaled' or 'masked'"):
+        whole.scores("decoder.blocks.1.self_attn", stage="softmax")  # type: ignore[arg-type]
 
 
 def test_observing_leaves_each_module_in_its_mode() -> None:
