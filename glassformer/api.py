@@ -105,6 +105,12 @@ def load(
     Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
     unless `dtype` says otherwise; on a GPU they keep the precision they were stored in. dtype "stored"
     keeps it anywhere, for converting: not every CPU can compute in it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     bundle = load(save(tiny("gpt2"), folder))
+    >>> bundle.family, bundle.model(torch.ones(2, 5).long()).shape          # (B, T, V)
+    ('gpt2', torch.Size([2, 5, 101]))
     """
     path = Path(folder)
     if not path.is_dir():
@@ -154,6 +160,11 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
     layout "hf" is the published one, which the reference library reads too; "glassformer" is `spec.json`
     with our own names. By default the published one where the family has one. `checksums.json` comes last: a
     save into an older folder that stops half-way, like any later damage, is noticed at load.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     sorted(path.name for path in save(tiny("gpt2"), folder).iterdir())
+    ['checksums.json', 'config.json', 'model.safetensors']
     """
     bundle = what if isinstance(what, Bundle) else Bundle(model=what)
     path = Path(folder)

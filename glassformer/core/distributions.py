@@ -118,7 +118,12 @@ def stacked(each: Sequence[Parameters], dim: int) -> Parameters:
 
 
 class ParameterLayers(nn.Module):
-    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each."""
+    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each.
+
+    >>> loc, scale = ParameterLayers(16, 4, "normal")(torch.randn(2, 3, 16))
+    >>> loc.shape, scale.shape
+    (torch.Size([2, 3, 4]), torch.Size([2, 3, 4]))
+    """
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()

@@ -38,7 +38,11 @@ def add_dropped(x: Tensor, out: Tensor, p: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` as a module; the identity in evaluation."""
+    """`dropout` as a module; the identity in evaluation.
+
+    >>> Dropout(0.5).eval()(torch.ones(2, 3)).tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -53,7 +53,12 @@ class Span(NamedTuple):
 
 
 class FeaturesHead(nn.Module):
-    """The vectors themselves; with a pooler also activation(dense(first vector))."""
+    """The vectors themselves; with a pooler also activation(dense(first vector)).
+
+    >>> hidden, pooled = FeaturesHead(16, pooler=True)(torch.randn(2, 5, 16), Context())
+    >>> hidden.shape, pooled.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 16]))
+    """
 
     def __init__(
         self,
@@ -95,7 +100,12 @@ class LanguageModelHead(nn.Module):
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V)."""
+    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V).
+
+    >>> head = MaskedLanguageModelHead(16, vocab_size=100, activation="gelu", norm=nn.LayerNorm(16))
+    >>> head(torch.randn(2, 5, 16), Context()).shape
+    torch.Size([2, 5, 100])
+    """
 
     def __init__(self, d_model: int, *, vocab_size: int, activation: Activation, norm: nn.Module) -> None:
         super().__init__()
@@ -123,7 +133,11 @@ def _pick(x: Tensor, rows: Tensor) -> Tensor:
 
 
 class ClassifyHead(nn.Module):
-    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L)."""
+    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L).
+
+    >>> ClassifyHead(16, num_labels=3, pool="mean")(torch.randn(2, 5, 16), Context()).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(
         self,
@@ -180,7 +194,11 @@ class ClassifyHead(nn.Module):
 
 
 class ClassifyTwiceHead(nn.Module):
-    """Scores off the first and off the second prefix vector, and their mean."""
+    """Scores off the first and off the second prefix vector, and their mean.
+
+    >>> [scores.shape for scores in ClassifyTwiceHead(16, num_labels=3)(torch.randn(2, 5, 16), Context())]
+    [torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([2, 3])]
+    """
 
     def __init__(self, d_model: int, *, num_labels: int) -> None:
         super().__init__()
@@ -193,7 +211,11 @@ class ClassifyTwiceHead(nn.Module):
 
 
 class TokenClassifyHead(nn.Module):
-    """A row of scores for every token: (B, T, D) -> (B, T, L)."""
+    """A row of scores for every token: (B, T, D) -> (B, T, L).
+
+    >>> TokenClassifyHead(16, num_labels=3)(torch.randn(2, 5, 16), Context()).shape
+    torch.Size([2, 5, 3])
+    """
 
     def __init__(self, d_model: int, *, num_labels: int, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
@@ -205,7 +227,12 @@ class TokenClassifyHead(nn.Module):
 
 
 class AnswerHead(nn.Module):
-    """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
+    """Where an answer starts and ends: (B, T, D) -> two of (B, T).
+
+    >>> start, end = AnswerHead(16)(torch.randn(2, 5, 16), Context())
+    >>> start.shape, end.shape
+    (torch.Size([2, 5]), torch.Size([2, 5]))
+    """
 
     def __init__(self, d_model: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -226,7 +253,11 @@ def pool_mean(x: Tensor, padding: Tensor | None) -> Tensor:
 
 
 class EmbedHead(nn.Module):
-    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D)."""
+    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D).
+
+    >>> EmbedHead(16, normalize=True)(torch.randn(2, 5, 16), Context()).norm(dim=-1).tolist()
+    [1.0..., 1.0...]
+    """
 
     def __init__(
         self,

@@ -185,7 +185,11 @@ def pooled(x: Tensor, channels: int, pool: Pool) -> Tensor:
 
 
 class SeriesFeaturesHead(nn.Module):
-    """The vectors themselves, channels apart again: (B*C, P, D) -> (B, C, P, D)."""
+    """The vectors themselves, channels apart again: (B*C, P, D) -> (B, C, P, D).
+
+    >>> SeriesFeaturesHead(channels=3)(torch.randn(6, 5, 16), Context()).shape
+    torch.Size([2, 3, 5, 16])
+    """
 
     def __init__(self, *, channels: int) -> None:
         super().__init__()
@@ -199,6 +203,10 @@ class ForecastHead(nn.Module):
     """The next N values of every channel, in the series' own units: (B*C, P, D) -> (B, N, C).
 
     With a distribution, its parameters, each (B, N, C), for values in the series' own units.
+
+    >>> head = ForecastHead(16, prediction_length=7, channels=3, rows=5)
+    >>> head(torch.randn(6, 5, 16), Context(loc=torch.zeros(2, 1, 3), scale=torch.ones(2, 1, 3))).shape
+    torch.Size([2, 7, 3])
     """
 
     def __init__(
@@ -243,7 +251,11 @@ class ForecastHead(nn.Module):
 
 
 class SeriesClassifyHead(nn.Module):
-    """Scores off the channels' pooled vectors laid side by side: (B*C, P, D) -> (B, labels)."""
+    """Scores off the channels' pooled vectors laid side by side: (B*C, P, D) -> (B, labels).
+
+    >>> SeriesClassifyHead(16, num_labels=4, channels=3)(torch.randn(6, 5, 16), Context()).shape
+    torch.Size([2, 4])
+    """
 
     def __init__(
         self,
@@ -265,7 +277,11 @@ class SeriesClassifyHead(nn.Module):
 
 
 class SeriesRegressHead(nn.Module):
-    """Numbers, or a distribution's parameters for them, off all channels: (B*C, P, D) -> (B, targets)."""
+    """Numbers, or a distribution's parameters for them, off all channels: (B*C, P, D) -> (B, targets).
+
+    >>> SeriesRegressHead(16, num_targets=4, channels=3)(torch.randn(6, 5, 16), Context()).shape
+    torch.Size([2, 4])
+    """
 
     def __init__(
         self,
@@ -295,7 +311,11 @@ class SeriesRegressHead(nn.Module):
 
 
 class PatchReconstructHead(nn.Module):
-    """Each patch's own scaled values again: (B*C, P, D) -> (B, C, patches, L)."""
+    """Each patch's own scaled values again: (B*C, P, D) -> (B, C, patches, L).
+
+    >>> PatchReconstructHead(16, patch_length=8, channels=3)(torch.randn(6, 5, 16), Context()).shape
+    torch.Size([2, 3, 5, 8])
+    """
 
     def __init__(
         self, d_model: int, *, patch_length: int, channels: int, prefix: int = 0, dropout: float = 0.0
