@@ -28,6 +28,12 @@ class LayerCache:
 
     def append(self, k: Tensor, v: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
         """Write T new positions from `start` on; give back everything an attention should see."""
+        if k.dtype != self.k.dtype and not torch.is_autocast_enabled(k.device.type):
+            told, kept = (str(t.dtype).removeprefix("torch.") for t in (k, self.k))
+            raise GlassformerError(
+                f"the cache keeps {kept} and the model computes in {told}; "
+                f"allocate it with dtype=torch.{told}"
+            )
         steps = k.shape[2]
         if isinstance(start, Tensor):
             rows = start + torch.arange(steps, device=k.device)

@@ -52,11 +52,14 @@ def _positions(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Te
     keys = start + steps if isinstance(start, int) else told.shape[-1]
     counting = Mask(padding=mask.padding, segments=mask.segments)
     counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
-    counted = places_of(mask.padding, mask.segments)  # (B, S)
+    return _latest(places_of(mask.padding, mask.segments), start, steps)
+
+
+def _latest(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
+    """Of columns for all keys so far (B, S), those of the new positions (B, T)."""
     if isinstance(start, int):
-        return counted[:, -steps:]
-    rows = start + torch.arange(steps, device=counted.device)
-    return counted.index_select(1, rows)
+        return columns[:, start : start + steps]
+    return columns.index_select(1, start + torch.arange(steps, device=columns.device))
 
 
 def _across(source: Mask, target: MaskLike) -> Mask:
@@ -218,6 +221,7 @@ class EncoderDecoder(nn.Module):
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
         if positions is None:
             positions = _positions(mask, start, tgt, "tgt_mask")
+        padding = None if mask.padding is None else _latest(mask.padding, start, tgt.shape[1])
         x = _embed(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
         x = self.decoder(
             x,
@@ -229,7 +233,7 @@ class EncoderDecoder(nn.Module):
             kernel=kernel,
             obs=child(obs, "decoder"),
         )
-        return self.head(x, Context(ids=ids, padding=mask.padding), obs=child(obs, "head"))
+        return self.head(x, Context(ids=ids, padding=padding), obs=child(obs, "head"))
 
 
 class EncoderOnly(nn.Module):
@@ -328,6 +332,7 @@ class DecoderOnly(nn.Module):
         seen_mask = _inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
         if positions is None:
             positions = _positions(seen_mask, start, ids, "mask")
+        padding = None if seen_mask.padding is None else _latest(seen_mask.padding, start, ids.shape[1])
         x = _embed(self.embed, ids, positions, start, child(obs, "embed")).x
         x = self.decoder(
             x,
@@ -337,9 +342,6 @@ class DecoderOnly(nn.Module):
             kernel=kernel,
             obs=child(obs, "decoder"),
         )
-        padding = seen_mask.padding
-        if padding is not None and padding.shape[1] != ids.shape[1]:
-            padding = padding[:, -ids.shape[1] :]
         return self.head(x, Context(ids=ids, padding=padding), obs=child(obs, "head"))
 
 

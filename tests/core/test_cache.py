@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from glassformer.core import spec
+from glassformer.core.build import build
 from glassformer.core.cache import Cache
 from glassformer.core.errors import GlassformerError
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from tests.core.models import LAYERS, POSITIONS, ids, model_of
+from tests.core.models import LAYERS, POSITIONS, ids, model_of, spec_of
 
 T, S, ROOM = 9, 7, 12
 PIECES = {"one by one": [1] * T, "uneven": [3, 1, 4, 1], "at once": [T]}
@@ -183,3 +186,20 @@ def test_what_does_not_fit_is_a_sentence() -> None:
         GlassformerError, match=r"mask has shape \(3, 2\) but the batch and keys are \(3, 11\)"
     ):
         model(ids(3, 1), torch.ones(3, 2, dtype=torch.bool), cache=cache)
+    other = Cache.allocate(model.spec, 3, 4, dtype=torch.float64)
+    with pytest.raises(GlassformerError, match="keeps float64 and the model computes in float32; allocate"):
+        model(ids(3, 1), cache=other)
+
+
+@LENGTHS
+def test_a_head_is_told_the_padding_of_the_new_positions(fixed: bool) -> None:
+    torch.manual_seed(0)
+    head = spec.Classify(num_labels=3, pool="last")
+    model = build(replace(spec_of("decoder_only"), head=head)).eval()
+    real = torch.ones(3, ROOM, dtype=torch.bool)
+    real[1, 5:7] = False  # in the second piece, the last real token of row 1 stands at 4
+    whole, cache = ids(3, 7), cache_for(model, fixed)
+    with torch.no_grad():
+        model(whole[:, :4], real if fixed else real[:, :4], cache=cache)
+        got = model(whole[:, 4:], real if fixed else real[:, :7], cache=cache)
+        torch.testing.assert_close(got, model(whole, real[:, :7]), **CLOSE)
