@@ -73,6 +73,7 @@ class TokenInput(nn.Module):
             x = x + seen(obs, "position", self.position(positions, last)).to(x.dtype)
         if self.kind is not None:
             kinds = torch.zeros_like(ids) if types is None else types
+            _check_types(kinds, ids, self.kind.num_embeddings)
             x = x + seen(obs, "kind", self.kind(kinds))
         elif types is not None:
             raise GlassformerError("this model has no token types; leave `types` out")
@@ -99,6 +100,18 @@ def _check_ids(ids: Tensor, vocab_size: int) -> None:
                 f"token id {wrong} is out of range: the vocabulary holds ids 0 to {vocab_size - 1}; "
                 "use the tokenizer that belongs to this model"
             )
+
+
+def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
+    """Say where token types do not fit; their numbers, like those of ids, are looked at on a CPU alone."""
+    fits = types.shape in (ids.shape, (1, ids.shape[1])) and types.dtype in (torch.int64, torch.int32)
+    if fits and types.is_cpu and types.numel() and not torch.compiler.is_compiling():
+        low, high = (int(v) for v in types.aminmax())
+        fits = low >= 0 and high < count
+    if not fits:
+        raise GlassformerError(
+            f"token types must be integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
+        )
 
 
 class ImageInput(nn.Module):
