@@ -51,6 +51,16 @@ class Cache:
     """The caches of all layers of a decoder, and how far they are filled.
 
     Use it under `torch.no_grad()`: the buffers are written in place.
+
+    >>> from glassformer.core import spec
+    >>> block = spec.Block(attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))
+    >>> model = spec.DecoderOnly(
+    ...     input=spec.Tokens(vocab_size=50), head=spec.LanguageModel(vocab_size=50),
+    ...     decoder=spec.Stack(d_model=16, num_layers=2, block=block, causal=True))
+    >>> cache = Cache.allocate(model, batch=3, max_len=10)
+    >>> cache.select(torch.tensor([2, 0]))                  # a beam swapped, a finished sentence dropped
+    >>> cache.layers[0].k.shape                             # (B, G, max_len, K)
+    torch.Size([2, 4, 10, 4])
     """
 
     layers: list[LayerCache] = field(default_factory=list)

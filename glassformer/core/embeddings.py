@@ -156,7 +156,11 @@ class ImageInput(nn.Module):
 
 
 class VectorInput(nn.Module):
-    """Vectors (B, T, D) handed in as they are."""
+    """Vectors (B, T, D) handed in as they are.
+
+    >>> VectorInput()(torch.randn(2, 5, 16)).x.shape
+    torch.Size([2, 5, 16])
+    """
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Embedded:
         return Embedded(seen(obs, "out", x))

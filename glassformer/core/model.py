@@ -111,7 +111,20 @@ def _share(source: nn.Module, owner: nn.Module, what: str) -> None:
 
 
 class EncoderDecoder(nn.Module):
-    """Reads a source, writes a target: logits (B, T, V) for each next target token."""
+    """Reads a source, writes a target: logits (B, T, V) for each next target token.
+
+    >>> from glassformer.core.build import build
+    >>> words, block = specs.Tokens(vocab_size=50), specs.FeedForward(d_ff=64)
+    >>> own = across = specs.Attention(num_heads=4)
+    >>> reads = specs.Block(attention=own, feed_forward=block)
+    >>> writes = specs.Block(attention=own, cross_attention=across, feed_forward=block)
+    >>> model = build(specs.EncoderDecoder(
+    ...     source=words, encoder=specs.Stack(d_model=16, num_layers=2, block=reads),
+    ...     target=words, decoder=specs.Stack(d_model=16, num_layers=2, block=writes, causal=True),
+    ...     head=specs.LanguageModel(vocab_size=50)))
+    >>> model(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
+    torch.Size([2, 5, 50])
+    """
 
     spec: specs.EncoderDecoder
 
@@ -237,7 +250,16 @@ class EncoderDecoder(nn.Module):
 
 
 class EncoderOnly(nn.Module):
-    """Reads a whole sequence (or image, or series) at once; what comes out is the head's."""
+    """Reads a whole sequence (or image, or series) at once; what comes out is the head's.
+
+    >>> from glassformer.core.build import build
+    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
+    >>> model = build(specs.EncoderOnly(
+    ...     input=specs.Tokens(vocab_size=50), head=specs.Classify(num_labels=3),
+    ...     encoder=specs.Stack(d_model=16, num_layers=2, block=block)))
+    >>> model(torch.ones(2, 7).long()).shape                # (B, labels)
+    torch.Size([2, 3])
+    """
 
     spec: specs.EncoderOnly
 
@@ -298,7 +320,16 @@ class EncoderOnly(nn.Module):
 
 
 class DecoderOnly(nn.Module):
-    """Reads from left to right: logits (B, T, V) for each next token."""
+    """Reads from left to right: logits (B, T, V) for each next token.
+
+    >>> from glassformer.core.build import build
+    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
+    >>> model = build(specs.DecoderOnly(
+    ...     input=specs.Tokens(vocab_size=50), head=specs.LanguageModel(vocab_size=50),
+    ...     decoder=specs.Stack(d_model=16, num_layers=2, block=block, causal=True)))
+    >>> model(torch.ones(2, 7).long()).shape
+    torch.Size([2, 7, 50])
+    """
 
     spec: specs.DecoderOnly
 

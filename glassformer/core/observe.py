@@ -216,7 +216,6 @@ def observe(
     inputs: a tensor, a tuple of positional inputs, or a dict of named ones. A compiled model is run
     through the module inside it. `record.output` is the model's output.
 
-    >>> from glassformer.core.stack import Stack
     >>> from glassformer.core import build, spec
     >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
     ...     attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))))
