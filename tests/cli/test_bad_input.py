@@ -140,6 +140,7 @@ def test_a_preset_cannot_be_verified_or_converted(run, tmp_path):
 def test_a_layout_or_device_that_is_not_there(run, tmp_path):
     is_one_sentence(run("convert", "tiny:original", tmp_path / "out", "--to", "hf"))
     is_one_sentence(run("verify", "tiny:gpt2", "--device", "cuda:99"))
+    is_one_sentence(run("verify", "tiny:gpt2", "--device", "meta"))
     is_one_sentence(run("verify", "tiny:gpt2", "--dtype", "float99"))
     assert "64" in is_one_sentence(run("inspect", "tiny:gpt2", "--length", "65"))
 
