@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -34,7 +35,10 @@ def demo(
         "demo_out"
     ),
     steps: Annotated[int, typer.Option(min=1, help="Training steps; 400 take about 20 seconds.")] = STEPS,
-    seed: Annotated[int, typer.Option(help="Draws the first weights and the dates kept for the test.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**32 - 1, help="Draws the first weights and the dates kept for the test."),
+    ] = 0,
 ) -> None:
     """Train a small Transformer on the spot and see what it looks at."""
     from rich.console import Console
@@ -57,6 +61,9 @@ def _run(console: Console, out: Path, steps: int, seed: int, so_far: SoFar) -> N
 
     if out.exists() and not out.is_dir():
         raise GlassformerError(f"'{out}' is a file; give a folder with --out")
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):  # better known now than after the training
+        raise GlassformerError(f"'{there}' cannot be written to; give another folder with --out")
     torch.set_num_threads(1)  # matrices this small gain nothing from more
     learn, held_out = dates.split(seed=seed)
     bundle = dates.fresh(seed)

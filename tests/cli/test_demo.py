@@ -64,3 +64,14 @@ def test_a_file_is_no_place_for_the_demo(tmp_path: Path, capsys: pytest.CaptureF
     assert end.value.code == 2
     assert "is a file" in capsys.readouterr().err
     assert taken.read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dates, "train", lambda *_, **__: pytest.fail("it was trained for nothing"))
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(SystemExit) as end:
+        main(["demo", "--out", str(tmp_path / "taken" / "demo")])
+    assert end.value.code == 2
+    assert "cannot be written to; give another folder with --out" in capsys.readouterr().err

@@ -52,7 +52,13 @@ def test_version_needs_no_verb(run):
 
 @pytest.mark.parametrize(
     "args",
-    [["inspekt"], ["verify"], ["env", "--nonsense"], ["inspect", "gpt2", "--batch", "0"]],
+    [
+        ["inspekt"],
+        ["verify"],
+        ["env", "--nonsense"],
+        ["inspect", "gpt2", "--batch", "0"],
+        ["demo", "--seed", "99999999999999999999"],
+    ],
     ids=" ".join,
 )
 def test_wrong_command_line_exits_2(run, args):
