@@ -79,6 +79,13 @@ def family_of(config: Config) -> Family:
     if fitting:
         return max(fitting, key=lambda family: len(family.beside))
     known = {name for family in families().values() for name in family.architectures}
+    if architecture in known:
+        plain = (f for f in families().values() if architecture in f.architectures and not f.beside)
+        kinds = {kind for family in plain for kind in family.model_types}
+        raise GlassformerError(
+            f"{config.where} sets model_type to {kind!r}, which does not go with the architecture "
+            f"'{architecture}'; it must be {' or '.join(map(repr, sorted(kinds)))}"
+        )
     raise GlassformerError(
         f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
         f"supported{nearest(architecture, known)}"

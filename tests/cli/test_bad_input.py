@@ -69,6 +69,7 @@ BAD = {
     ),
     "unknown architecture": (lambda f: config(f, architectures=["NoSuchModel"]), "NoSuchModel"),
     "no architecture": (lambda f: config(f, architectures=[]), "architecture"),
+    "another model_type": (lambda f: config(f, model_type=None), "it must be 'gpt2'"),
     "unsupported setting": (
         lambda f: config(f, scale_attn_by_inverse_layer_idx=True),
         "scale_attn_by_inverse_layer_idx",
