@@ -122,3 +122,33 @@ def test_what_is_wrong_is_said_in_a_sentence(data: Any, sentence: str) -> None:
 def test_what_is_no_spec_at_all_is_said_in_a_sentence(data: Any) -> None:
     with pytest.raises(GlassformerError, match="spec must be an object with a 'kind'"):
         from_dict(data)
+
+
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (
+        spec.Classify,
+        {"num_labels": 2, "pool": "avg"},
+        "Classify.pool is 'avg'; it must be one of first, last",
+    ),
+    (spec.Classify, {"num_labels": 0}, "Classify.num_labels is 0; it must be greater than 0"),
+    (
+        spec.Classify,
+        {"num_labels": 2, "hidden": ["tanh"]},
+        r"Classify.hidden is \['tanh'\]; it must be one of",
+    ),
+    (
+        spec.Attention,
+        {"num_heads": 4, "biases": ("q", "key")},
+        r"biases is \('q', 'key'\); it must be one of q, k",
+    ),
+    (spec.Tokens, {"vocab_size": 9, "dropout": 1.0}, "Tokens.dropout is 1.0; it must be at least 0 and less"),
+    (spec.Learned, {"max_len": -3}, "Learned.max_len is -3; it must be greater than 0"),
+    (spec.Relative, {"buckets": 2}, "Relative.buckets is 2; it must be at least 4"),
+    (spec.Relative, {"max_distance": 16}, "less than twice max_distance 16"),
+]
+
+
+@pytest.mark.parametrize(("kind", "words", "sentence"), MISTAKES, ids=[s for *_, s in MISTAKES])
+def test_a_mistake_in_a_spec_is_said_where_it_is_made(kind: Any, words: Any, sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence):
+        kind(**words)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from glassformer.core.spec.checks import Part
 from glassformer.core.spec.parts import Activation, LayerNorm, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class Features(Part):
     """The last layer's vectors; with `pooler`, also activation(dense(first vector)), `pooler_dim` wide."""
 
     pooler: bool = False
@@ -18,7 +19,7 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModel:
+class LanguageModel(Part):
     """Scores over the vocabulary at every position; vectors times `scale` first."""
 
     vocab_size: int
@@ -27,7 +28,7 @@ class LanguageModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLanguageModel:
+class MaskedLanguageModel(Part):
     """dense, activation, norm, then scores over the vocabulary at every position."""
 
     vocab_size: int
@@ -36,7 +37,7 @@ class MaskedLanguageModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify:
+class Classify(Part):
     """One row of scores a sequence, read off one vector (`pool`), after `hidden` dense if any.
 
     pool: "first" vector, "last" real one, the one at the last `end_id` ("end"), or their "mean".
@@ -53,14 +54,14 @@ class Classify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyTwice:
+class ClassifyTwice(Part):
     """Two rows of scores, off the first and the second prefix vector, and their mean."""
 
     num_labels: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassify:
+class TokenClassify(Part):
     """A row of scores for every token."""
 
     num_labels: int
@@ -69,14 +70,14 @@ class TokenClassify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Part):
     """Where an answer starts and where it ends: two scores for every token."""
 
     dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed:
+class Embed(Part):
     """One vector a text: pooled over its real tokens, of length 1 when `normalize`."""
 
     pool: Literal["mean", "first", "max", "mean_sqrt_len", "last"] = "mean"
@@ -85,7 +86,7 @@ class Embed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class Forecast(Part):
     """The next `prediction_length` values of each channel, or a distribution's parameters for them."""
 
     prediction_length: int
@@ -96,7 +97,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesClassify:
+class SeriesClassify(Part):
     """One row of scores a series, from its channels' pooled vectors laid side by side."""
 
     num_labels: int
@@ -105,7 +106,7 @@ class SeriesClassify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesRegress:
+class SeriesRegress(Part):
     """`num_targets` numbers a series (or a distribution's parameters), optionally kept in a range."""
 
     num_targets: int
@@ -116,7 +117,7 @@ class SeriesRegress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchReconstruct:
+class PatchReconstruct(Part):
     """Each patch's own values again, for learning from masked patches."""
 
     dropout: float = 0.0

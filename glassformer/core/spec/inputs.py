@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glassformer.core.errors import GlassformerError
-from glassformer.core.spec.parts import AddedPosition, Norm, positive
+from glassformer.core.spec.checks import Part
+from glassformer.core.spec.parts import AddedPosition, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class Tokens(Part):
     """Token ids to vectors, times `scale`, plus position and token type, normed if `norm`."""
 
     vocab_size: int
@@ -21,12 +22,9 @@ class Tokens:
     dropout: float = 0.0
     pad_id: int | None = None
 
-    def __post_init__(self) -> None:
-        positive(self, "vocab_size", "types")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePatches:
+class ImagePatches(Part):
     """An image (B, C, height, width) cut into squares, each a vector, after `prefix` learned tokens."""
 
     image_size: tuple[int, int]
@@ -37,6 +35,7 @@ class ImagePatches:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if any(i < p or p < 1 for i, p in zip(self.image_size, self.patch_size, strict=True)):
             raise GlassformerError(
                 f"patches of {self.patch_size} do not fit into images of {self.image_size}; "
@@ -50,7 +49,7 @@ class ImagePatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesPatches:
+class SeriesPatches(Part):
     """Series (B, time, channels) scaled, cut into overlapping pieces, each a vector; channels apart."""
 
     context_length: int
@@ -64,7 +63,7 @@ class SeriesPatches:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        positive(self, "patch_length", "stride", "channels")
+        super().__post_init__()
         if self.context_length < self.patch_length:
             raise GlassformerError(
                 f"context_length {self.context_length} is shorter than patch_length {self.patch_length}; "
@@ -77,7 +76,7 @@ class SeriesPatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vectors:
+class Vectors(Part):
     """Vectors (B, T, d_model) handed in as they are."""
 
 

@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from glassformer.core.errors import GlassformerError
+from glassformer.core.spec.checks import Part
 from glassformer.core.spec.heads import Head
 from glassformer.core.spec.inputs import Input
 from glassformer.core.spec.parts import Stack
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xavier:
+class Xavier(Part):
     """Matrices uniform by fan-in and fan-out, biases 0, token embeddings normal with 1/sqrt(d)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normal:
+class Normal(Part):
     """Everything normal with `std`; with `residual`, layers writing to the stream shrunk by depth."""
 
     std: float = 0.02
@@ -30,7 +31,7 @@ Init = Xavier | Normal
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoder:
+class EncoderDecoder(Part):
     """Reads one sequence, writes another. `tied` names what shares the target's token matrix."""
 
     source: Input
@@ -43,12 +44,13 @@ class EncoderDecoder:
     init: Init = field(default_factory=Xavier)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.decoder.block.cross_attention is None:
             raise GlassformerError("the decoder of an EncoderDecoder needs cross_attention in its block")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOnly:
+class EncoderOnly(Part):
     """Reads a whole sequence at once, every position seeing every other."""
 
     input: Input
@@ -59,7 +61,7 @@ class EncoderOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderOnly:
+class DecoderOnly(Part):
     """Reads from left to right, every position seeing only those before it.
 
     max_len: the longest sequence it was made for, where no position table says so; not enforced.
@@ -73,6 +75,7 @@ class DecoderOnly:
     init: Init = field(default_factory=Normal)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.decoder.causal:
             raise GlassformerError("the stack of a DecoderOnly must be causal=True")
 

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from glassformer.core.errors import GlassformerError
+from glassformer.core.spec.checks import Part
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 Wiring = Literal["pre", "post", "parallel", "parallel_split"]
 Projection = Literal["q", "k", "v", "out"]
 
-
-def positive(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if value is not None and value <= 0:
-            raise GlassformerError(f"{type(owner).__name__}.{name} is {value}; it must be greater than 0")
-
-
-def fraction(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if not 0 <= value < 1:
-            raise GlassformerError(
-                f"{type(owner).__name__}.{name} is {value}; it must be at least 0 and less than 1"
-            )
-
-
-def one_of(owner: object, name: str, choices: object) -> None:
-    value, words = getattr(owner, name), get_args(choices)
-    if value not in words:
-        raise GlassformerError(
-            f"{type(owner).__name__}.{name} is {value!r}; it must be one of {', '.join(words)}"
-        )
-
-
 # ---- norms ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm:
+class LayerNorm(Part):
     """Subtract the mean, divide by the spread over the features; then a learned scale and shift."""
 
     eps: float = 1e-5
@@ -48,14 +24,14 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm:
+class RMSNorm(Part):
     """Divide by the root mean square over the features; then a learned scale."""
 
     eps: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNorm:
+class BatchNorm(Part):
     """Normalise each feature over batch and time (running statistics in evaluation)."""
 
     eps: float = 1e-5
@@ -67,7 +43,7 @@ Norm = LayerNorm | RMSNorm | BatchNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sinusoidal:
+class Sinusoidal(Part):
     """Fixed sines and cosines added to the input; `halves` puts all sines left, all cosines right."""
 
     max_len: int
@@ -76,7 +52,7 @@ class Sinusoidal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class Learned(Part):
     """A trained table added to the input; the first `offset` rows are never looked up."""
 
     max_len: int
@@ -84,14 +60,14 @@ class Learned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearScaling:
+class LinearScaling(Part):
     """Rotary angles divided by `factor` (position interpolation)."""
 
     factor: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandScaling:
+class BandScaling(Part):
     """Rotary angles slowed by `factor` for long waves only, blended between two bands.
 
     Waves shorter than `original_max_len / high_freq_factor` stay, waves longer than
@@ -105,7 +81,7 @@ class BandScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
+class Rotary(Part):
     """Rotate pairs of query and key features by an angle that grows with the position.
 
     `width` is how many features of each head turn (all when None). Half-split pairing: feature i
@@ -118,15 +94,23 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relative:
+class Relative(Part):
     """A learned bias on the scores, one number per head and bucket of distance."""
 
     buckets: int = 32
     max_distance: int = 128
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 4 <= self.buckets < 2 * self.max_distance:
+            raise GlassformerError(
+                f"Relative.buckets is {self.buckets}; it must be at least 4 and less than twice "
+                f"max_distance {self.max_distance}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
-class Alibi:
+class Alibi(Part):
     """A fixed bias on the scores that falls linearly with distance, steeper in some heads.
 
     rounding: "bfloat16" rounds each slope, and each slope times position, as models trained in that
@@ -144,7 +128,7 @@ ScorePosition = Rotary | Relative | Alibi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class Attention(Part):
     """One multi-head attention. `None` means: derived from d_model and num_heads.
 
     num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query).
@@ -163,8 +147,7 @@ class Attention:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        positive(self, "num_heads", "num_kv_heads", "head_dim", "value_dim", "window")
-        fraction(self, "dropout")
+        super().__post_init__()
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise GlassformerError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
@@ -173,7 +156,7 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForward:
+class FeedForward(Part):
     """up, activation, down."""
 
     d_ff: int
@@ -181,14 +164,9 @@ class FeedForward:
     biases: tuple[Literal["up", "down"], ...] = ("up", "down")
     dropout: float = 0.0
 
-    def __post_init__(self) -> None:
-        positive(self, "d_ff")
-        fraction(self, "dropout")
-        one_of(self, "activation", Activation)
-
 
 @dataclass(frozen=True, kw_only=True)
-class GatedFeedForward:
+class GatedFeedForward(Part):
     """activation(gate) times up, then down."""
 
     d_ff: int
@@ -196,14 +174,9 @@ class GatedFeedForward:
     biases: tuple[Literal["up", "gate", "down"], ...] = ()
     dropout: float = 0.0
 
-    def __post_init__(self) -> None:
-        positive(self, "d_ff")
-        fraction(self, "dropout")
-        one_of(self, "activation", Activation)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(Part):
     """One layer: self-attention, cross-attention if any, feed-forward, and where the norms sit.
 
     wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
@@ -218,14 +191,13 @@ class Block:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        fraction(self, "dropout")
-        one_of(self, "wiring", Wiring)
+        super().__post_init__()
         if self.cross_attention is not None and self.wiring.startswith("parallel"):
             raise GlassformerError("a parallel block has no cross-attention; use wiring='pre'")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class Stack(Part):
     """`num_layers` equal blocks, positions that act inside attention, and a final norm if any."""
 
     d_model: int
@@ -236,7 +208,7 @@ class Stack:
     final_norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "d_model")
+        super().__post_init__()
         if self.num_layers < 0:
             raise GlassformerError(f"num_layers is {self.num_layers}; it must be 0 or more")
         for attention in (self.block.attention, self.block.cross_attention):
