@@ -17,6 +17,11 @@ from glassformer.core.errors import GlassformerError
 
 
 def _check_bool(value: Tensor, what: str) -> None:
+    if not isinstance(value, Tensor):
+        raise GlassformerError(
+            f"{what} is a {type(value).__name__}; give a Mask, or a boolean tensor (B, S), (B, T, S) or "
+            "(B, 1|H, T, S)"
+        )
     if value.dtype != torch.bool:
         raise GlassformerError(
             f"{what} is {str(value.dtype).removeprefix('torch.')}; masks are boolean and True means "

@@ -100,6 +100,7 @@ def test_the_narrower_of_two_windows_holds() -> None:
 WRONG = [
     (torch.ones(2, 4), r"mask is float32; masks are boolean .* pass mask.bool\(\)"),
     (torch.ones(2, 4, dtype=torch.int64), r"mask is int64; masks are boolean"),
+    ([[True] * 4] * 2, r"mask is a list; give a Mask, or a boolean tensor \(B, S\)"),
     (torch.ones(4).bool(), r"mask has shape \(4,\); it must be \(B, S\), \(B, T, S\)"),
     (torch.ones(2, 3).bool(), r"mask has shape \(2, 3\) but the batch and keys are \(2, 4\)"),
     (torch.ones(1, 4).bool(), r"mask has shape \(1, 4\) but the batch and keys are \(2, 4\)"),
