@@ -66,6 +66,6 @@ def dtype_for(
         if not cpu_can(name):
             raise GlassformerError(
                 f"this CPU cannot multiply {name} matrices (a trial in a child process died); "
-                "use --dtype float32, or a GPU"
+                "use float32, or a GPU"
             )
     return dtype

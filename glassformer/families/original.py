@@ -101,7 +101,7 @@ def original(
 
 def _no_published_layout(*_: Any) -> Any:
     raise GlassformerError(
-        "the original Transformer has no published folder layout; save it with --to glassformer"
+        "the original Transformer has no published folder layout; save it in the layout 'glassformer'"
     )
 
 
