@@ -115,6 +115,8 @@ def load(
     path = Path(folder)
     if not path.is_dir():
         raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise GlassformerError("there is no CUDA device here; load with device='cpu'")
     verify_checksums(path)
     config: dict[str, Any] = {}
     files: dict[str, Any] = {}
@@ -125,15 +127,21 @@ def load(
         config = read_json(path / "config.json")
         reader = Config(config, str(path / "config.json"), path)
         family = family_of(reader)
-        what = family.from_config(reader)
+        what = read_config(family, reader)
         files = reader.files
     else:
         raise GlassformerError(
             f"'{folder}' holds neither config.json nor spec.json; give the folder of a saved model"
         )
-    with torch.device("meta"):
-        model = build_spec(what)
     weights = open_weights(path)
+    try:
+        with torch.device("meta"):
+            model = build_spec(what)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        told = str(error).splitlines()[0]
+        raise GlassformerError(
+            f"'{folder}' describes a model too large to build ({told}); check its sizes"
+        ) from None
     shapes = {name: tuple(tensor.shape) for name, tensor in canonical(model).items()}
     if family is None:
         tensors = own_names(weights, shapes, path)
@@ -225,6 +233,18 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
 def own_names(weights: Any, shapes: dict[str, tuple[int, ...]], where: Path) -> dict[str, Tensor]:
     """The tensors of a folder in our own layout."""
     return to_ours(weights, Table(tuple(Rename(name, name) for name in shapes)), shapes, where=where)
+
+
+def read_config(family: Family, config: Config) -> spec.Model:
+    """The spec a published config describes; values that make no model are a sentence too."""
+    try:
+        return family.from_config(config)
+    except GlassformerError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise GlassformerError(
+            f"{config.where} holds a value that makes no {family.name} model ({error}); check its sizes"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

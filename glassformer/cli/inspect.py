@@ -9,6 +9,7 @@ import typer
 
 from glassformer.cli.screen import bytes_text, console, print_json
 from glassformer.cli.source import bundle_of
+from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}
 BAR = 24
+MOST_TOKENS, MOST_REAL_TOKENS = 2**24, 2**12
 
 
 def inspect(
@@ -30,12 +32,18 @@ def inspect(
 ) -> None:
     """Draw a model: its stack, the shape at every station, parameters, memory, kernels.
 
-    The shapes come from a real forward; a preset's from one that holds no numbers, so the largest
-    model is drawn on the smallest machine.
+    The shapes come from a real forward; those of a preset, or of many tokens, from one that holds
+    no numbers, so that the largest model is drawn on the smallest machine.
     """
     bundle = bundle_of(model, presets="described")
     from glassformer.cli.stations import report
 
+    if batch * (length or 1) > MOST_TOKENS:
+        raise GlassformerError(
+            f"{batch} x {length} tokens are too many to draw; batch times length may be {MOST_TOKENS:,}"
+        )
+    if batch * (length or 1) > MOST_REAL_TOKENS:
+        bundle.model.to("meta").tie()  # shapes alone: the numbers of a long forward would fill the memory
     found = report(bundle, batch, length)
     if as_json:
         print_json(_document(model, bundle, found, batch))

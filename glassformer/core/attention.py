@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.core import spec
 from glassformer.core.cache import LayerCache
 from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, Settled, attend, settle
@@ -49,6 +50,14 @@ class MultiHeadAttention(nn.Module):
         memory_dim: int | None = None,
     ) -> None:
         super().__init__()
+        spec.Attention(  # checks the words and sizes
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            window=window,
+            dropout=dropout,
+        )
         if head_dim is None and d_model % num_heads:
             raise GlassformerError(
                 f"d_model {d_model} is not divisible by num_heads {num_heads}; "
@@ -171,7 +180,8 @@ class MultiHeadAttention(nn.Module):
 def _project(x: Tensor, *parts: nn.Linear) -> tuple[Tensor, ...]:
     """x through each matrix; on a GPU by one product, the matrices laid side by side."""
     biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    if not x.is_cuda or len(biases) not in (0, len(parts)):
+    few = x.shape[1] == 1  # one token's products cost less than laying the matrices side by side
+    if not x.is_cuda or few or len(biases) not in (0, len(parts)):
         return tuple(part(x) for part in parts)
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat(biases) if biases else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
@@ -20,7 +19,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.kernels import Kernel, Settled
 from glassformer.core.masks import Mask
-from glassformer.core.observe import Observer, child, seen
+from glassformer.core.observe import Observer, child, seen, unwatched
 from glassformer.core.positions import Place
 from glassformer.core.spec import Wiring
 
@@ -122,11 +121,15 @@ class Block(nn.Module):
         return seen(obs, name, norm(seen(obs, f"{name}_in", self._add(x, part(x), obs))))
 
     def _add(self, x: Tensor, out: Tensor, obs: Observer | None) -> Tensor:
-        """x plus a sub-layer's fresh output, dropped; in its place where no gradient or observer needs it.
+        """x plus a sub-layer's fresh output, dropped; written over it where no one else looks at it.
 
         Only where the sum would lie in memory the same way: the next product's last bits depend on that.
         """
         alike = out.dtype == x.dtype and out.stride() == x.stride()
-        if obs is None and alike and not self.training and not torch.is_grad_enabled():
-            return out.add_(x)
+        if alike and not self.training:
+            makers: list[nn.Module] = [self.self_attn, self.self_attn.out_proj, self.ffn, self.ffn.down]
+            if self.cross_attn is not None:
+                makers += [self.cross_attn, self.cross_attn.out_proj]
+            if unwatched(obs, *makers):
+                return out.add_(x)
         return add_dropped(x, out, self.dropout.p, self.training)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core.dropout import Dropout, relu_dropout
-from glassformer.core.observe import Observer, seen
+from glassformer.core.observe import Observer, seen, unwatched
 from glassformer.core.spec import Activation
 
 
@@ -45,9 +45,9 @@ _IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(name: Activation, fresh: Tensor, obs: Observer | None) -> Tensor:
-    """The activation of a projection's fresh output; in its place where no gradient or observer needs it."""
-    if obs is None and not torch.is_grad_enabled() and name in _IN_PLACE:
+def activate(name: Activation, fresh: Tensor, maker: nn.Module, obs: Observer | None) -> Tensor:
+    """The activation of what `maker` just gave; written over it where no one else looks at it."""
+    if name in _IN_PLACE and unwatched(obs, maker):
         return _IN_PLACE[name](fresh)
     return ACTIVATIONS[name](fresh)
 
@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
         if self.activation == "relu" and obs is None and self.training:
             hidden = relu_dropout(hidden, self.dropout.p, self.training)
         else:
-            hidden = self.dropout(seen(obs, "act", activate(self.activation, hidden, obs)))
+            hidden = self.dropout(seen(obs, "act", activate(self.activation, hidden, self.up, obs)))
         return seen(obs, "down", self.down(hidden))  # (B, T, D)
 
 
@@ -108,6 +108,6 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
         gate = seen(obs, "gate", self.gate(x))  # (B, T, F)
-        hidden = activate(self.activation, gate, obs) * seen(obs, "up", self.up(x))
+        hidden = activate(self.activation, gate, self.gate, obs) * seen(obs, "up", self.up(x))
         hidden = seen(obs, "act", hidden)
         return seen(obs, "down", self.down(self.dropout(hidden)))  # (B, T, D)

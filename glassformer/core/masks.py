@@ -54,6 +54,12 @@ class Mask:
     allowed: Tensor | None = None
     offset: int | Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if self.window is not None and not (isinstance(self.window, int) and self.window >= 1):
+            raise GlassformerError(
+                f"a window of {self.window} keys cannot be; it counts the query's own, so give 1 or more"
+            )
+
     @classmethod
     def of(cls, value: Mask | Tensor | None, what: str = "mask") -> Mask:
         """A `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""

@@ -204,6 +204,11 @@ def child(obs: Observer | None, name: str) -> Observer | None:
     return None if obs is None else obs.child(name)
 
 
+def unwatched(obs: Observer | None, *makers: nn.Module) -> bool:
+    """Whether what these modules just gave may be written over: no gradient, observer or hook looks at it."""
+    return obs is None and not torch.is_grad_enabled() and not any(m._forward_hooks for m in makers)
+
+
 def observe(
     model: nn.Module,
     inputs: Any,

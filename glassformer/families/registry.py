@@ -63,7 +63,12 @@ def _build(family: Family, words: dict[str, Any]) -> Model:
     for word in words:
         if word not in allowed:
             raise GlassformerError(f"{family.name} has no setting '{word}'{nearest(word, allowed)}")
-    return family.build(**words)
+    try:
+        return family.build(**words)
+    except GlassformerError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise GlassformerError(f"{family.name} cannot be built with these words ({error})") from error
 
 
 def family_of(config: Config) -> Family:

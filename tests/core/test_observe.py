@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from glassformer.core import kernels
+from glassformer.core.build import build
 from glassformer.core.cache import Cache
 from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record, observe
+from glassformer.families.registry import tiny
 from tests.core.models import POSITIONS, SHAPES, D, H, ids, inputs_of, model_of
 
 WIDTH = D // H
@@ -238,3 +240,19 @@ def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
         keys = rows.stop
         torch.testing.assert_close(step.weights(name), whole.weights(name)[:, :, rows, :keys])
         torch.testing.assert_close(step["head.logits"], whole["head.logits"][:, rows], atol=1e-5, rtol=0)
+
+
+def test_a_forward_hook_keeps_what_it_saw() -> None:
+    """Inference writes over temporaries; one that a hook may have kept is left alone."""
+    model = build(tiny("llama")).eval()
+    read = torch.randint(1, 50, (2, 6))
+    plain = observe(model, read)
+    kept: dict[str, torch.Tensor] = {}
+    names = ("ffn.gate", "ffn.up", "ffn.down", "ffn", "self_attn", "self_attn.out_proj")
+    for name in names:
+        module = model.decoder.blocks[0].get_submodule(name)
+        module.register_forward_hook(lambda _, __, out, name=name: kept.__setitem__(name, out))
+    with torch.no_grad():
+        assert torch.equal(model(read), plain.output)
+    for name, recorded in {"ffn.gate": "ffn.gate", "self_attn": "self_attn.out", "ffn": "ffn.down"}.items():
+        assert torch.equal(kept[name], plain[f"decoder.blocks.0.{recorded}"])

@@ -101,11 +101,20 @@ WRONG = [
         changed(*BLOCK, "attention", "num_kv_heads", to=3),
         r"num_heads 4 is not a multiple of num_kv_heads 3; choose a divisor of num_heads",
     ),
-    (changed(*BLOCK, "attention", "window", to=0), r"Attention.window is 0; it must be greater than 0"),
-    (changed("input", "vocab_size", to=-1), r"Tokens.vocab_size is -1; it must be greater than 0"),
-    (changed("decoder", "num_layers", to=-1), r"num_layers is -1; it must be 0 or more"),
+    (
+        changed(*BLOCK, "attention", "window", to=0),
+        r"Attention.window is 0; it must be a whole number from 1 to 2147483647",
+    ),
+    (
+        changed("input", "vocab_size", to=-1),
+        r"Tokens.vocab_size is -1; it must be a whole number from 1 to 2147483647",
+    ),
+    (changed("decoder", "num_layers", to=-1), r"num_layers is -1; it must be a whole number from 0 to 10000"),
     (changed("decoder", "causal", to=False), r"the stack of a DecoderOnly must be causal=True"),
-    (changed(*BLOCK, "feed_forward", "d_ff", to=0), r"FeedForward.d_ff is 0; it must be greater than 0"),
+    (
+        changed(*BLOCK, "feed_forward", "d_ff", to=0),
+        r"FeedForward.d_ff is 0; it must be a whole number from 1 to 2147483647",
+    ),
     (changed(*BLOCK, "dropout", to=1.5), r"Block.dropout is 1.5; it must be at least 0 and less than 1"),
     (changed(*BLOCK, "attention", "dropout", to=-0.1), r"Attention.dropout is -0.1; it must be at least 0"),
 ]
@@ -130,7 +139,11 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
         {"num_labels": 2, "pool": "avg"},
         "Classify.pool is 'avg'; it must be one of first, last",
     ),
-    (spec.Classify, {"num_labels": 0}, "Classify.num_labels is 0; it must be greater than 0"),
+    (
+        spec.Classify,
+        {"num_labels": 0},
+        "Classify.num_labels is 0; it must be a whole number from 1 to 2147483647",
+    ),
     (
         spec.Classify,
         {"num_labels": 2, "hidden": ["tanh"]},
@@ -142,7 +155,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
         r"biases is \('q', 'key'\); it must be one of q, k",
     ),
     (spec.Tokens, {"vocab_size": 9, "dropout": 1.0}, "Tokens.dropout is 1.0; it must be at least 0 and less"),
-    (spec.Learned, {"max_len": -3}, "Learned.max_len is -3; it must be greater than 0"),
+    (spec.Learned, {"max_len": -3}, "Learned.max_len is -3; it must be a whole number from 1 to 2147483647"),
     (spec.Relative, {"buckets": 2}, "Relative.buckets is 2; it must be at least 4"),
     (spec.Relative, {"max_distance": 16}, "less than twice max_distance 16"),
 ]

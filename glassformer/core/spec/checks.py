@@ -12,9 +12,17 @@ from glassformer.core.errors import GlassformerError
 SIZES = frozenset(
     """
     vocab_size types max_len d_model num_heads num_kv_heads head_dim value_dim window d_ff channels
-    patch_length stride num_labels pooler_dim prediction_length num_targets
+    patch_length context_length image_size patch_size stride num_labels pooler_dim prediction_length
+    num_targets
     """.split()
 )
+
+
+MOST = 2**31 - 1  # more of anything is a slip of the pen, and would only fail later and less clearly
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class Part:
@@ -32,10 +40,10 @@ class Part:
             return None
         if name == "dropout" and not 0 <= value < 1:
             return "at least 0 and less than 1"
-        if name in SIZES and value <= 0:
-            return "greater than 0"
-        words = _words(type(self)).get(name)  # type: ignore[arg-type]
         given = value if isinstance(value, tuple) else (value,)
+        if name in SIZES and not all(_whole(size) and 0 < size <= MOST for size in given):
+            return f"a whole number from 1 to {MOST}"
+        words = _words(type(self)).get(name)  # type: ignore[arg-type]
         if words is not None and not all(word in words for word in given):
             return f"one of {', '.join(words)}"
         return None

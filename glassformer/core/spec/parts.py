@@ -8,6 +8,8 @@ from typing import Literal
 from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import Part
 
+MOST_LAYERS = 10_000
+
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 Wiring = Literal["pre", "post", "parallel", "parallel_split"]
 Projection = Literal["q", "k", "v", "out"]
@@ -209,8 +211,10 @@ class Stack(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_layers < 0:
-            raise GlassformerError(f"num_layers is {self.num_layers}; it must be 0 or more")
+        if not isinstance(self.num_layers, int) or not 0 <= self.num_layers <= MOST_LAYERS:
+            raise GlassformerError(
+                f"num_layers is {self.num_layers!r}; it must be a whole number from 0 to {MOST_LAYERS}"
+            )
         for attention in (self.block.attention, self.block.cross_attention):
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
                 raise GlassformerError(
