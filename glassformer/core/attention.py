@@ -19,6 +19,7 @@ from glassformer.core import spec
 from glassformer.core.cache import LayerCache
 from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, Settled, attend, settle
+from glassformer.core.linear import Linear
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, seen
 from glassformer.core.positions import Place, rotate
@@ -70,10 +71,10 @@ class MultiHeadAttention(nn.Module):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.window, self.dropout = window, dropout
         source = memory_dim or d_model
-        self.q_proj = nn.Linear(d_model, self.num_heads * self.head_dim, bias="q" in biases)
-        self.k_proj = nn.Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
-        self.v_proj = nn.Linear(source, self.num_kv_heads * self.value_dim, bias="v" in biases)
-        self.out_proj = nn.Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
+        self.q_proj = Linear(d_model, self.num_heads * self.head_dim, bias="q" in biases)
+        self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
+        self.v_proj = Linear(source, self.num_kv_heads * self.value_dim, bias="v" in biases)
+        self.out_proj = Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
 
     def forward(
         self,

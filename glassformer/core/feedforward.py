@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core.dropout import Dropout, relu_dropout
+from glassformer.core.linear import Linear
 from glassformer.core.observe import Observer, seen, unwatched
 from glassformer.core.spec import Activation
 
@@ -69,8 +70,8 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_ff, bias="up" in biases)
-        self.down = nn.Linear(d_ff, d_model, bias="down" in biases)
+        self.up = Linear(d_model, d_ff, bias="up" in biases)
+        self.down = Linear(d_ff, d_model, bias="down" in biases)
         self.activation = activation
         self.dropout = Dropout(dropout)
 
@@ -100,9 +101,9 @@ class GatedFeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_ff, bias="up" in biases)
-        self.gate = nn.Linear(d_model, d_ff, bias="gate" in biases)
-        self.down = nn.Linear(d_ff, d_model, bias="down" in biases)
+        self.up = Linear(d_model, d_ff, bias="up" in biases)
+        self.gate = Linear(d_model, d_ff, bias="gate" in biases)
+        self.down = Linear(d_ff, d_model, bias="down" in biases)
         self.activation = activation
         self.dropout = Dropout(dropout)
 

@@ -17,6 +17,7 @@ from glassformer.core.drawn import drawn
 from glassformer.core.dropout import Dropout
 from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import ACTIVATIONS
+from glassformer.core.linear import linear
 from glassformer.core.observe import Observer, seen
 from glassformer.core.spec import Activation
 
@@ -92,7 +93,7 @@ class LanguageModelHead(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return seen(obs, "logits", F.linear(self.scaled(x), self.weight, self.bias))
+        return seen(obs, "logits", linear(self.scaled(x), self.weight, self.bias))
 
     def scaled(self, x: Tensor) -> Tensor:
         """The vectors as the vocabulary's matrix meets them."""
@@ -117,7 +118,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return seen(obs, "logits", F.linear(x, self.weight, self.bias))
+        return seen(obs, "logits", linear(x, self.weight, self.bias))
 
 
 def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
