@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -31,9 +32,30 @@ NAMES = (
 )
 
 
-def families() -> dict[str, Family]:
-    """Every family by name."""
-    return {name: import_module(f"glassformer.families.{name}").FAMILY for name in NAMES}
+# which modules may read a model_type: the others need not be imported to load a folder
+READERS = {
+    "t5": ("t5",),
+    "bart": ("bart",),
+    "marian": ("marian",),
+    "bert": ("bert", "sentence"),
+    "roberta": ("roberta", "sentence"),
+    "xlm-roberta": ("roberta", "sentence"),
+    "camembert": ("roberta", "sentence"),
+    "distilbert": ("distilbert", "sentence"),
+    "vit": ("vit",),
+    "deit": ("deit",),
+    "patchtst": ("patchtst",),
+    "gpt2": ("gpt2",),
+    "llama": ("llama",),
+    "mistral": ("mistral",),
+    "falcon": ("falcon",),
+    "cohere": ("palm",),
+}
+
+
+def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
+    """Every family by name, or those named."""
+    return {name: import_module(f"glassformer.families.{name}").FAMILY for name in names}
 
 
 def presets() -> dict[str, Family]:
@@ -76,9 +98,8 @@ def family_of(config: Config) -> Family:
     kind, architecture = config.values.get("model_type"), config.architecture
     fitting = [
         family
-        for family in families().values()
-        if kind in family.model_types
-        and architecture in family.architectures
+        for family in families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
+        if architecture in family.architectures
         and all(config.beside(name) is not None for name in family.beside)
     ]
     if fitting:
