@@ -101,7 +101,7 @@ def tiny(family: str, **words: Any) -> AnyModel:
 
 @contextmanager
 def _collecting_later() -> Iterator[None]:
-    """No garbage collection meanwhile: so many new objects set one off that takes longer than all the rest."""
+    """No garbage collection meanwhile: so many new objects set one off that outlasts all the rest."""
     collecting = gc.isenabled()
     gc.disable()
     try:
