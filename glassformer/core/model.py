@@ -1,5 +1,8 @@
 """The three shapes: encoder-decoder, encoder-only, decoder-only, put together from the same parts.
 
+Each has `vectors`, everything up to the last layer, and `forward`, which hands them to the head; a loss that
+never holds all logits at once begins at the vectors.
+
 B batch, T target or sequence positions, S source positions, D d_model, V vocabulary.
 """
 
@@ -13,101 +16,13 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.cache import Cache
-from glassformer.core.embeddings import Embedded, TokenInput, check_form
+from glassformer.core.embeddings import TokenInput
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context
 from glassformer.core.kernels import Kernel
-from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child
-from glassformer.core.positions import places_of
+from glassformer.core.reading import MaskLike, across, first_vectors, inferred, latest, placed, share
 from glassformer.core.stack import Stack
-
-MaskLike = Mask | Tensor | None
-
-
-def _inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: int = 0) -> Mask:
-    """The mask given; where none is, the padding read off the pad id (no sequence starts with padding).
-
-    With a cache the keys before `inputs` are unknown here, so nothing is inferred.
-    """
-    if isinstance(embed, TokenInput):
-        check_form(inputs)
-    if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
-        return Mask.of(mask, what)
-    padding = inputs != embed.pad_id
-    if inputs.is_cpu and not torch.compiler.is_compiling() and bool(padding.all()):
-        return Mask()  # nothing is padded: the kernel need not look (on a GPU, asking would wait for it)
-    return Mask(padding=padding)
-
-
-def _positions(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
-    """Where each token stands, counting real tokens of its own document only (B, T).
-
-    None for the plain count from `start`: nothing is padded or packed.
-    """
-    told = mask.segments if mask.padding is None else mask.padding
-    if told is None:
-        return None
-    batch, steps = inputs.shape[:2]
-    keys = start + steps if isinstance(start, int) else told.shape[-1]
-    counting = Mask(padding=mask.padding, segments=mask.segments)
-    counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
-    return _latest(places_of(mask.padding, mask.segments), start, steps)
-
-
-def _latest(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
-    """Of columns for all keys so far (B, S), those of the new positions (B, T)."""
-    if isinstance(start, int):
-        return columns[:, start : start + steps]
-    return columns.index_select(1, start + torch.arange(steps, device=columns.device))
-
-
-def _across(source: Mask, target: MaskLike) -> Mask:
-    """What the target may see of the memory where nobody says: real tokens, of the same document."""
-    if source.segments is None:
-        return Mask(padding=source.padding)
-    own = target.segments if isinstance(target, Mask) else None
-    if own is None:
-        raise GlassformerError(
-            "the source holds several documents (segments) and the target does not say which it answers; "
-            "give tgt_mask=Mask(segments=...) or a memory_mask"
-        )
-    return Mask(padding=source.padding, segments=source.segments, query_segments=own)
-
-
-def _embed(
-    embed: nn.Module,
-    inputs: Tensor,
-    positions: Tensor | None,
-    start: int | Tensor,
-    obs: Observer | None,
-    **more: Any,
-) -> Embedded:
-    embedded: Embedded
-    if not isinstance(embed, TokenInput):
-        embedded = embed(inputs, obs=obs, **more)
-        return embedded
-    steps = inputs.shape[1]
-    if positions is None:
-        positions = (torch.arange(steps, device=inputs.device) + start)[None]
-    last = start + steps if isinstance(start, int) else None
-    embedded = embed(inputs, positions=positions, last=last, obs=obs, **more)
-    return embedded
-
-
-def _share(source: nn.Module, owner: nn.Module, what: str) -> None:
-    """Let `owner` (a token embedding or a head) use the token matrix of the input `source`."""
-    token = source.token if isinstance(source, TokenInput) else None
-    taker = owner.token if isinstance(owner, TokenInput) else owner
-    own = getattr(taker, "weight", None)
-    if token is None or not isinstance(own, Tensor):
-        raise GlassformerError(f"{what} has no token matrix to share; leave it out of `tied`")
-    if own.shape != token.weight.shape:
-        raise GlassformerError(
-            f"{what} cannot share the token matrix: {tuple(own.shape)} against "
-            f"{tuple(token.weight.shape)}; make the vocabularies equal or leave it out of `tied`"
-        )
-    taker.weight = token.weight
 
 
 class EncoderDecoder(nn.Module):
@@ -148,11 +63,16 @@ class EncoderDecoder(nn.Module):
     def tie(self) -> None:
         """Let what the spec calls tied share the target's token matrix (again, after weights are set)."""
         if "source" in self.spec.tied:
-            _share(self.src_embed, self.tgt_embed, "the target")
+            share(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
-            _share(self.tgt_embed, self.head, "the head")
+            share(self.tgt_embed, self.head, "the head")
 
-    def forward(
+    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
+        """What the head makes of `vectors`: logits (B, T, V) for a language model."""
+        x, context = self.vectors(*inputs, obs=obs, **words)
+        return self.head(x, context, obs=child(obs, "head"))
+
+    def vectors(
         self,
         src: Tensor,
         tgt: Tensor,
@@ -164,30 +84,23 @@ class EncoderDecoder(nn.Module):
         tgt_positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> Any:
-        """src (B, S), tgt (B, T) -> what the head gives, logits (B, T, V) for a language model.
+    ) -> tuple[Tensor, Context]:
+        """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
 
         The target is always causal. Without masks, padding is read off the pad id; the memory's
         padding and segments are the source's. A mask is bool, True = may attend: (B, S), (B, T, S),
         (B, 1|H, T, S).
         """
-        src_seen = _inferred(self.src_embed, src, src_mask, "src_mask")
+        src_seen = inferred(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise GlassformerError(
                 f"the source has {src.shape[0]} rows and the target {tgt.shape[0]}; give one target a source"
             )
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
-            memory_mask = _across(src_seen, tgt_mask)
-        return self.decode(
-            tgt,
-            memory,
-            tgt_mask,
-            memory_mask,
-            positions=tgt_positions,
-            kernel=kernel,
-            obs=obs,
-            ids=src,
+            memory_mask = across(src_seen, tgt_mask)
+        return self._decoded(
+            tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs, ids=src
         )
 
     def encode(
@@ -200,10 +113,10 @@ class EncoderDecoder(nn.Module):
         obs: Observer | None = None,
     ) -> Tensor:
         """src (B, S) -> memory (B, S, D)."""
-        mask = _inferred(self.src_embed, src, src_mask, "src_mask")
+        mask = inferred(self.src_embed, src, src_mask, "src_mask")
         if positions is None:
-            positions = _positions(mask, 0, src, "src_mask")
-        x = _embed(self.src_embed, src, positions, 0, child(obs, "src_embed")).x
+            positions = placed(mask, 0, src, "src_mask")
+        x = first_vectors(self.src_embed, src, positions, 0, child(obs, "src_embed")).x
         memory: Tensor = self.encoder(
             x, mask=mask, positions=positions, kernel=kernel, obs=child(obs, "encoder")
         )
@@ -226,16 +139,42 @@ class EncoderDecoder(nn.Module):
 
         With a cache a tgt_mask (B, keys) speaks of all keys so far, cached ones included.
         """
+        x, context = self._decoded(
+            tgt,
+            memory,
+            tgt_mask,
+            memory_mask,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            obs=obs,
+            ids=ids,
+        )
+        return self.head(x, context, obs=child(obs, "head"))
+
+    def _decoded(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: MaskLike,
+        memory_mask: MaskLike,
+        *,
+        positions: Tensor | None,
+        cache: Cache | None = None,
+        kernel: Kernel,
+        obs: Observer | None,
+        ids: Tensor | None,
+    ) -> tuple[Tensor, Context]:
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        mask = _inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
+        mask = inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
         if tgt_mask is None and mask.padding is not None:
             # the first token starts the sequence, even where it is the pad token
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
         if positions is None:
-            positions = _positions(mask, start, tgt, "tgt_mask")
-        padding = None if mask.padding is None else _latest(mask.padding, start, tgt.shape[1])
-        x = _embed(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
+            positions = placed(mask, start, tgt, "tgt_mask")
+        padding = None if mask.padding is None else latest(mask.padding, start, tgt.shape[1])
+        x = first_vectors(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
         x = self.decoder(
             x,
             memory,
@@ -246,7 +185,7 @@ class EncoderDecoder(nn.Module):
             kernel=kernel,
             obs=child(obs, "decoder"),
         )
-        return self.head(x, Context(ids=ids, padding=padding), obs=child(obs, "head"))
+        return x, Context(ids=ids, padding=padding)
 
 
 class EncoderOnly(nn.Module):
@@ -272,9 +211,14 @@ class EncoderOnly(nn.Module):
     def tie(self) -> None:
         """Let the head share the token matrix where the spec says so."""
         if "head" in self.spec.tied:
-            _share(self.embed, self.head, "the head")
+            share(self.embed, self.head, "the head")
 
-    def forward(
+    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
+        """What the head makes of `vectors`."""
+        x, context = self.vectors(*inputs, obs=obs, **words)
+        return self.head(x, context, obs=child(obs, "head"))
+
+    def vectors(
         self,
         inputs: Tensor,
         mask: MaskLike = None,
@@ -285,16 +229,16 @@ class EncoderOnly(nn.Module):
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> Any:
-        """inputs: ids (B, T), images (B, C, height, width) or series (B, time, channels).
+    ) -> tuple[Tensor, Context]:
+        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> vectors (B, T, D).
 
         `types` (B, T) are token types; `observed` (B, time, channels) marks which values of a series are
         real, `hidden` (B, channels, patches) which patches of it are blanked, to be guessed back.
         """
-        seen_mask = _inferred(self.embed, inputs, mask, "mask")
+        seen_mask = inferred(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
-            positions = _positions(seen_mask, 0, inputs, "mask")
+            positions = placed(seen_mask, 0, inputs, "mask")
         more: dict[str, Any] = {}
         if types is not None:
             more["types"] = types
@@ -302,7 +246,7 @@ class EncoderOnly(nn.Module):
             more["observed"] = observed
         if hidden is not None:
             more["hidden"] = hidden
-        embedded = _embed(self.embed, inputs, positions, 0, child(obs, "embed"), **more)
+        embedded = first_vectors(self.embed, inputs, positions, 0, child(obs, "embed"), **more)
         x = self.encoder(
             embedded.x,
             mask=seen_mask,
@@ -310,13 +254,12 @@ class EncoderOnly(nn.Module):
             kernel=kernel,
             obs=child(obs, "encoder"),
         )
-        context = Context(
+        return x, Context(
             ids=inputs if tokens else None,
             padding=seen_mask.padding,
             loc=embedded.loc,
             scale=embedded.scale,
         )
-        return self.head(x, context, obs=child(obs, "head"))
 
 
 class DecoderOnly(nn.Module):
@@ -342,9 +285,14 @@ class DecoderOnly(nn.Module):
     def tie(self) -> None:
         """Let the head share the token matrix where the spec says so."""
         if "head" in self.spec.tied:
-            _share(self.embed, self.head, "the head")
+            share(self.embed, self.head, "the head")
 
-    def forward(
+    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
+        """What the head makes of `vectors`: logits (B, T, V) for a language model."""
+        x, context = self.vectors(*inputs, obs=obs, **words)
+        return self.head(x, context, obs=child(obs, "head"))
+
+    def vectors(
         self,
         ids: Tensor,
         mask: MaskLike = None,
@@ -353,18 +301,18 @@ class DecoderOnly(nn.Module):
         cache: Cache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> Any:
-        """ids (B, T) -> what the head gives, logits (B, T, V) for a language model.
+    ) -> tuple[Tensor, Context]:
+        """ids (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
 
         With a cache a mask (B, keys) speaks of all keys so far, cached ones included.
         """
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        seen_mask = _inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
+        seen_mask = inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
         if positions is None:
-            positions = _positions(seen_mask, start, ids, "mask")
-        padding = None if seen_mask.padding is None else _latest(seen_mask.padding, start, ids.shape[1])
-        x = _embed(self.embed, ids, positions, start, child(obs, "embed")).x
+            positions = placed(seen_mask, start, ids, "mask")
+        padding = None if seen_mask.padding is None else latest(seen_mask.padding, start, ids.shape[1])
+        x = first_vectors(self.embed, ids, positions, start, child(obs, "embed")).x
         x = self.decoder(
             x,
             mask=seen_mask,
@@ -373,7 +321,7 @@ class DecoderOnly(nn.Module):
             kernel=kernel,
             obs=child(obs, "decoder"),
         )
-        return self.head(x, Context(ids=ids, padding=padding), obs=child(obs, "head"))
+        return x, Context(ids=ids, padding=padding)
 
 
 AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly
