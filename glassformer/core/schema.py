@@ -63,24 +63,26 @@ def _read(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, dict):
         read = from_dict(value, where)
     elif isinstance(value, list):
-        items = [a for a in _choices(hint) if typing.get_origin(a) is tuple]
+        items = [a for a in choices(hint) if typing.get_origin(a) is tuple]
         inner = typing.get_args(items[0])[0] if items else Any
         read = tuple(_read(v, inner, f"{where}[{n}]") for n, v in enumerate(value))
     else:
         read = value
-    if not any(_fits(read, choice) for choice in _choices(hint)):
-        raise GlassformerError(f"{where} cannot be {value!r:.60}; it takes {_named(hint)}")
-    return float(read) if isinstance(read, int) and float in _choices(hint) else read
+    if not any(fits(read, choice) for choice in choices(hint)):
+        raise GlassformerError(f"{where} cannot be {value!r:.60}; it takes {named(hint)}")
+    return float(read) if isinstance(read, int) and float in choices(hint) else read
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
+def choices(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one type itself."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return tuple(c for arg in typing.get_args(hint) for c in _choices(arg))
+        return tuple(c for arg in typing.get_args(hint) for c in choices(arg))
     return (hint,)
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from a file is of the type that a field declares."""
     origin = typing.get_origin(hint)
     if hint is Any:
         return True
@@ -95,9 +97,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _named(hint: Any) -> str:
+def named(hint: Any) -> str:
+    """A type in words, for a sentence."""
     words = []
-    for choice in _choices(hint):
+    for choice in choices(hint):
         if typing.get_origin(choice) is typing.Literal:
             words += [repr(a) for a in typing.get_args(choice)]
         else:

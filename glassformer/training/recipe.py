@@ -1,0 +1,335 @@
+"""A recipe: everything a run is made of, in one YAML file whose unknown keys are errors.
+
+What is left out (or `null`) is chosen for the data and the machine; the run folder keeps the recipe with all
+choices filled in, and that file runs the same training again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.schema import nearest
+from glassformer.training.settings import fitted, read_settings
+
+Paths = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData:
+    """Sentences and their translations.
+
+    train: two line-aligned files, or TSV, CSV, JSONL or Parquet files with both in a row; each may be .gz
+    valid: files of the same kind, or the share of the training pairs to hold out
+    columns: names or numbers of the two columns; null finds them
+    max_len: pairs longer than this many tokens on either side are left out, and counted
+    """
+
+    train: Paths
+    valid: Paths | float = 0.02
+    columns: Paths | None = None
+    max_len: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Running text to continue.
+
+    unit: where a document ends: every "line", a blank line ("document"), or the whole "file"
+    column: the column of the text in TSV, CSV, JSONL or Parquet files
+    length: how many tokens the model reads at once
+    """
+
+    train: Paths
+    valid: Paths | float = 0.05
+    unit: Literal["line", "document", "file"] = "document"
+    column: str | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """Texts and their labels, a row each; columns: names or numbers of text and label."""
+
+    train: Paths
+    valid: Paths | float = 0.05
+    columns: Paths | None = None
+    max_len: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceData:
+    """Sentences to damage and restore: trim, gap and shuffle are the chances of each damage."""
+
+    train: Paths
+    valid: Paths | float = 0.02
+    column: str | None = None
+    max_len: int = 64
+    trim: float = 0.3
+    gap: float = 0.3
+    shuffle: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """Pictures and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
+
+    size: height and width that all are brought to; null keeps the commonest
+    flip, shift: chance of a mirror image, and most pixels to move by, in training only
+    """
+
+    train: Paths
+    valid: Paths | float = 0.1
+    size: tuple[int, ...] | None = None
+    flip: float = 0.0
+    shift: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesData:
+    """Series of numbers over time: CSV or Parquet, wide (a column each) or long (unique_id, ds, y).
+
+    time, target: names of the time column and of the columns to forecast; null finds them
+    context, horizon: how many steps are read, and how many foretold
+    split: shares of the rows for training, validation and test, or their ends as row numbers
+    fill: how missing rows are filled; null refuses them
+    """
+
+    train: Paths
+    time: str | None = None
+    target: Paths | None = None
+    context: int | None = None
+    horizon: int = 96
+    split: tuple[float, ...] = (0.7, 0.1, 0.2)
+    fill: Literal["linear", "last"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """How text becomes tokens.
+
+    kind: "bpe", "unigram", "byte" (byte-level BPE), "word" or "char"
+    sides: one vocabulary for both languages ("joint") or one each ("separate")
+    folder: take a trained one from here instead
+    """
+
+    kind: Literal["bpe", "unigram", "byte", "word", "char"] = "bpe"
+    vocab_size: int | None = None
+    sides: Literal["joint", "separate"] = "joint"
+    lowercase: bool = False
+    folder: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """preset: a preset or family (`glassformer inspect` knows them), or a baseline: lstm, linear, repeat.
+    folder: a model folder to go on from (fine-tuning). words: any settings of the family, as d_model."""
+
+    preset: str | None = None
+    folder: str | None = None
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The loop.
+
+    steps, epochs: when to end; steps wins
+    batch: the most one batch may hold on one device, padding counted: tokens, or images, or windows
+    accumulate: batches to a step, on all devices together; the result is that of one big batch
+    lr: the highest learning rate; schedule, warmup (steps), floor (share of lr at the end) say how it goes
+    optimiser: adamw (decoupled decay on matrices), or adam as in the paper
+    clip: gradients longer than this are shortened to it; 0 is off
+    label_smoothing: how much of the target is spread over the vocabulary
+    ema: decay of a running average of the weights, used for validation and the final model; 0 is off
+    average: how many of the `last` or `best` validated weights are averaged into the final model; 0 is off
+    final: which weights become the model where nothing is averaged: the `best` validated or the `last`
+    metric: what is best; null is the job's own. patience: validations without a better one until the end
+    validate_every, save_every, log_every: steps between; keep: checkpoints kept, at least 2
+    samples: how many outputs a validation shows; max_valid: most examples a validation decodes
+    device: auto, cpu, cuda, cuda:1; precision: auto is bfloat16 on a GPU, float32 on a CPU
+    compile: auto compiles on a GPU; default, reduce-overhead and max-autotune are torch's own modes
+    parallel: ddp copies the model to each process, fsdp divides it; auto is ddp under torchrun
+    checkpoint_activations: recompute blocks on the way back, for memory
+    max_bad_steps: steps in a row with a loss that is not finite, or ten times the usual, until the run stops
+    deterministic: bit-equal reruns on one GPU, somewhat slower
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    batch: int | None = None
+    accumulate: int = 1
+    lr: float | None = None
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = None
+    warmup: int | None = None
+    floor: float = 0.0
+    optimiser: Literal["adamw", "adam"] = "adamw"
+    betas: tuple[float, ...] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    label_smoothing: float | None = None
+    ema: float = 0.0
+    average: int = 0
+    average_of: Literal["last", "best"] = "last"
+    final: Literal["best", "last"] = "best"
+    metric: str | None = None
+    patience: int | None = None
+    validate_every: int | None = None
+    save_every: int | None = None
+    log_every: int | None = None
+    keep: int = 2
+    samples: int = 5
+    max_valid: int = 1000
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    checkpoint_activations: bool = False
+    max_bad_steps: int = 10
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "validate_every", "save_every", "log_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise GlassformerError(f"training.{name} is {value}; it must be at least 1")
+        if self.epochs is not None and self.epochs <= 0:
+            raise GlassformerError(f"training.epochs is {self.epochs}; it must be above 0")
+        if self.lr is not None and not 0 < self.lr < 100:
+            raise GlassformerError(f"training.lr is {self.lr}; it must be above 0, as 0.0003")
+        if self.keep < 2:
+            raise GlassformerError(f"training.keep is {self.keep}; at least 2 checkpoints are kept")
+        if not 0 <= self.ema < 1:
+            raise GlassformerError(f"training.ema is {self.ema}; it must be at least 0 and below 1")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise GlassformerError(f"training.betas is {list(self.betas)}; it takes two numbers below 1")
+
+
+Data = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
+JOBS: dict[str, type[Data]] = {
+    "translate": PairData,
+    "lm": TextData,
+    "classify": LabelledData,
+    "images": ImageData,
+    "forecast": SeriesData,
+    "restore": SentenceData,
+}
+SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One run: the job, its data, tokenizer, model and training."""
+
+    job: str
+    data: Data
+    seed: int = 1
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as plain data, as its file has it."""
+        found: dict[str, Any] = {"job": self.job, "seed": self.seed}
+        for section in SECTIONS[2:]:
+            found[section] = _plain(getattr(self, section))
+        if self.job in ("images", "forecast"):
+            del found["tokenizer"]
+        return found
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, default_flow_style=None)
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    values = {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
+    values |= values.pop("words", {})
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe of a file, with `section.key=value` changes made."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise GlassformerError(
+            f"the recipe '{path}' cannot be read ({error.strerror}); `glassformer recipes` lists ready ones"
+        ) from None
+    except UnicodeDecodeError:
+        raise GlassformerError(f"the recipe '{path}' is not UTF-8 text") from None
+    return recipe_from(changed(_parsed(text, str(path)), changes), str(path))
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" line {mark.line + 1}" if mark else ""
+        told = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise GlassformerError(f"{where}{at} is not YAML ({told})") from None
+    except RecursionError:
+        raise GlassformerError(f"{where} is nested too deeply for a recipe") from None
+    if not isinstance(data, dict):
+        raise GlassformerError(f"{where} must hold the sections {', '.join(SECTIONS)}")
+    return data
+
+
+def changed(data: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The recipe's data with changes such as `training.lr=3e-4` or `seed=2`.
+
+    >>> changed({"training": {"lr": 1.0}}, ["training.lr=0.5", "seed=2"])
+    {'training': {'lr': 0.5}, 'seed': 2}
+    """
+    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        section, _, key = name.partition(".")
+        if not equals or not section:
+            raise GlassformerError(f"the change '{change}' is not of the form section.key=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        if not key:
+            made[section] = value
+            continue
+        if not isinstance(made.setdefault(section, {}), dict):
+            raise GlassformerError(f"the change '{change}' names a section, but '{section}' is a value")
+        made[section][key] = value
+    return made
+
+
+def recipe_from(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """The recipe that plain data describes; every slip is one sentence."""
+    for key in data:
+        if key not in SECTIONS:
+            raise GlassformerError(f"{where} has no section '{key}'{nearest(str(key), SECTIONS)}")
+    job = data.get("job")
+    if not isinstance(job, str) or job not in JOBS:
+        raise GlassformerError(f"{where} has job {job!r:.40}{nearest(str(job), JOBS)}")
+    model = dict(data.get("model") or {}) if isinstance(data.get("model") or {}, Mapping) else None
+    if model is None:
+        # `model: lstm` for short
+        model = {"preset": data["model"]}
+    own = {name: model.pop(name) for name in ("preset", "folder") if name in model}
+    hints = typing.get_type_hints(Model)
+    named = {name: fitted(value, hints[name], f"{where}: model.{name}") for name, value in own.items()}
+    if "data" not in data:
+        raise GlassformerError(f"{where} has no section 'data'; it names the files to learn from")
+    return Recipe(
+        job=job,
+        seed=fitted(data.get("seed", 1), int, f"{where}: seed"),
+        data=read_settings(JOBS[job], data["data"], f"{where}: data"),
+        tokenizer=read_settings(Tokenizer, data.get("tokenizer"), f"{where}: tokenizer"),
+        model=Model(**named, words=model),
+        training=read_settings(Training, data.get("training"), f"{where}: training"),
+    )
