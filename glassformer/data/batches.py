@@ -34,6 +34,14 @@ class Place(NamedTuple):
     batch: int = 0
 
 
+class Batch(NamedTuple):
+    """The rows of a batch, the epoch they are read in, and the place that follows."""
+
+    epoch: int
+    rows: NDArray[np.int64]
+    after: Place
+
+
 START = Place()
 
 
@@ -44,7 +52,6 @@ class Batches:
     tokens: the most a batch may cost: its rows times the longest of each field, padding counted.
     rows: the most rows of a batch, if that is to be bounded too.
     pool: how many rows are sorted together.
-    rank, ranks: this process takes every `ranks`-th batch, beginning with the `rank`-th.
     """
 
     data: Measured
@@ -52,36 +59,36 @@ class Batches:
     rows: int | None = None
     seed: int = 0
     pool: int = 20_000
-    rank: int = 0
-    ranks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "pool", "ranks"):
+        for name in ("tokens", "pool"):
             if getattr(self, name) < 1:
                 raise GlassformerError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.rank < self.ranks:
-            raise GlassformerError(f"rank {self.rank} is not among {self.ranks}")
+        if not len(self.data):
+            raise GlassformerError("there is nothing to learn from; give data with at least one example")
 
-    def epoch(self, start: Place = START) -> Iterator[tuple[Place, NDArray[np.int64]]]:
-        """The rest of an epoch: each batch's rows, and the place that follows it.
+    def stream(self, start: Place = START) -> Iterator[Batch]:
+        """Batch after batch, epoch after epoch, without end.
 
-        With several ranks, every rank gets the same number of batches: the last ones that do not go round
-        are left for no one, so that no rank waits for a partner that has none.
+        Several processes read the same stream and each takes its share of it, so that however many there
+        are, together they learn from the same batches in the same order.
         """
+        place = start
+        while True:
+            for batch in self.epoch(place):
+                yield batch
+            place = Place(place.epoch + 1)
+
+    def epoch(self, start: Place = START) -> Iterator[Batch]:
+        """The rest of an epoch."""
         pools = -(-len(self.data) // self.pool)
-        held: list[NDArray[np.int64]] = []
         first = start.batch
         for number in range(start.pool, pools):
             plan = self.plan(start.epoch, number)
             for index in range(first, len(plan)):
-                held.append(plan[index])
-                if len(held) == self.ranks:
-                    last = index + 1 == len(plan)
-                    after = (
-                        Place(start.epoch, number + 1, 0) if last else Place(start.epoch, number, index + 1)
-                    )
-                    yield after, held[self.rank]
-                    held = []
+                last = index + 1 == len(plan)
+                after = Place(start.epoch, number + 1) if last else Place(start.epoch, number, index + 1)
+                yield Batch(start.epoch, plan[index], after)
             first = 0
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:

@@ -98,7 +98,7 @@ def test_an_epoch_gives_every_row_once_within_the_budget(
     table: list[list[int]], tokens: int, pool: int, seed: int
 ) -> None:
     data = Lengths(table)
-    batches = [rows for _, rows in Batches(data=data, tokens=tokens, pool=pool, seed=seed).epoch()]
+    batches = [batch.rows for batch in Batches(data=data, tokens=tokens, pool=pool, seed=seed).epoch()]
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(table)))
     for rows in batches:
         cost = len(rows) * int(data.lengths(rows).max(0).sum())
@@ -110,27 +110,13 @@ def test_from_any_place_the_rest_of_the_epoch_is_the_same(
     table: list[list[int]], pool: int, stop: int, epoch: int
 ) -> None:
     batches = Batches(data=Lengths(table), tokens=60, pool=pool, seed=7)
-    whole = list(batches.epoch(Place(epoch)))
+    whole = list(islice(batches.stream(Place(epoch)), 60))
     stop = min(stop, len(whole) - 1)
-    rest = list(islice(batches.epoch(whole[stop][0]), len(whole)))
-    assert [r.tolist() for _, r in rest] == [r.tolist() for _, r in whole[stop + 1 :]]
-    assert [p for p, _ in rest] == [p for p, _ in whole[stop + 1 :]]
-
-
-@given(table=tables, ranks=st.integers(1, 4), pool=st.integers(5, 50))
-def test_ranks_share_the_batches_evenly_and_without_overlap(
-    table: list[list[int]], ranks: int, pool: int
-) -> None:
-    data = Lengths(table)
-    alone = [r.tolist() for _, r in Batches(data=data, tokens=60, pool=pool).epoch()]
-    shares = [
-        list(Batches(data=data, tokens=60, pool=pool, rank=rank, ranks=ranks).epoch())
-        for rank in range(ranks)
+    rest = list(islice(batches.stream(whole[stop].after), 60 - stop - 1))
+    assert [(b.epoch, b.rows.tolist(), b.after) for b in rest] == [
+        (b.epoch, b.rows.tolist(), b.after) for b in whole[stop + 1 :]
     ]
-    assert {len(share) for share in shares} == {len(alone) // ranks}
-    together = [shares[n % ranks][n // ranks][1].tolist() for n in range(len(alone) // ranks * ranks)]
-    assert together == alone[: len(together)]
-    assert len({tuple(place for place, _ in share) for share in shares}) == 1  # one place for all ranks
+    assert {b.epoch for b in whole[: len(list(batches.epoch(Place(epoch))))]} == {epoch}
 
 
 def test_lengths_match_closely_and_epochs_differ() -> None:
@@ -139,10 +125,10 @@ def test_lengths_match_closely_and_epochs_differ() -> None:
     data = Lengths(np.stack([source, np.maximum(1, source + rng.integers(-5, 6, 5000))], -1).tolist())
     batches = Batches(data=data, tokens=4096, pool=5000)
     spent = used = 0
-    for _, rows in batches.epoch():
-        lengths = data.lengths(rows)
-        spent += len(rows) * int(lengths.max(0).sum())
+    for batch in batches.epoch():
+        lengths = data.lengths(batch.rows)
+        spent += len(batch.rows) * int(lengths.max(0).sum())
         used += int(lengths.sum())
     assert used / spent > 0.9  # at random it is near a half
-    first, second = (next(iter(batches.epoch(Place(epoch))))[1] for epoch in (0, 1))
+    first, second = (next(iter(batches.epoch(Place(epoch)))).rows for epoch in (0, 1))
     assert first.tolist() != second.tolist()

@@ -1,0 +1,84 @@
+"""What the loop learns from: examples by number, measured without reading, handed out as padded arrays."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.data.store import Store
+
+IGNORED = -100  # the label of a token that is not to be learned
+Arrays = dict[str, NDArray[Any]]
+
+
+class Examples(Protocol):
+    """Anything that can be trained on. What is random in a batch follows from seed, epoch and row alone."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each row costs, by field: (rows, fields)."""
+        ...
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Padded arrays by name, as the learner takes them."""
+        ...
+
+
+def padded(rows: list[NDArray[np.int64]], fill: int, multiple: int = 1) -> NDArray[np.int64]:
+    """Rows side by side, filled up on the right to the longest (rounded up to a multiple).
+
+    >>> padded([np.array([1, 2, 3]), np.array([4])], 0).tolist()
+    [[1, 2, 3], [4, 0, 0]]
+    """
+    longest = max((len(row) for row in rows), default=0)
+    made = np.full((len(rows), -(-longest // multiple) * multiple), fill, np.int64)
+    for row, ids in zip(made, rows, strict=True):
+        row[: len(ids)] = ids
+    return made
+
+
+class PairExamples:
+    """Sources and targets: the decoder reads the target behind a start token, and learns it.
+
+    A target row ends with its end token: start a b end -> reads (start a b), learns (a b end).
+    """
+
+    def __init__(self, store: Store, *, pad_id: int, start_id: int, multiple: int = 1) -> None:
+        self.store = store
+        self.pad_id, self.start_id, self.multiple = pad_id, start_id, multiple
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.store.lengths(rows)
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """src (B, S), tgt (B, T), labels (B, T)."""
+        sources, targets = zip(*(self.store.row(int(row)) for row in rows), strict=True)
+        labels = padded(list(targets), IGNORED, self.multiple)
+        tgt = np.full_like(labels, self.pad_id)
+        tgt[:, 0] = self.start_id
+        tgt[:, 1:] = np.where(labels[:, :-1] == IGNORED, self.pad_id, labels[:, :-1])
+        return {"src": padded(list(sources), self.pad_id, self.multiple), "tgt": tgt, "labels": labels}
+
+
+class LabelledExamples:
+    """Texts and the number of their label, kept in the store as a field of one id."""
+
+    def __init__(self, store: Store, *, pad_id: int, multiple: int = 1) -> None:
+        self.store, self.pad_id, self.multiple = store, pad_id, multiple
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.store.lengths(rows)[:, :1]
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """ids (B, T), labels (B,)."""
+        texts, labels = zip(*(self.store.row(int(row)) for row in rows), strict=True)
+        return {"ids": padded(list(texts), self.pad_id, self.multiple), "labels": np.concatenate(labels)}

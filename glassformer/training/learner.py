@@ -1,0 +1,109 @@
+"""A model with its loss: what a job trains. `forward` takes a batch and gives the loss summed over its units.
+
+Summed, not averaged: batches, devices and processes then add up to one big batch, divided once by its count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core.heads import LanguageModelHead
+from glassformer.core.masks import Mask
+from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
+
+
+def tokens_learned(batch: Mapping[str, Any]) -> int:
+    """How many labels of a batch count."""
+    return int((batch["labels"] != IGNORED).sum())
+
+
+class Learner(nn.Module):
+    """The base: a model, and a loss to be minimised."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
+    """The summed cross-entropy of vectors (B, T, D) and labels (B, T), the logits never whole in memory."""
+    head = model.head
+    if not isinstance(head, LanguageModelHead):
+        return cross_entropy(head(x, context), labels, smoothing=smoothing)
+    return projected_cross_entropy(head.scaled(x), head.weight, labels, bias=head.bias, smoothing=smoothing)
+
+
+class PairLearner(Learner):
+    """Learns each token of the target from the source and the tokens before it."""
+
+    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
+        super().__init__(model)
+        self.smoothing = smoothing
+
+    def forward(self, src: Tensor, tgt: Tensor, labels: Tensor) -> Tensor:
+        # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
+        x, context = self.model.vectors(src, tgt, tgt_mask=Mask())
+        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+
+
+class TextLearner(Learner):
+    """Learns each token from those before it, within its own document."""
+
+    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
+        super().__init__(model)
+        self.smoothing = smoothing
+
+    def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
+        x, context = self.model.vectors(ids, mask=Mask(segments=segments))
+        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+
+
+class LabelLearner(Learner):
+    """Learns the label of a text or picture."""
+
+    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
+        super().__init__(model)
+        self.smoothing = smoothing
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        answer = self.model(inputs)
+        logits = answer if isinstance(answer, Tensor) else answer.logits
+        return cross_entropy(logits, labels, smoothing=self.smoothing)
+
+
+class SeriesLearner(Learner):
+    """Learns the values to come: squared error, or the chance a distribution gives them."""
+
+    def forward(self, past: Tensor, future: Tensor) -> Tensor:
+        told = self.model(past)
+        if isinstance(told, Tensor):
+            return F.mse_loss(told.float(), future, reduction="sum")
+        return -told.distribution.log_prob(future).sum()
+
+
+def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, each once, by the model's own names."""
+    return {
+        name.removeprefix("model."): parameter
+        for name, parameter in learner.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def count_flops(learner: nn.Module, units: float) -> float:
+    """About what one unit costs there and back: six operations a parameter, embeddings looked up left out."""
+    model = learner.model
+    looked_up = sum(
+        module.weight.numel()
+        for module in torch.nn.Module.modules(model)  # type: ignore[arg-type]
+        if isinstance(module, nn.Embedding)
+    )
+    return 6.0 * units * (sum(p.numel() for p in learner.parameters()) - looked_up)
