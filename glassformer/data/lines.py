@@ -177,10 +177,10 @@ def _piece(block: bytes, number: int, tally: Tally) -> str:
         except UnicodeDecodeError:
             pass  # which line it is comes out below
     kept = []
-    for number, line in enumerate(_kept(block), number):
+    for at, line in enumerate(_kept(block), number):
         read = _line(line, len(line))
         if isinstance(read, Flaw):
-            tally.add(number, read.what)
+            tally.add(at, read.what)
         else:
             tally.good += 1
             kept.append(read.replace("\r\n", "\n"))

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,22 @@ def write_store(
     `highest` is the largest id that may come: it decides how many bytes an id takes. The folder appears
     under its name only when it is whole.
     """
+    return _write(folder, fields, (tuple((values,) for values in row) for row in rows), highest)
+
+
+def write_documents(
+    folder: str | Path, documents: Iterable[Iterable[Sequence[int]]], *, highest: int, field: str = "text"
+) -> Store:
+    """Write rows of one field, each given in pieces to be put end to end, so that none need fit in memory."""
+    return _write(folder, (field,), ((pieces,) for pieces in documents), highest)
+
+
+def _write(
+    folder: str | Path,
+    fields: Sequence[str],
+    rows: Iterable[Sequence[Iterable[Sequence[int]]]],
+    highest: int,
+) -> Store:
     path = Path(folder)
     if path.exists():
         raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
@@ -43,14 +59,15 @@ def write_store(
         for row in rows:
             if len(row) != len(fields):
                 raise GlassformerError(f"row {count} has {len(row)} fields; the store has {len(fields)}")
-            for n, values in enumerate(row):
-                array = np.asarray(values, dtype=np.int64)
-                if array.size and not 0 <= array.min() <= array.max() <= highest:
-                    raise GlassformerError(
-                        f"row {count} field '{fields[n]}' holds an id outside 0 to {highest}"
-                    )
-                ids[n].write(array.astype(kind).tobytes())
-                ends[n] += len(array)
+            for n, pieces in enumerate(row):
+                for values in pieces:
+                    array = np.asarray(values, dtype=np.int64)
+                    if array.size and not 0 <= array.min() <= array.max() <= highest:
+                        raise GlassformerError(
+                            f"row {count} field '{fields[n]}' holds an id outside 0 to {highest}"
+                        )
+                    ids[n].write(array.astype(kind).tobytes())
+                    ends[n] += len(array)
                 marks[n].write(np.int64(ends[n]).tobytes())
             count += 1
         about = {"format": FORMAT, "fields": list(fields), "rows": count, "dtype": kind.name}
@@ -110,6 +127,13 @@ class Store:
             begin = int(ends[number - 1]) if number else 0
             parts.append(np.asarray(ids[begin : int(ends[number])], dtype=np.int64))
         return tuple(parts)
+
+    def end_to_end(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """All ids of a field one row after another, and where each row ends; both stay on disk."""
+        if field not in self.fields:
+            raise GlassformerError(f"'{self.folder}' has no field '{field}'; it has {', '.join(self.fields)}")
+        place = self.fields.index(field)
+        return self._ids[place], self._ends[place]
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many ids each field of these rows has: (rows, fields)."""

@@ -1,0 +1,154 @@
+"""Parts of a source: a share held out for validation, or the first so many rows."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import itemgetter
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.problems import Problems
+from glassformer.data.sources import Source, Texts
+from glassformer.data.texts import TextFiles
+
+
+def held_out(source: Source, share: float, *, seed: int) -> tuple[Source, Source]:
+    """A source in two, for training and for validation: about `share` of the rows go to the second.
+
+    Which side a row falls on depends on the seed and its first field alone, and not on case, white space
+    or how letters are composed. So the same sentence is never on both sides, however often it occurs.
+    Where a file is one document, there is nothing to choose from: its last `share` is held out.
+    """
+    if not 0 < share < 1:
+        raise GlassformerError(
+            f"a share of {share} cannot be held out; give one between 0 and 1, such as 0.01"
+        )
+    train, valid = (_Side(seed=seed, share=share, held=held) for held in (False, True))
+    if isinstance(source, TextFiles) and source.unit == "file":
+        totals = _totals(source)
+        sides: tuple[Source, Source] = (
+            _Ends(source, share, totals, held=False),
+            _Ends(source, share, totals, held=True),
+        )
+    elif isinstance(source, Texts):
+        sides = _TextsOn(source, train), _TextsOn(source, valid)
+    else:
+        sides = _RowsOn(source, train), _RowsOn(source, valid)
+    for side, name in zip(sides, ("training", "validation"), strict=True):
+        if next(side.rows(Problems()), None) is None:
+            raise GlassformerError(
+                f"holding out {share:g} of these rows leaves none for {name}; "
+                "give another share or a file for validation"
+            )
+    return sides
+
+
+def first(source: Source, count: int) -> Source:
+    """The first `count` rows, or documents, of a source."""
+    if count < 1:
+        raise GlassformerError(f"the first {count} rows are none; give at least 1")
+    return _FirstTexts(source, count) if isinstance(source, Texts) else _FirstRows(source, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One of the two sides that texts fall on."""
+
+    seed: int
+    share: float
+    held: bool
+
+    def has(self, text: str) -> bool:
+        same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+        digest = hashlib.blake2b(same.encode(), digest_size=8, key=str(self.seed).encode()[:64]).digest()
+        return (int.from_bytes(digest, "big") < self.share * 2**64) is self.held
+
+
+class _RowsOn(Source):
+    """The rows that fall on a side."""
+
+    def __init__(self, source: Source, side: _Side) -> None:
+        self.fields, self._source, self._side = source.fields, source, side
+
+    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
+        return (row for row in self._source.rows(problems) if self._side.has(row[0]))
+
+    def fingerprint(self) -> str:
+        return _changed(self._source, self._side)
+
+
+class _TextsOn(Texts):
+    """The documents that fall on a side, judged by their first piece."""
+
+    def __init__(self, source: Texts, side: _Side) -> None:
+        self._source, self._side = source, side
+
+    def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
+        document, has = -1, False
+        for number, piece in self._source.pieces(problems):
+            if number != document:
+                document, has = number, self._side.has(piece)
+            if has:
+                yield number, piece
+
+    def fingerprint(self) -> str:
+        return _changed(self._source, self._side)
+
+
+def _totals(source: Texts) -> list[int]:
+    """How many letters each document has."""
+    return [sum(map(len, pieces)) for pieces in source.documents(Problems())]
+
+
+class _Ends(Texts):
+    """The beginning, or the held-out end, of every document; the cut is after a line or a word."""
+
+    def __init__(self, source: Texts, share: float, totals: list[int], *, held: bool) -> None:
+        self._source, self._share, self._totals, self._held = source, share, totals, held
+
+    def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
+        for number, marked in groupby(self._source.pieces(problems), itemgetter(0)):
+            left = round(self._totals[number] * (1 - self._share))  # letters before the cut
+            for _, piece in marked:
+                if left >= len(piece):
+                    left -= len(piece)
+                    kept = "" if self._held else piece
+                else:
+                    at = piece.rfind("\n", 0, left) + 1 or piece.rfind(" ", 0, left) + 1 or left
+                    kept = piece[at if left else 0 :] if self._held else piece[: at if left else 0]
+                    left = 0
+                if kept:
+                    yield number, kept
+
+    def fingerprint(self) -> str:
+        return _changed(self._source, self._share, self._held)
+
+
+class _FirstRows(Source):
+    def __init__(self, source: Source, count: int) -> None:
+        self.fields, self._source, self._count = source.fields, source, count
+
+    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
+        return islice(self._source.rows(problems), self._count)
+
+    def fingerprint(self) -> str:
+        return _changed(self._source, self._count)
+
+
+class _FirstTexts(Texts):
+    def __init__(self, source: Texts, count: int) -> None:
+        self._source, self._count = source, count
+
+    def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
+        for _, marked in islice(groupby(self._source.pieces(problems), itemgetter(0)), self._count):
+            yield from marked
+
+    def fingerprint(self) -> str:
+        return _changed(self._source, self._count)
+
+
+def _changed(source: Source, *options: object) -> str:
+    return hashlib.blake2b(repr((source.fingerprint(), options)).encode(), digest_size=16).hexdigest()
