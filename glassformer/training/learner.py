@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,14 +22,16 @@ def tokens_learned(batch: Mapping[str, Any]) -> int:
 
 
 class Learner(nn.Module):
-    """The base: a model, and a loss to be minimised."""
+    """A model and a loss: `forward` of each kind takes the arrays of its batches by name."""
 
-    def __init__(self, model: nn.Module) -> None:
+    model: (
+        Any  # a core model or a baseline, all of which have `vectors` and `head`, or give the answer itself
+    )
+
+    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
         super().__init__()
         self.model = model
-
-    def forward(self, **batch: Tensor) -> Tensor:
-        raise NotImplementedError
+        self.smoothing = smoothing
 
 
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
@@ -44,10 +45,6 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothi
 class PairLearner(Learner):
     """Learns each token of the target from the source and the tokens before it."""
 
-    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
-        super().__init__(model)
-        self.smoothing = smoothing
-
     def forward(self, src: Tensor, tgt: Tensor, labels: Tensor) -> Tensor:
         # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
         x, context = self.model.vectors(src, tgt, tgt_mask=Mask())
@@ -57,10 +54,6 @@ class PairLearner(Learner):
 class TextLearner(Learner):
     """Learns each token from those before it, within its own document."""
 
-    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
-        super().__init__(model)
-        self.smoothing = smoothing
-
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
         x, context = self.model.vectors(ids, mask=Mask(segments=segments))
         return vocabulary_loss(self.model, x, context, labels, self.smoothing)
@@ -68,10 +61,6 @@ class TextLearner(Learner):
 
 class LabelLearner(Learner):
     """Learns the label of a text or picture."""
-
-    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
-        super().__init__(model)
-        self.smoothing = smoothing
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         answer = self.model(inputs)
@@ -98,12 +87,12 @@ def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def count_flops(learner: nn.Module, units: float) -> float:
-    """About what one unit costs there and back: six operations a parameter, embeddings looked up left out."""
-    model = learner.model
-    looked_up = sum(
-        module.weight.numel()
-        for module in torch.nn.Module.modules(model)  # type: ignore[arg-type]
-        if isinstance(module, nn.Embedding)
-    )
-    return 6.0 * units * (sum(p.numel() for p in learner.parameters()) - looked_up)
+def flops_a_unit(learner: nn.Module) -> float:
+    """About what a unit costs there and back: six operations a parameter that it is multiplied with.
+
+    A table of embeddings is only looked up, unless the head multiplies with it too.
+    """
+    tables = {id(m.weight): m.weight.numel() for m in learner.modules() if isinstance(m, nn.Embedding)}
+    heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
+    looked_up = sum(count for table, count in tables.items() if table not in heads)
+    return 6.0 * (sum(p.numel() for p in learner.parameters()) - looked_up)

@@ -1,0 +1,390 @@
+"""The one loop that trains every job.
+
+A run is a function of its recipe and its data. Each batch sets the random numbers it uses from the seed, the
+step and its number in the step, so where a run stands is a step and a place in the data; a checkpoint holds
+these with the weights, and a resumed run goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data import Batches, Place
+from glassformer.training.feed import Feed, Piece, Portion, ReadAhead
+from glassformer.training.keeping import replace_folder
+from glassformer.training.learner import Learner, flops_a_unit, model_parameters
+from glassformer.training.log import RunLog, StepNote
+from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
+from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
+from glassformer.training.parallel import Fsdp, Parallel
+from glassformer.training.recipe import Training
+from glassformer.training.saving import Saved, Saving
+from glassformer.training.signals import Stopping
+from glassformer.training.task import Task
+
+SPIKE = 10.0  # a loss this many times the usual one is taken for a fault
+USUAL_AFTER = 50  # steps until there is a usual loss
+USUAL_SHARE = 0.02  # how much a step's loss moves the usual one
+
+Ending = Literal["finished", "asked", "patience"]
+
+
+@dataclass
+class Standing:
+    """Where a run stands, besides its tensors; saved with every checkpoint."""
+
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    skipped: int = 0
+    in_a_row: int = 0
+    parts: int = 1
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    kept: list[tuple[int, float]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "place": list(self.place), "kept": [list(pair) for pair in self.kept]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Standing:
+        kept = [(int(step), float(score)) for step, score in data["kept"]]
+        return cls(**{**data, "place": Place(*data["place"]), "kept": kept})
+
+
+class Loop:
+    """Trains a task in a run folder: `run` goes from where it stands to the end."""
+
+    def __init__(
+        self,
+        task: Task,
+        words: Training,
+        *,
+        seed: int,
+        folder: Path,
+        parallel: Parallel,
+        log: RunLog,
+        stopping: Stopping,
+    ) -> None:
+        self.task, self.words, self.seed, self.folder = task, words, seed, folder
+        self.parallel, self.log, self.stopping = parallel, log, stopping
+        self.device = parallel.device
+        self.precision = precision_for(words, self.device)
+        self.schedule = schedule_for(words)
+        if told := compile_learner(task.learner, words, self.device):
+            log.say(told)
+        self.module = parallel.wrap(task.learner)
+        self.learner = cast(Learner, parallel.inner(self.module))
+        self.parameters = model_parameters(self.learner)
+        self.optimiser = optimiser_for(self.parameters, words)
+        self.ema = RunningAverage(self.parameters, words.ema) if words.ema else None
+        self.usual = torch.zeros((), device=self.device)
+        self.standing = Standing()
+        self.saving = Saving(folder / "checkpoints", parallel, keep=words.keep)
+        assert words.batch is not None and words.steps is not None
+        self.steps = words.steps
+        self.feed = Feed(
+            batches=Batches(data=task.train, tokens=words.batch, seed=seed),
+            examples=task.train,
+            units=task.count,
+            accumulate=words.accumulate,
+            rank=parallel.rank,
+            ranks=parallel.ranks,
+            pinned=self.device.type == "cuda",
+        )
+        self.flops_a_unit = flops_a_unit(self.learner)
+        self.waited = 0.0  # seconds the loop had to wait for data
+        self._pending: deque[tuple[int, Tensor, str]] = deque()
+
+    # ---- the steps -------------------------------------------------------------------------------------
+
+    def run(self) -> Ending:
+        """Train until the last step, an early stop, or being asked to stop; each leaves a checkpoint."""
+        if self.standing.step >= self.steps:
+            return "finished"
+        self.learner.train()
+        with ReadAhead(self.feed, self.standing.place) as ahead:
+            while self.standing.step < self.steps:
+                ending = self._step(ahead)
+                if ending is not None:
+                    return ending
+        return "finished"
+
+    def _step(self, ahead: ReadAhead) -> Ending | None:
+        words, standing = self.words, self.standing
+        began = time.perf_counter()
+        portion = ahead.next()
+        self.waited += time.perf_counter() - began
+        learned = self.learn(portion)
+        if learned is None:
+            self.save()
+            return "asked"
+        loss, norm, units = learned
+        standing.step += 1
+        standing.place = portion.after
+        step, last = standing.step, standing.step == self.steps
+        self.log.step(
+            StepNote(
+                step=step,
+                loss=loss,
+                lr=self.rate(step),
+                grad_norm=norm,
+                units=units,
+                seconds=time.perf_counter() - began,
+                epoch=portion.epoch,
+                flops=self.flops_a_unit * units,
+            )
+        )
+        ending: Ending | None = None
+        if last or step % (words.validate_every or step + 1) == 0:
+            self._settle_pending()
+            if self.validate():
+                ending = "patience"
+        if last or ending or step % (words.save_every or step + 1) == 0:
+            self.save()
+        return ending
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return (self.words.lr or 0.0) * self.schedule.at(step)
+
+    def learn(self, portion: Portion) -> tuple[Tensor, Tensor, int] | None:
+        """One step on one portion: its loss per unit, the length of its gradient, its units.
+
+        None where a stop was asked for before the weights were touched.
+        """
+        pieces = list(portion.pieces)
+        for _ in range(int(math.log2(self.standing.parts))):
+            pieces = [half for piece in pieces for half in self.feed.halved(piece)]
+        while True:
+            try:
+                return self._learn(pieces)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _is_memory(error):
+                    raise
+                self.optimiser.zero_grad(set_to_none=True)
+                pieces = self._smaller(pieces, error)
+
+    def _learn(self, pieces: list[Piece]) -> tuple[Tensor, Tensor, int] | None:
+        step = self.standing.step + 1
+        mine = torch.tensor([sum(piece.units for piece in pieces), int(self.stopping.asked)])
+        units, asked = (int(n) for n in self.parallel.total(mine))
+        if asked or units == 0:
+            if asked:
+                return None
+            raise GlassformerError(f"step {step} has nothing to learn from; check the data or training.batch")
+        total = torch.zeros((), device=self.device)
+        for n, piece in enumerate(pieces):
+            if self.stopping.asked and self.parallel.ranks == 1:
+                self.optimiser.zero_grad(set_to_none=True)  # half a step is no step; it is done again
+                return None
+            total += self._backward(piece, step, units, last=n + 1 == len(pieces))
+        loss = self.parallel.total(total) / units
+        norm = self.parallel.clip(self.parameters.values(), self.words.clip or math.inf)
+        self._update(step, loss, norm, pieces)
+        return loss, norm, units
+
+    def _backward(self, piece: Piece, step: int, units: int, *, last: bool) -> Tensor:
+        torch.manual_seed(seed_of(self.seed, step, piece.number, int(piece.rows[0])))
+        batch = {name: t.to(self.device, non_blocking=True) for name, t in piece.tensors.items()}
+        with self.parallel.accumulating(self.module, last):
+            with casting(self.device, self.precision):
+                loss: Tensor = self._forward(batch)
+            (loss / units).backward()
+        return loss.detach()
+
+    def _forward(self, batch: dict[str, Tensor]) -> Any:
+        try:
+            return self.module(**batch)
+        except Exception as error:
+            compiling = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+            if not compiling or self.standing.step > 0:
+                raise
+            uncompile(self.learner)
+            self.log.say(
+                f"not compiled: {str(error).splitlines()[0][:150]}; training runs uncompiled, slower"
+            )
+            return self.module(**batch)
+
+    @torch.no_grad()
+    def _update(self, step: int, loss: Tensor, norm: Tensor, pieces: list[Piece]) -> None:
+        """Move the weights, unless the loss or the gradient is at fault.
+
+        Whether it is stays on the device: the fused optimiser reads it there, and the loop a step later.
+        """
+        bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        if step > USUAL_AFTER:
+            bad = bad | (loss > SPIKE * self.usual)
+        share = USUAL_SHARE if step > 1 else 1.0
+        self.usual = torch.where(bad, self.usual, torch.lerp(self.usual, loss.to(self.usual.dtype), share))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate(step)
+        if isinstance(self.parallel, Fsdp):
+            if not bool(bad):
+                self.optimiser.step()
+        else:
+            self.optimiser.grad_scale, self.optimiser.found_inf = None, bad.float()  # type: ignore[attr-defined]
+            self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.parallel.settle(self.module)
+        if self.ema is not None:
+            self.ema.update(step)
+        rows = np.concatenate([piece.rows for piece in pieces])
+        named = ", ".join(str(int(row)) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
+        self._pending.append((step, bad, named))
+        while len(self._pending) > (1 if self.device.type == "cuda" else 0):
+            self._look(*self._pending.popleft())
+
+    def _settle_pending(self) -> None:
+        while self._pending:
+            self._look(*self._pending.popleft())
+
+    def _look(self, step: int, bad: Tensor, rows: str) -> None:
+        """Count a step that was skipped; too many in a row end the run."""
+        standing = self.standing
+        if not bool(bad):
+            standing.in_a_row = 0
+            return
+        standing.skipped += 1
+        standing.in_a_row += 1
+        self.log.say(
+            f"step {step} was skipped: its loss is not finite or {SPIKE:.0f} times the usual "
+            f"(examples {rows}); {standing.skipped} skipped so far"
+        )
+        if standing.in_a_row >= self.words.max_bad_steps:
+            raise GlassformerError(
+                f"{standing.in_a_row} steps in a row had a loss that is not finite or far too large, the "
+                f"last of them step {step} with the examples {rows}; lower training.lr, look at these "
+                "examples, or raise training.max_bad_steps. The weights are those before the first of them."
+            )
+
+    def _smaller(self, pieces: list[Piece], error: BaseException) -> list[Piece]:
+        """After running out of memory: the same step in halves, or a sentence on what to change."""
+        largest = max(len(piece.rows) for piece in pieces)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.parallel.ranks > 1 or largest < 2:
+            raise GlassformerError(
+                f"out of memory in step {self.standing.step + 1} with {largest} examples at once "
+                f"({str(error).splitlines()[0][:100]}); lower training.batch (now {self.words.batch}), or "
+                "set training.checkpoint_activations: true. The last checkpoint stands."
+            ) from None
+        self.standing.parts *= 2
+        self.log.say(
+            f"out of memory with {largest} examples at once; from here each batch is done in "
+            f"{self.standing.parts} parts, which come to the same step"
+        )
+        return [half for piece in pieces for half in self.feed.halved(piece)]
+
+    # ---- looking and saving ----------------------------------------------------------------------------
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The model as it would be saved: averaged weights if there are, whole, no dropout."""
+        self.learner.eval()
+        averaged = self.ema.in_place() if self.ema is not None else nullcontext()
+        try:
+            with averaged, self.parallel.gathered(self.module), casting(self.device, self.precision):
+                yield
+        finally:
+            self.learner.train()
+
+    def validate(self) -> bool:
+        """Measure, note, keep the best; whether patience has run out."""
+        standing, words = self.standing, self.words
+        name = words.metric or self.task.metric
+        higher = self.task.better == "higher" if name == self.task.metric else name != "loss"
+        with torch.no_grad(), self.evaluating():
+            found = self.task.validate(self.device)
+            self.log.validated(
+                standing.step, found.metrics, found.samples[: words.samples], signatures=found.signatures
+            )
+            if name not in found.metrics:
+                raise GlassformerError(
+                    f"training.metric is '{name}', which this job does not measure; it has "
+                    f"{', '.join(found.metrics)}"
+                )
+            score = found.metrics[name]
+            if standing.best is None or (score > standing.best if higher else score < standing.best):
+                standing.best, standing.best_step, standing.stale = score, standing.step, 0
+                if self.parallel.main:
+                    replace_folder(self.folder / "best", self.task.save)
+            else:
+                standing.stale += 1
+            self._keep_weights(score if higher else -score)
+        return words.patience is not None and standing.stale >= words.patience
+
+    def _keep_weights(self, score: float) -> None:
+        """Keep these weights for the average, and let go of those that will not be in it."""
+        words, standing = self.words, self.standing
+        if not words.average:
+            return
+        if self.parallel.main:
+            replace_folder(self.kept_folder(standing.step), self.task.save)
+        standing.kept.append((standing.step, score))
+        if words.average_of == "best":
+            standing.kept.sort(key=lambda pair: -pair[1])
+        gone = (
+            standing.kept[words.average :] if words.average_of == "best" else standing.kept[: -words.average]
+        )
+        standing.kept = [pair for pair in standing.kept if pair not in gone]
+        if self.parallel.main:
+            self.saving.forget([self.kept_folder(step) for step, _ in gone])
+
+    def kept_folder(self, step: int) -> Path:
+        return self.folder / "kept" / f"step-{step:08}"
+
+    def save(self) -> None:
+        """Write a checkpoint of where the run stands."""
+        self._settle_pending()
+        extra: dict[str, dict[str, Tensor]] = {"loop": {"usual": self.usual}}
+        if self.ema is not None:
+            extra["ema"] = self.ema.tensors
+        self.saving.save(
+            self.standing.step, self.learner.model, self.optimiser, extra, self.standing.to_dict()
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from a checkpoint."""
+        extra: dict[str, dict[str, Tensor]] = {"loop": {"usual": self.usual}}
+        if self.ema is not None:
+            extra["ema"] = self.ema.tensors
+        self.saving.restore(saved, self.learner.model, self.optimiser, extra)
+        self.standing = Standing.from_dict(saved.state)
+
+    def rehearse(self, steps: int) -> float:
+        """Seconds a step takes, from a few that are done and not kept."""
+        self.learner.train()
+        portions = self.feed.portions(Place())
+        times = []
+        for _ in range(steps):
+            portion = next(portions)
+            began = time.perf_counter()
+            self.learn(portion)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            times.append(time.perf_counter() - began)
+            self.standing.step += 1
+        return float(np.median(times[1:] or times))
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed from several numbers, so that each batch of each step draws its own."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,79 @@
+"""What a run computes on: device, number format, compilation; and what it could do at best."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from glassformer.core.errors import GlassformerError
+from glassformer.core.precision import dtype_for
+from glassformer.training.recipe import Training
+
+# dense bfloat16 operations a second, by a part of the card's name
+PEAKS = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+
+
+def device_for(name: str) -> torch.device:
+    """The device a recipe names; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise GlassformerError(
+            f"training.device is '{name}', which is not there; `glassformer env` lists devices"
+        ) from None
+    return device
+
+
+def precision_for(words: Training, device: torch.device) -> torch.dtype:
+    """bfloat16 on a GPU and float32 on a CPU, unless the recipe says otherwise."""
+    if words.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return dtype_for(words.precision, device) or torch.float32
+
+
+def casting(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
+    """Products in `precision`, weights and sums in float32."""
+    if precision == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=precision)
+
+
+def settle_machine(words: Training, device: torch.device) -> None:
+    """Process-wide switches that a run wants."""
+    torch.set_float32_matmul_precision("highest" if words.deterministic else "high")
+    if words.deterministic and device.type == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+
+
+def compile_learner(learner: nn.Module, words: Training, device: torch.device) -> str | None:
+    """Compile in place (names stay as they are); a sentence where it was wanted and cannot be."""
+    if words.compile == "off" or (words.compile == "auto" and device.type != "cuda"):
+        return None
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        if not has_triton():
+            return "not compiled: torch finds no Triton for this GPU; training runs uncompiled, slower"
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    modes = {"auto": None, "default": None, "max-autotune": "max-autotune-no-cudagraphs"}
+    learner.compile(mode=modes.get(words.compile, words.compile), dynamic=None)
+    return None
+
+
+def uncompile(learner: nn.Module) -> None:
+    """Run as written again."""
+    learner._compiled_call_impl = None
+
+
+def peak_flops(device: torch.device, precision: torch.dtype) -> float | None:
+    """What the device could do at best, where its name is known."""
+    if device.type != "cuda" or precision != torch.bfloat16:
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAKS.items() if part in name), None)

@@ -1,0 +1,43 @@
+"""What the loop knows of a job: what to learn from, how wrong and how good the model is, how to save it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from glassformer.data.examples import Arrays, Examples
+from glassformer.training.learner import Learner
+from glassformer.training.log import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """How good the model is, in numbers and examples; `signatures` say how a number was reckoned."""
+
+    metrics: dict[str, float]
+    samples: Sequence[Sample] = ()
+    signatures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A job made ready.
+
+    learner: a module whose forward takes a batch and gives the summed loss; its `model` is what is saved.
+    units: what the loss is summed over and speed counted in; count: how many a batch has.
+    metric: what is best; better: whether it is so when "higher" or "lower".
+    validate: on a device, the model being in evaluation mode.
+    save: writes the model folder of the weights as they are.
+    """
+
+    learner: Learner
+    train: Examples
+    units: str
+    count: Callable[[Arrays], int]
+    metric: str
+    better: str
+    validate: Callable[[torch.device], Validation]
+    save: Callable[[Path], None]
