@@ -1,0 +1,227 @@
+"""The recurrent baselines: their layers against torch's own, and every equality the core's models keep."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.baselines import (
+    LSTMEncoderDecoder,
+    LSTMLanguageModel,
+    build_baseline,
+    from_dict,
+    spec,
+    to_dict,
+)
+from glassformer.baselines.recurrent import Recurrent
+from glassformer.core.errors import GlassformerError
+from glassformer.core.masks import Mask
+from glassformer.decoding import decode_all, greedy
+
+PAD, START, EOS = 0, 1, 2
+VOCAB = 23
+PAIRS = spec.LSTMEncoderDecoder(
+    src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_id=PAD, start_id=START
+)
+TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_id=PAD)
+LENGTHS = (7, 1, 4, 6)
+
+
+def model_of(what: Any, **words: Any) -> Any:
+    torch.manual_seed(0)
+    fields = {name: getattr(what, name) for name in what.__dataclass_fields__}
+    model = build_baseline(type(what)(**{**fields, **words})).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.3)
+    return model
+
+
+def rows(seed: int = 0) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, VOCAB, (length,), generator=draw).tolist() for length in LENGTHS]
+
+
+def padded(given: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
+    width = max(map(len, given)) + 2
+    fill = [[PAD] * (width - len(row)) for row in given]
+    ids = torch.tensor([f + row if side == "left" else row + f for row, f in zip(given, fill, strict=True)])
+    return ids, ids != PAD
+
+
+@pytest.mark.parametrize("ways", ["forward", "both"])
+def test_the_layers_are_torchs_own(ways: Any) -> None:
+    torch.manual_seed(0)
+    ours = Recurrent(12, 3, dropout=0.5, ways=ways).eval()
+    both = ways == "both"
+    theirs = nn.LSTM(12, 6 if both else 12, 3, batch_first=True, bidirectional=both)
+    renamed = {
+        name.replace("_l0", f"_l{n}"): value
+        for n, layer in enumerate(ours.layers)
+        for name, value in layer.state_dict().items()
+    }
+    theirs.load_state_dict(renamed)
+    x = torch.randn(4, 7, 12)
+    out, state = ours(x)
+    expected, (hidden, cell) = theirs(x)
+    assert torch.allclose(out, expected, atol=1e-6)
+    for mine, other in ((state.hidden, hidden), (state.cell, cell)):
+        other = other.view(3, -1, 4, other.shape[-1]).transpose(1, 2).reshape(3, 4, 12)
+        assert torch.allclose(mine, other, atol=1e-6)
+
+
+def test_dot_attention_is_the_formula() -> None:
+    model = model_of(PAIRS, num_layers=1)
+    src, tgt = torch.tensor([rows()[0]]), torch.tensor([rows(1)[0]])
+    memory = model.encode(src)
+    h, _ = model.decoder.layers[0](
+        model.tgt_embed(tgt).x, (memory.state.hidden.contiguous(), memory.state.cell.contiguous())
+    )
+    weights = (h @ memory.x.transpose(1, 2)).softmax(-1)  # (1, T, S)
+    expected = torch.tanh(torch.cat((h, weights @ memory.x), -1) @ model.combine.weight.T)
+    assert torch.allclose(model.vectors(src, tgt)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("attention", ["none", "dot"])
+def test_padding_changes_no_real_position_of_a_pair(side: str, attention: str) -> None:
+    model = model_of(PAIRS, attention=attention)
+    sources, targets = rows(), rows(1)[::-1]
+    src, src_real = padded(sources, side)
+    tgt, tgt_real = padded(targets, side)
+    found = model(src, tgt, src_real, tgt_real)
+    for n, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(torch.tensor([source]), torch.tensor([target]))[0]
+        assert torch.allclose(found[n][tgt_real[n]], alone, atol=1e-5), n
+    if side == "right":
+        assert torch.equal(found[tgt_real], model(src, tgt)[tgt_real])  # read off the pad id
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_no_real_position_of_a_text(side: str) -> None:
+    model, texts = model_of(TEXT), rows()
+    ids, real = padded(texts, side)
+    found = model(ids)
+    for n, text in enumerate(texts):
+        assert torch.allclose(found[n][real[n]], model(torch.tensor([text]))[0], atol=1e-5), n
+
+
+def test_packed_documents_begin_anew() -> None:
+    model, texts = model_of(TEXT), rows()
+    ids = torch.tensor([texts[0] + texts[1] + [PAD, PAD], texts[2] + texts[3]])
+    numbers = [[5] * 7 + [6] * 1 + [6, 6], [5] * 4 + [7] * 6]
+    found = model(ids, Mask(segments=torch.tensor(numbers), padding=ids != PAD))
+    parts = [found[0, :7], found[0, 7:8], found[1, :4], found[1, 4:]]
+    for text, part in zip(texts, parts, strict=True):
+        assert torch.allclose(part, model(torch.tensor([text]))[0], atol=1e-5)
+    assert not torch.allclose(model(ids)[1, 4:], parts[3], atol=1e-2)  # the documents do matter
+
+
+def plain(model: Any, row: list[int], most: int) -> list[int]:
+    """The whole sequence read anew for every token."""
+    pairs = isinstance(model, LSTMEncoderDecoder)
+    out = [START] if pairs else list(row)
+    begin = len(out)
+    with torch.no_grad():
+        while len(out) - begin < most:
+            ids = torch.tensor([out])
+            real = torch.ones_like(ids, dtype=torch.bool)
+            source = torch.tensor([row])
+            logits = model(source, ids, None, real) if pairs else model(ids, real)
+            out.append(int(logits[0, -1].argmax()))
+    return out[begin:]
+
+
+@pytest.mark.parametrize("what", [PAIRS, TEXT], ids=lambda what: type(what).__name__)
+def test_step_by_step_is_the_whole_sequence(what: Any) -> None:
+    model, given = model_of(what), rows()
+    free = [plain(model, row, 9) for row in given]
+    assert len({token for row in free for token in row}) > 4
+    end = free[0][4]
+    expected = [row[: row.index(end)] if end in row else row for row in free]
+    for side in ("right", "left"):
+        found = greedy(model, padded(given, side)[0], eos_id=end, pad_id=PAD, max_new_tokens=9)
+        assert found == expected, side
+    found = decode_all(model, given, eos_id=end, pad_id=PAD, max_new_tokens=9, tokens=30)
+    assert found == expected
+
+
+def test_a_pair_set_is_learned_by_heart() -> None:
+    torch.manual_seed(0)
+    model = build_baseline(
+        spec.LSTMEncoderDecoder(
+            src_vocab_size=VOCAB,
+            tgt_vocab_size=VOCAB,
+            d_model=48,
+            num_layers=1,
+            dropout=0.0,
+            tied=("source", "head"),
+            pad_id=PAD,
+            start_id=START,
+        )
+    )
+    sources = [row for seed in range(4) for row in rows(seed)]
+    targets = [row[::-1] for row in sources]
+    src, _ = padded(sources, "right")
+    tgt, real = padded([[START, *row, EOS] for row in targets], "right")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        logits = model(src, tgt[:, :-1])
+        loss = nn.functional.cross_entropy(logits[real[:, 1:]], tgt[:, 1:][real[:, 1:]])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert model.head.weight is model.src_embed.token.weight
+    assert decode_all(model, sources, eos_id=EOS, pad_id=PAD, max_new_tokens=12) == targets
+
+
+def test_a_spec_comes_back_from_json() -> None:
+    for what in (PAIRS, TEXT, spec.LSTMLanguageModel(vocab_size=9, tied=("head",), dropout=0.25)):
+        assert from_dict(json.loads(json.dumps(to_dict(what)))) == what
+    assert isinstance(build_baseline(from_dict(to_dict(TEXT))), LSTMLanguageModel)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kind": "LSTMLanguageModl"}, "unknown kind.*did you mean 'LSTMLanguageModel'"),
+        ({"kind": None}, "unknown kind"),
+        ({"d_modl": 8}, "unknown key 'd_modl'; did you mean 'd_model'"),
+        ({"vocab_size": "9"}, "vocab_size is '9'"),
+        ({"num_layers": True}, "num_layers is True"),
+        ({"num_layers": 0}, "num_layers is 0"),
+        ({"dropout": "much"}, "dropout is 'much'"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"tied": "head"}, "takes a list"),
+        ({"tied": ["source"]}, "tied is .*one of head"),
+        ({"pad_id": VOCAB}, "pad_id is 23"),
+    ],
+    ids=str,
+)
+def test_a_wrong_spec_is_a_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence):
+        from_dict({**to_dict(TEXT), **change})
+
+
+def test_what_does_not_fit_is_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match="lacks 'vocab_size'"):
+        from_dict({"kind": "LSTMLanguageModel"})
+    with pytest.raises(GlassformerError, match="unknown kind"):
+        from_dict([1])
+    with pytest.raises(GlassformerError, match="make it even"):
+        spec.LSTMEncoderDecoder(src_vocab_size=9, tgt_vocab_size=9, d_model=7)
+    with pytest.raises(GlassformerError, match="make the vocabularies equal"):
+        spec.LSTMEncoderDecoder(src_vocab_size=9, tgt_vocab_size=8, tied=("source",))
+    ids = torch.ones(2, 3, dtype=torch.long)
+    with pytest.raises(GlassformerError, match="one document a row"):
+        model_of(PAIRS)(ids, ids, Mask(segments=ids))
+    with pytest.raises(GlassformerError, match="what is padding"):
+        model_of(TEXT)(ids, torch.ones(2, 3, 3, dtype=torch.bool))
+    with pytest.raises(GlassformerError, match="mask has shape"):
+        model_of(TEXT)(ids, torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(GlassformerError, match="a prompt is empty"):
+        greedy(model_of(TEXT), ids * PAD, eos_id=EOS, pad_id=PAD, max_new_tokens=2)
