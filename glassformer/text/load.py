@@ -7,7 +7,8 @@ from glassformer.text.bytelevel import load_byte_level
 from glassformer.text.declared import CONFIG, read_declared
 from glassformer.text.published import load_published
 from glassformer.text.sentences import BEGIN_MARKED, END_MARKED, load_sentences
-from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.tokenizer import TARGET_FILE, Tokenizer
+from glassformer.text.two_libraries import load_two_libraries
 from glassformer.text.twosided import load_two_sided
 from glassformer.text.wordpiece import load_wordpiece
 
@@ -15,9 +16,9 @@ from glassformer.text.wordpiece import load_wordpiece
 def load_tokenizer(folder: str | Path) -> Tokenizer | None:
     """Load the tokenizer of a published model folder; None where the folder has none.
 
-    The first of these that is there decides: tokenizer.json; source.spm with target.spm and
-    vocab.json; spiece.model; sentencepiece.bpe.model or tokenizer.model; vocab.txt; vocab.json with
-    merges.txt.
+    The first of these that is there decides: tokenizer.json, with tokenizer_target.json where the target
+    side has a vocabulary of its own; source.spm with target.spm and vocab.json; spiece.model;
+    sentencepiece.bpe.model or tokenizer.model; vocab.txt; vocab.json with merges.txt.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -27,6 +28,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         return (folder / name).is_file()
 
     declared = read_declared(folder)
+    if has(TARGET_FILE):
+        return load_two_libraries(declared)
     if has("tokenizer.json"):
         return load_published(declared)
     if has("source.spm") or has("target.spm"):

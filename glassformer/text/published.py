@@ -8,7 +8,6 @@ from glassformer.text.adding import add_declared, ends_template
 from glassformer.text.declared import ROLES, Declared
 from glassformer.text.folder import read_bytes, translated
 from glassformer.text.library import LibraryTokenizer
-from glassformer.text.tokenizer import Tokenizer
 
 # Names that say their role by themselves, for folders that hold nothing but a tokenizer.json.
 _WELL_KNOWN = {
@@ -22,9 +21,9 @@ _WELL_KNOWN = {
 }
 
 
-def load_published(declared: Declared) -> Tokenizer:
-    """The tokenizer of a folder with a tokenizer.json."""
-    path = declared.folder / "tokenizer.json"
+def load_published(declared: Declared, name: str = "tokenizer.json") -> LibraryTokenizer:
+    """The tokenizer of a folder with a tokenizer.json, or of another file of that kind."""
+    path = declared.folder / name
     raw = read_bytes(path)
     with translated(f"{path} cannot be read as a tokenizer"):
         backend = Backend.from_str(raw.decode("utf-8"))

@@ -14,6 +14,7 @@ from glassformer.text.saving import companions
 
 Side = Literal["source", "target"]
 SpecialInText = Literal["plain", "keep"]
+TARGET_FILE = "tokenizer_target.json"  # the target side's, where it has a vocabulary of its own
 
 # The tidying that some published folders ask for after decoding.
 _TIDY = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
@@ -121,11 +122,12 @@ class Tokenizer(ABC):
         """
         folder = Path(folder)
         files = {**self._files(), **companions(self._declared, self._written())}
-        if "tokenizer.json" not in files and (folder / "tokenizer.json").exists():
-            raise GlassformerError(
-                f"{folder} already has a tokenizer.json, which would be read in place of the "
-                f"tokenizer to be saved there; remove it or save to another folder."
-            )
+        for name in ("tokenizer.json", TARGET_FILE):
+            if name not in files and (folder / name).exists():
+                raise GlassformerError(
+                    f"{folder} already has a {name}, which would be read in place of the "
+                    f"tokenizer to be saved there; remove it or save to another folder."
+                )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
