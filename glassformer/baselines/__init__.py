@@ -2,6 +2,15 @@
 
 from glassformer.baselines import spec
 from glassformer.baselines.lstm import LSTMEncoderDecoder, LSTMLanguageModel, build_baseline
-from glassformer.baselines.spec import from_dict, to_dict
+from glassformer.baselines.spec import KINDS, from_dict, lstm_spec, to_dict
 
-__all__ = ["spec", "LSTMEncoderDecoder", "LSTMLanguageModel", "build_baseline", "to_dict", "from_dict"]
+__all__ = [
+    "spec",
+    "KINDS",
+    "lstm_spec",
+    "to_dict",
+    "from_dict",
+    "LSTMEncoderDecoder",
+    "LSTMLanguageModel",
+    "build_baseline",
+]

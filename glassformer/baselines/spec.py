@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -121,3 +122,15 @@ def from_dict(data: Any, where: str = "spec") -> LSTM:
     if not isinstance(tied, list | tuple) or not all(isinstance(word, str) for word in tied):
         raise GlassformerError(f"{where}.tied cannot be {tied!r:.60}; it takes a list of words")
     return kind(**{**values, "tied": tuple(tied)})
+
+
+def lstm_spec(kind: str, words: Mapping[str, Any], **given: Any) -> LSTM:
+    """A spec from a person's words and what the data says; of the latter only `tied` may be said otherwise.
+
+    >>> lstm_spec("LSTMLanguageModel", {"d_model": 64}, vocab_size=9).d_model
+    64
+    """
+    for word in words:
+        if word in given and word != "tied":
+            raise GlassformerError(f"model.{word} follows from the data ({given[word]}); leave it out")
+    return from_dict({"kind": kind, **given, **words}, "model")

@@ -14,6 +14,7 @@ from glassformer.baselines import (
     LSTMLanguageModel,
     build_baseline,
     from_dict,
+    lstm_spec,
     spec,
     to_dict,
 )
@@ -212,6 +213,12 @@ def test_what_does_not_fit_is_a_sentence() -> None:
         from_dict({"kind": "LSTMLanguageModel"})
     with pytest.raises(GlassformerError, match="unknown kind"):
         from_dict([1])
+    made = lstm_spec("LSTMLanguageModel", {"tied": []}, vocab_size=9, tied=("head",))
+    assert made == spec.LSTMLanguageModel(vocab_size=9)
+    with pytest.raises(GlassformerError, match="vocab_size follows from the data"):
+        lstm_spec("LSTMLanguageModel", {"vocab_size": 8}, vocab_size=9)
+    with pytest.raises(GlassformerError, match=r"model .* unknown key 'num_layer'"):
+        lstm_spec("LSTMLanguageModel", {"num_layer": 8}, vocab_size=9)
     with pytest.raises(GlassformerError, match="make it even"):
         spec.LSTMEncoderDecoder(src_vocab_size=9, tgt_vocab_size=9, d_model=7)
     with pytest.raises(GlassformerError, match="make the vocabularies equal"):
