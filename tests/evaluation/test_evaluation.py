@@ -12,7 +12,7 @@ import sacrebleu
 import torch
 
 from glassformer.core.errors import GlassformerError
-from glassformer.evaluation.bleu import score_translations
+from glassformer.evaluation.bleu import bleu, chrf
 from glassformer.evaluation.exact import Exact
 from glassformer.evaluation.labels import IGNORED, Labels
 from glassformer.evaluation.perplexity import Perplexity
@@ -24,43 +24,42 @@ REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나�
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
 @pytest.mark.parametrize("case", ["mixed", "lower"])
 def test_translations_are_scored_as_sacrebleu_scores_them(tokenize, case) -> None:
-    found = score_translations(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
     lower = case == "lower"
-    bleu = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
-    assert found.bleu == bleu.score
-    assert found.bleu_signature.startswith(
-        f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|"
-    )
+    found = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
+    assert found.score == expected.score and found.note is None
+    assert found.signature.startswith(f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|")
     # the function of that name leaves the case alone, so the texts are lowered for it
     told = [[t.lower() for t in texts] if lower else texts for texts in (HYPOTHESES, REFERENCES)]
-    assert found.chrf == sacrebleu.corpus_chrf(told[0], [told[1]]).score
-    assert found.note is None
+    found = chrf(HYPOTHESES, REFERENCES, case=case)
+    assert found.score == sacrebleu.corpus_chrf(told[0], [told[1]]).score
+    assert "nc:6|nw:0" in found.signature
 
 
 def test_several_references_and_a_missing_tokenizer() -> None:
     second = ["The cat sat on a mat, quietly.", "a man rides a horse", "나는 학교에 갔다.", "x y"]
-    pairs = list(zip(REFERENCES, second, strict=True))
-    found = score_translations(HYPOTHESES, pairs)
-    assert found.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
-    assert "nrefs:2" in found.bleu_signature
+    found = bleu(HYPOTHESES, list(zip(REFERENCES, second, strict=True)))
+    assert found.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
+    assert "nrefs:2" in found.signature
     if importlib.util.find_spec("mecab_ko") is None:
-        korean = score_translations(HYPOTHESES, REFERENCES, tokenize="ko-mecab")
-        assert "sacrebleu[ko]" in korean.note and "tok:char" in korean.bleu_signature
-        assert korean.bleu == score_translations(HYPOTHESES, REFERENCES, tokenize="char").bleu
+        korean = bleu(HYPOTHESES, REFERENCES, tokenize="ko-mecab")
+        assert "sacrebleu[ko]" in korean.note and "tok:char" in korean.signature
+        assert korean.score == bleu(HYPOTHESES, REFERENCES, tokenize="char").score
 
 
 def test_what_cannot_be_scored_is_a_sentence(monkeypatch) -> None:
-    with pytest.raises(GlassformerError, match="0 translations and 0 references"):
-        score_translations([], [])
-    with pytest.raises(GlassformerError, match="1 translations and 2 references"):
-        score_translations(["a"], ["a", "b"])
-    with pytest.raises(GlassformerError, match="unlike numbers"):
-        score_translations(["a", "b"], [["a"], ["b", "c"]])
+    for score in (bleu, chrf):
+        with pytest.raises(GlassformerError, match="0 translations and 0 references"):
+            score([], [])
+        with pytest.raises(GlassformerError, match="1 translations and 2 references"):
+            score(["a"], ["a", "b"])
+        with pytest.raises(GlassformerError, match="unlike numbers"):
+            score(["a", "b"], [["a"], ["b", "c"]])
     with pytest.raises(GlassformerError, match="no BLEU tokenizer 'moses'"):
-        score_translations(["a"], ["a"], tokenize="moses")
-    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+        bleu(["a"], ["a"], tokenize="moses")
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(GlassformerError, match="pip install sacrebleu"):
-        score_translations(["a"], ["a"])
+        chrf(["a"], ["a"])
 
 
 def test_labels_are_counted_as_scikit_learn_counts_them() -> None:
