@@ -1,0 +1,208 @@
+"""Images changed a little each time they are seen, and made ready for a model.
+
+What happens to an image follows from seed, epoch and row alone, so a run that is taken up again sees the same
+ones. Letters: B images, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.images import ImageSet, Rows
+
+Bytes = NDArray[np.uint8]
+_BLOCK = 512
+_SIDES = (0.15, 0.4)  # the least and the most of a side that is erased
+
+
+def uniform(seed: int, epoch: int, rows: Rows, count: int) -> NDArray[np.float64]:
+    """Numbers from 0 up to 1, a function of each row and nothing else: (rows, count).
+
+    >>> together = uniform(1, 0, np.array([5, 9]), 3)
+    >>> bool((uniform(1, 0, np.array([9]), 3) == together[1:]).all())
+    True
+    """
+    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch, 0x1A6E]).generate_state(count, np.uint64)
+    x = _mixed(rows.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) ^ keys)
+    return (_mixed(x + keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of x (multiplications wrap around on purpose)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What may happen to an image; for training only.
+
+    flip: how likely left and right are swapped.
+    shift: the most pixels it moves, each way.
+    rotate: the most degrees it turns, each way.
+    erase: how likely a rectangle of it is painted over with its mean colour.
+    padding: what comes in at the edge: the image mirrored, or black.
+    """
+
+    flip: float = 0.0
+    shift: int = 0
+    rotate: float = 0.0
+    erase: float = 0.0
+    padding: Literal["reflect", "zero"] = "reflect"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise GlassformerError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        if self.shift < 0 or not 0 <= self.rotate <= 180:
+            raise GlassformerError("shift must be at least 0, and rotate from 0 to 180 degrees")
+        if self.padding not in ("reflect", "zero"):
+            raise GlassformerError(f"padding is '{self.padding}'; it must be reflect or zero")
+
+    def __call__(self, images: Bytes, rows: Rows, *, epoch: int) -> Bytes:
+        """(B, H, W, C) and the row of each -> the same shape, changed."""
+        drawn = uniform(self.seed, epoch, rows, 9)  # (B, 9)
+        shift = np.floor(drawn[:, 0:2] * (2 * self.shift + 1)).astype(np.int64) - self.shift  # (B, 2)
+        flip = drawn[:, 2] < self.flip
+        if self.rotate:
+            images = self._turned(images, shift, flip, (2 * drawn[:, 3] - 1) * self.rotate)
+        elif self.shift or self.flip:
+            images = self._moved(images, shift, flip)
+        return self._erased(images, drawn[:, 4:]) if self.erase else images
+
+    def _moved(self, images: Bytes, shift: NDArray[np.int64], flip: NDArray[np.bool_]) -> Bytes:
+        """Whole pixels only: one look-up, every pixel exact."""
+        _, height, width, _ = images.shape
+        down = np.arange(height) + shift[:, :1]  # (B, H), where each line comes from
+        across = np.arange(width) + shift[:, 1:]  # (B, W)
+        across = np.where(flip[:, None], width - 1 - across, across)
+        return self._taken(images, down[:, :, None], across[:, None, :])
+
+    def _turned(
+        self,
+        images: Bytes,
+        shift: NDArray[np.int64],
+        flip: NDArray[np.bool_],
+        degrees: NDArray[np.float64],
+    ) -> Bytes:
+        """About the centre, between pixels by the four around."""
+        _, height, width, _ = images.shape
+        angle = np.deg2rad(degrees)[:, None, None]
+        y = np.arange(height)[:, None] - (height - 1) / 2
+        x = np.arange(width)[None, :] - (width - 1) / 2
+        down = np.cos(angle) * y - np.sin(angle) * x + (height - 1) / 2 + shift[:, 0, None, None]  # (B, H, W)
+        across = np.sin(angle) * y + np.cos(angle) * x + (width - 1) / 2 + shift[:, 1, None, None]
+        across = np.where(flip[:, None, None], width - 1 - across, across)
+        top, left = np.floor(down).astype(np.int64), np.floor(across).astype(np.int64)
+        below, right = (down - top)[..., None], (across - left)[..., None]
+        mixed = (
+            (1 - below) * (1 - right) * self._taken(images, top, left)
+            + (1 - below) * right * self._taken(images, top, left + 1)
+            + below * (1 - right) * self._taken(images, top + 1, left)
+            + below * right * self._taken(images, top + 1, left + 1)
+        )
+        return np.rint(mixed).astype(np.uint8)
+
+    def _taken(self, images: Bytes, down: NDArray[np.int64], across: NDArray[np.int64]) -> Bytes:
+        """The pixels at these places, also beyond the edge."""
+        count, height, width, _ = images.shape
+        which = np.arange(count)[:, None, None]
+        taken = images[which, _mirrored(down, height), _mirrored(across, width)]
+        if self.padding == "zero":
+            inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
+            taken = taken * inside[..., None].astype(np.uint8)
+        return taken
+
+    def _erased(self, images: Bytes, drawn: NDArray[np.float64]) -> Bytes:
+        _, height, width, _ = images.shape
+        down, across = _stretch(height, drawn[:, 1], drawn[:, 2]), _stretch(width, drawn[:, 3], drawn[:, 4])
+        chosen = (drawn[:, 0] < self.erase)[:, None, None]
+        inside = chosen & down[:, :, None] & across[:, None, :]  # (B, H, W)
+        colour = np.rint(images.mean((1, 2), keepdims=True)).astype(np.uint8)  # (B, 1, 1, C)
+        return np.where(inside[..., None], colour, images)
+
+
+def _stretch(side: int, place: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which pixels of a side lie in a stretch of it: (B, side)."""
+    long = (_SIDES[0] + size * (_SIDES[1] - _SIDES[0])) * side
+    begin = place * (side - long)
+    at = np.arange(side)
+    return (at >= begin[:, None]) & (at < (begin + long)[:, None])
+
+
+def _mirrored(at: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Places beyond the edge as the mirror shows them, the edge itself not repeated."""
+    if size == 1:
+        return np.zeros_like(at)
+    around = at % (2 * size - 2)
+    return np.minimum(around, 2 * size - 2 - around)
+
+
+def channel_statistics(
+    images: ImageSet, rows: Rows | None = None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and spread of each channel over these rows, of pixels from 0 to 1; exact, in a stream.
+
+    A channel that never changes gets a spread of 1, so that it can be divided by.
+    """
+    rows = np.arange(len(images)) if rows is None else rows
+    channels = images.shape[2]
+    counts = np.zeros((channels, 256), np.int64)
+    for begin in range(0, len(rows), _BLOCK):
+        block = images.images(rows[begin : begin + _BLOCK])
+        for channel in range(channels):
+            counts[channel] += np.bincount(block[..., channel].ravel(), minlength=256)
+    levels = np.arange(256) / 255
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    mean = share @ levels
+    spread = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1))
+    return tuple(mean.tolist()), tuple(np.where(spread > 0, spread, 1.0).tolist())
+
+
+class ImageExamples:
+    """Images as a model takes them: channels first, each brought to mean 0 and spread 1.
+
+    rows: those of the set that are used, all without it.    mean, std: of the training set, by channel.
+    augment: for training; without it the images are as they are.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        rows: Rows | None = None,
+        augment: Augment | None = None,
+    ) -> None:
+        if not len(mean) == len(std) == images.shape[2]:
+            raise GlassformerError(
+                f"the images have {images.shape[2]} channels, but mean has {len(mean)} and std {len(std)}"
+            )
+        self.images, self.augment = images, augment
+        self.rows = np.arange(len(images)) if rows is None else rows
+        levels = np.arange(256)[None] / 255
+        scaled = (levels - np.array(mean)[:, None]) / np.array(std)[:, None]
+        self._levels = scaled.astype(np.float32)  # (C, 256): a look-up is faster than the arithmetic
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, rows: Rows) -> NDArray[np.int64]:
+        return self.images.lengths(rows)
+
+    def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
+        """images (B, C, H, W) float32, labels (B,)."""
+        inside = self.rows[rows]
+        pixels = self.images.images(inside)
+        if self.augment is not None:
+            pixels = self.augment(pixels, inside, epoch=epoch)
+        scaled = [levels[pixels[..., n]] for n, levels in enumerate(self._levels)]
+        return {"images": np.stack(scaled, 1), "labels": self.images.labels(inside)}
