@@ -1,0 +1,110 @@
+"""Forecasters so simple that a Transformer must beat them to be worth its cost.
+
+Each takes what the core's forecasting model takes and gives what it gives: past (B, L, C) -> (B, N, C).
+B series, L past steps, N future steps, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.baselines import forecast_spec as specs
+from glassformer.core.errors import GlassformerError
+
+
+def build_forecaster(spec: specs.Forecaster) -> RepeatLast | SeasonalRepeat | Linear:
+    """A fresh forecaster from its spec.
+
+    >>> build_forecaster(specs.RepeatLast(prediction_length=3))(torch.ones(2, 8, 5)).shape
+    torch.Size([2, 3, 5])
+    """
+    match spec:
+        case specs.RepeatLast():
+            return RepeatLast(spec)
+        case specs.SeasonalRepeat():
+            return SeasonalRepeat(spec)
+        case specs.Linear():
+            return Linear(spec)
+    raise GlassformerError(f"no forecaster is built from a {type(spec).__name__}")
+
+
+class RepeatLast(nn.Module):
+    """The last value of each channel, over and over. It has nothing to learn.
+
+    >>> RepeatLast(specs.RepeatLast(prediction_length=2))(torch.tensor([[[1.0], [7.0]]])).tolist()
+    [[[7.0], [7.0]]]
+    """
+
+    def __init__(self, spec: specs.RepeatLast) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, past: Tensor) -> Tensor:
+        return past[:, -1:].expand(-1, self.spec.prediction_length, -1)
+
+
+class SeasonalRepeat(nn.Module):
+    """The last season of each channel, over and over. It has nothing to learn.
+
+    >>> repeat = SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=2))
+    >>> repeat(torch.tensor([[[9.0], [1.0], [7.0]]])).flatten().tolist()
+    [1.0, 7.0, 1.0]
+    """
+
+    def __init__(self, spec: specs.SeasonalRepeat) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, past: Tensor) -> Tensor:
+        season = self.spec.season
+        if past.shape[1] < season:
+            raise GlassformerError(f"a season of {season} steps needs as many past ones; got {past.shape[1]}")
+        steps = torch.arange(self.spec.prediction_length, device=past.device) % season
+        return past[:, -season:].index_select(1, steps)
+
+
+class Linear(nn.Module):
+    """The last value, plus a weighted sum of how the past differs from it; one map shared by all channels.
+
+    Untrained it repeats the last value.
+
+    >>> Linear(specs.Linear(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
+    torch.Size([2, 3, 5])
+    """
+
+    def __init__(self, spec: specs.Linear) -> None:
+        super().__init__()
+        self.spec = spec
+        self.out = nn.Linear(spec.context_length, spec.prediction_length)
+        if not self.out.weight.is_meta:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, past: Tensor) -> Tensor:
+        last = past[:, -1:]  # (B, 1, C)
+        told: Tensor = self.out((past - last).transpose(1, 2))  # (B, C, N)
+        return told.transpose(1, 2) + last
+
+    @torch.no_grad()
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Set the weights to the least squares over (past, future) batches: exact, one pass, no step size.
+
+        Only sums of products are held, (L + 1)² numbers, however many batches there are.
+        """
+        long, far = self.spec.context_length, self.spec.prediction_length
+        squares = torch.zeros(long + 1, long + 1, dtype=torch.float64)
+        products = torch.zeros(long + 1, far, dtype=torch.float64)
+        for past, future in batches:
+            last = past[:, -1:].double()
+            inputs = (past.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, L)
+            inputs = torch.cat((inputs, torch.ones_like(inputs[:, :1])), 1)
+            wanted = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
+            squares += (inputs.T @ inputs).cpu()
+            products += (inputs.T @ wanted).cpu()
+        # the last step minus itself is always 0, so the smallest of many equal solutions is taken
+        found = torch.linalg.lstsq(squares, products, driver="gelsd").solution  # (L + 1, N)
+        self.out.weight.copy_(found[:-1].T)
+        self.out.bias.copy_(found[-1])
