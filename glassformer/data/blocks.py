@@ -62,8 +62,8 @@ class Blocks:
         documents = np.searchsorted(self._ends, places, side="right")
         last = places + 1 == self._ends[documents]
         following = np.where(last, places, places + 1)
-        ids = np.where(real, self._ids[places], self.pad_id).astype(np.int64)
-        labels = np.where(real & ~last, self._ids[following], IGNORED).astype(np.int64)
+        ids = np.where(real, self._ids[places].astype(np.int64), self.pad_id)
+        labels = np.where(real & ~last, self._ids[following].astype(np.int64), IGNORED)
         changes = (documents[:, 1:] != documents[:, :-1]) | (again[:, 1:] != again[:, :-1])
         segments = np.ones_like(places)
         segments[:, 1:] += changes.cumsum(-1)

@@ -151,7 +151,7 @@ def pieces(path: str | PathLike[str], tally: Tally, *, size: int = CHUNK) -> Ite
         block = begun + chunk
         end = _end(block)
         begun = block[end:]
-        if text := _piece(block[:end], number, tally):
+        if end and (text := _piece(block[:end], number, tally)):
             yield text
         number += block.count(b"\n", 0, end)
     if begun and (text := _piece(begun, number, tally)):
@@ -165,7 +165,7 @@ def _end(block: bytes) -> int:
     last = len(block) - 1
     while last > 0 and len(block) - last < 4 and block[last] & 0xC0 == 0x80:
         last -= 1
-    return last or len(block)  # before the last character, which may not be whole yet
+    return last  # before the last character, which may not be whole yet
 
 
 def _piece(block: bytes, number: int, tally: Tally) -> str:

@@ -107,7 +107,7 @@ def _between_blanks(good: Iterator[str], tally: Tally) -> Iterator[tuple[bool, s
         if line.strip():
             tally.good += 1
             held.append("\n" + line if begun else line)
-            size, begun = size + len(line), True
+            size, begun = size + len(held[-1]), True
         if held and (size >= _PIECE or not line.strip()):
             yield new, "".join(held)
             held, size, new = [], 0, False

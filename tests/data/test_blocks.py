@@ -1,0 +1,115 @@
+"""Blocks teach every id once an epoch, never across documents, and depend on nothing but seed and epoch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data import Batches, Place, Store, write_store
+from glassformer.data.batches import Batch
+from glassformer.data.blocks import IGNORED, Blocks
+from glassformer.data.store import write_documents
+
+PAD = 7  # an id like any other, so that padding must be told by more than its id
+documents = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
+
+
+def store_of(lengths: list[int], folder: Path) -> Store:
+    """Documents of these lengths; every id is its own, so that it tells where it stood."""
+    ends = np.cumsum([0, *lengths])
+    rows = [(range(a, b),) for a, b in pairwise(ends)]
+    return write_store(folder / "store", ("text",), rows, highest=70_000)
+
+
+@settings(max_examples=80)
+@given(lengths=documents, length=st.integers(1, 12), seed=st.integers(0, 99), epoch=st.integers(0, 9))
+def test_every_id_is_read_once_and_learned_once_unless_it_is_the_first(
+    lengths: list[int], length: int, seed: int, epoch: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = store_of(lengths, tmp_path_factory.mktemp("blocks"))
+    blocks = Blocks(store, length=length, seed=seed, pad_id=PAD)
+    batch = blocks.batch(np.arange(len(blocks)), epoch=epoch)
+    ids, labels = batch["ids"], batch["labels"]
+    segments = batch.get("segments", np.ones_like(ids))
+    assert ids.shape == labels.shape == segments.shape == (len(blocks), length)
+    assert {array.dtype for array in batch.values()} == {np.dtype(np.int64)}
+
+    total = sum(lengths)
+    home = np.repeat(np.arange(len(lengths)), lengths)  # the document of each id
+    firsts = {int(n) for n in np.cumsum([0, *lengths[:-1]])}
+    real = segments > 0
+    assert sorted(ids[real].tolist()) == list(range(total)) and (ids[~real] == PAD).all()
+    learned = labels != IGNORED
+    assert not (learned & ~real).any()
+    assert sorted(labels[learned].tolist()) == sorted(set(range(total)) - firsts)
+    assert (labels[learned] == ids[learned] + 1).all()
+    assert (home[labels[learned]] == home[ids[learned]]).all()
+    assert ("segments" in batch) == bool((segments != 1).any())
+    for row in range(len(blocks)):  # counted from 1; a new one exactly where the stream does not go on
+        here = ids[row][real[row]]
+        goes_on = (np.diff(here) == 1) & (home[here][1:] == home[here][:-1])
+        assert segments[row][real[row]].tolist() == (1 + np.cumsum([0, *~goes_on])).tolist()
+        assert not real[row].all() or row == len(blocks) - 1 or len(here) == length
+    assert (~real).sum() == len(blocks) * length - total and real[:-1].all()
+
+
+def test_a_block_is_the_same_alone_later_and_in_another_process_and_epochs_differ(tmp_path: Path) -> None:
+    store = store_of([40, 1, 0, 300, 59], tmp_path)
+    blocks = Blocks(store, length=16, seed=3)
+    rows = np.array([5, 0, 24, 5])
+    together = blocks.batch(rows, epoch=2)
+    anew = Blocks(Store(store.folder), length=16, seed=3)
+    for n, row in enumerate(rows):
+        alone = anew.batch(np.array([row]), epoch=2)
+        for name, array in alone.items():
+            assert (array[0] == together[name][n]).all()
+    offsets = {blocks.offset(epoch) for epoch in range(200)}
+    assert offsets == set(range(16)) == {Blocks(store, length=16, seed=4).offset(e) for e in range(200)}
+    firsts = {int(blocks.batch(np.array([0]), epoch=epoch)["ids"][0, 0]) for epoch in range(200)}
+    assert firsts == offsets
+    fixed = Blocks(store, length=16, seed=None)
+    assert all(
+        fixed.batch(np.array([1]), epoch=e)["ids"][0].tolist() == list(range(16, 32)) for e in range(5)
+    )
+
+
+def test_blocks_are_batched_and_resumed_like_any_examples(tmp_path: Path) -> None:
+    blocks = Blocks(store_of([1000, 500], tmp_path), length=10, seed=0)
+    batches = Batches(data=blocks, tokens=45, pool=40)
+    whole = list(batches.epoch(Place(1)))
+    assert {len(batch.rows) for batch in whole} == {4, 2}  # pools of 40, 40, 40 and 30 rows
+
+    def ids(given: list[Batch]) -> list[list[list[int]]]:
+        return [blocks.batch(batch.rows, epoch=batch.epoch)["ids"].tolist() for batch in given]
+
+    assert ids(list(batches.epoch(whole[9].after))) == ids(whole[10:])
+
+
+def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
+    blocks = Blocks(store_of([100, 3], tmp_path), length=10, seed=None)
+    assert "segments" not in blocks.batch(np.arange(10), epoch=0)
+    assert blocks.batch(np.array([9, 10]), epoch=0)["segments"].tolist() == [[1] * 10, [1] * 3 + [0] * 7]
+
+
+def test_documents_in_pieces_are_stored_whole(tmp_path: Path) -> None:
+    documents = [[[1, 2], [], [3]], [], [[4]]]
+    store = write_documents(tmp_path / "s", iter(iter(pieces) for pieces in documents), highest=9)
+    assert [store.row(n)[0].tolist() for n in range(len(store))] == [[1, 2, 3], [], [4]]
+    ids, ends = store.end_to_end("text")
+    assert ids.tolist() == [1, 2, 3, 4] and ends.tolist() == [3, 3, 4]
+
+
+def test_what_cannot_be_cut_is_a_sentence(tmp_path: Path) -> None:
+    store = store_of([3], tmp_path)
+    with pytest.raises(GlassformerError, match="at least 1"):
+        Blocks(store, length=0, seed=0)
+    with pytest.raises(GlassformerError, match="no field 'texts'; it has text"):
+        Blocks(store, length=4, seed=0, field="texts")
+    with pytest.raises(GlassformerError, match="no text to learn from"):
+        Blocks(store_of([0, 0], tmp_path / "empty"), length=4, seed=0)

@@ -1,0 +1,86 @@
+"""Damage invents nothing, keeps to its bounds, and is the same for the same random numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.noise import GAP_EVERY, TRIMMED, damage
+
+GAP = 999
+chances = st.sampled_from([0.0, 0.5, 1.0])
+
+
+@given(size=st.integers(0, 60), seed=st.integers(0, 2**32), trim=chances, gap=chances, shuffle=chances)
+def test_nothing_is_invented_and_something_stays(
+    size: int, seed: int, trim: float, gap: float, shuffle: float
+) -> None:
+    tokens = np.random.default_rng(size).integers(0, 9, size).astype(np.uint16)
+    before = tokens.copy()
+
+    def damaged() -> np.ndarray:
+        return damage(tokens, np.random.default_rng(seed), trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
+
+    result = damaged()
+    assert (tokens == before).all() and result.dtype == tokens.dtype
+    assert (damaged() == result).all()
+    kept = result[result != GAP]
+    assert Counter(kept.tolist()) <= Counter(tokens.tolist())
+    assert len(result) <= size and bool(len(kept)) == bool(size)
+    assert all(len(list(run)) == 1 for is_gap, run in groupby(result == GAP) if is_gap)  # marks do not touch
+    assert (result == GAP).sum() <= (1 + size // GAP_EVERY) * (gap > 0)
+    if not gap:
+        assert len(result) >= size - size // TRIMMED
+    if not gap and not trim:
+        assert sorted(result.tolist()) == sorted(tokens.tolist())
+    if not gap and not trim and not shuffle:
+        assert (result == tokens).all()
+
+
+@given(size=st.integers(0, 80), seed=st.integers(0, 2**32), reach=st.integers(0, 6))
+def test_a_shuffled_word_does_not_move_beyond_its_reach(size: int, seed: int, reach: int) -> None:
+    rng = np.random.default_rng(seed)
+    result = damage(np.arange(size), rng, trim=0, gap=0, shuffle=1, gap_id=GAP, reach=reach)
+    assert (np.abs(result - np.arange(size)) <= reach).all()
+
+
+def test_each_kind_happens_as_often_as_asked_and_keeps_the_order() -> None:
+    words = np.arange(30)
+    counts = {"trim": 0, "gap": 0, "shuffle": 0}
+    for seed in range(2000):
+        chances = {"trim": 0.0, "gap": 0.0, "shuffle": 0.0}
+        kind = list(counts)[seed % 3]
+        chances[kind] = 0.3
+        result = damage(words, np.random.default_rng(seed), gap_id=GAP, **chances)
+        kept = result[result != GAP]
+        if kind != "shuffle":
+            assert (np.diff(kept) > 0).all()
+        if kind == "trim":  # off one end only, without a hole
+            assert (np.diff(kept) == 1).all() and (kept[0] == 0 or kept[-1] == 29)
+        counts[kind] += len(result) != len(words) or (result != words).any()
+    for kind, times in counts.items():
+        assert abs(times / 667 - 0.3) < 0.09, kind  # five standard deviations
+
+
+@pytest.mark.parametrize("dtype", ["U", object])
+def test_words_are_damaged_as_ids_are(dtype: object) -> None:
+    """By the same random numbers; the mark is longer than any word."""
+    ids = np.arange(26)
+    words = np.array([chr(97 + n) for n in ids], dtype=dtype)
+    for seed in range(20):
+        both = [
+            damage(tokens, np.random.default_rng(seed), trim=0.5, gap=0.5, shuffle=0.5, gap_id=mark).tolist()
+            for tokens, mark in ((ids, GAP), (words, "<a gap>"))
+        ]
+        assert both[1] == ["<a gap>" if n == GAP else chr(97 + n) for n in both[0]]
+
+
+def test_a_chance_beyond_one_is_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match=r"gap is 1\.5; a probability is from 0 to 1"):
+        damage(np.arange(3), np.random.default_rng(0), trim=0, gap=1.5, shuffle=0, gap_id=GAP)
