@@ -1,0 +1,217 @@
+"""A tiny run for one rank or several; under torchrun, `ranks.py WHAT FOLDER` does one of the jobs below."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.training.checkpoint import save_checkpoint
+from glassformer.training.losses import IGNORED, projected_cross_entropy
+from glassformer.training.named import named_state
+from glassformer.training.parallel import Ddp, Parallel, parallel_from_environment
+from glassformer.training.recompute import checkpoint_blocks
+from glassformer.training.sharded import Sharded, load_sharded, save_sharded
+
+VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
+
+
+class Tiny(nn.Module):
+    """A language model with tied ends, dropout, and four rows of bias, which do not go round three ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = spec.Block(
+            attention=spec.Attention(num_heads=4, dropout=0.1),
+            feed_forward=spec.FeedForward(d_ff=24, dropout=0.1),
+            wiring="pre",
+            dropout=0.1,
+        )
+        position = spec.Relative(buckets=4, max_distance=12)
+        stack = spec.Stack(d_model=16, num_layers=2, block=block, causal=True, position=position)
+        words, head = spec.Tokens(vocab_size=VOCAB), spec.LanguageModel(vocab_size=VOCAB)
+        self.model = build(spec.DecoderOnly(input=words, decoder=stack, head=head, tied=("head",)))
+        with torch.no_grad():
+            for value in self.model.parameters():  # so large that a mistake shows
+                value.add_(torch.randn_like(value) * 0.2)
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        x, _ = self.model.vectors(ids)
+        return projected_cross_entropy(x, self.model.head.weight, labels)
+
+
+def batch(step: int, piece: int) -> dict[str, Tensor]:
+    """Of its own number of rows, and of labels that count."""
+    draw = torch.Generator().manual_seed(1000 * step + piece)
+    ids = torch.randint(1, VOCAB, (2 + piece % 3, 8), generator=draw)
+    labels = ids[:, 1:].masked_fill(torch.rand(ids[:, 1:].shape, generator=draw) < 0.2, IGNORED)
+    return {"ids": ids[:, :-1], "labels": labels}
+
+
+class Run:
+    """What a training loop holds."""
+
+    def __init__(self, parallel: Parallel, seed: int = 0, recompute: bool = False) -> None:
+        torch.manual_seed(seed)
+        self.parallel, learner = parallel, Tiny()
+        if recompute:
+            assert checkpoint_blocks(learner) == 2
+        self.module = parallel.wrap(learner)
+        self.optimiser = torch.optim.AdamW(self.module.parameters(), lr=1e-2)
+
+    def steps(self, steps: Iterable[int]) -> list[float]:
+        """The loss of each step and the norm of its gradient."""
+        parallel, said = self.parallel, []
+        for step in steps:
+            mine = [piece for piece in range(PIECES) if piece % parallel.ranks == parallel.rank]
+            batches = {piece: batch(step, piece) for piece in mine}
+            counts = [(b["labels"] != IGNORED).sum() for b in batches.values()]
+            units = parallel.total(torch.stack(counts).sum())
+            lost = torch.zeros(())
+            for piece, inputs in batches.items():
+                torch.manual_seed(1000 * step + piece)
+                with parallel.accumulating(self.module, last=piece == mine[-1]):
+                    loss = self.module(**inputs) / units
+                    loss.backward()
+                lost += loss.detach()
+            norm = parallel.clip(self.module.parameters(), 0.5)
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            parallel.settle(self.module)
+            said += [float(parallel.total(lost)), float(norm)]
+        return said
+
+    def gathered(self) -> dict[str, dict[str, Tensor]]:
+        return self.parallel.gather_state(self.module, self.optimiser)
+
+    def save(self, folder: Path, step: int) -> None:
+        """Both ways: by slices, and whole by rank 0."""
+        state, slices = {"next": step + 1}, named_state(self.module, self.optimiser)
+        save_sharded(folder / "sharded", step, slices, state, parallel=self.parallel)
+        whole = self.gathered()
+        if self.parallel.main:
+            save_checkpoint(folder / "whole", step, whole, state)
+
+    def resume(self, folder: Path) -> Sharded | None:
+        """From the newest in `folder`, of either kind."""
+        found = load_sharded(folder, parallel=self.parallel)
+        if found is not None:
+            begun = bool(found.outlines["optimiser"])
+            for group, targets in named_state(self.module, self.optimiser, begin=begun).items():
+                found.fill(group, targets)
+        return found
+
+
+def differing(ours: dict[str, dict[str, Tensor]], theirs: dict[str, dict[str, Tensor]]) -> list[str]:
+    """The names under which two states are not bit for bit the same."""
+    assert {g: sorted(v) for g, v in ours.items()} == {g: sorted(v) for g, v in theirs.items()}
+    return [f"{g}/{n}" for g in ours for n in ours[g] if not torch.equal(ours[g][n], theirs[g][n])]
+
+
+def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
+    """Five steps, saved after three; again from there; and on from what one process saved."""
+    kind = type(parallel).__name__.lower()
+    run = Run(parallel)
+    losses = run.steps(range(1, SAVED + 1))
+    run.save(folder / kind, SAVED)
+    saved = run.gathered()
+    losses += run.steps(range(SAVED + 1, STEPS + 1))
+    ended = run.gathered()
+
+    changed: dict[str, list[str]] = {}
+    resumed: dict[str, list[float]] = {}
+    for name, source in {"sharded": kind, "whole": kind, "one": "one"}.items():
+        again = Run(parallel, seed=1, recompute=True)
+        found = again.resume(folder / source / ("sharded" if name == "one" else name))
+        assert found is not None and found.state == {"next": SAVED + 1} and not found.passed_over
+        loaded = again.gathered()
+        resumed[name] = again.steps(range(found.state["next"], STEPS + 1))
+        again_ended = again.gathered()
+        if name != "one" and parallel.main:
+            changed[name] = differing(loaded, saved) + differing(again_ended, ended)
+    run.module.eval()
+    alone, kept = 0.0, []
+    with parallel.gathered(run.module), torch.no_grad():  # meanwhile each rank may go its own way
+        if parallel.rank == 1:
+            alone = float(parallel.inner(run.module)(**batch(9, 0)))
+        if parallel.main:
+            model = parallel.inner(run.module).model.state_dict()
+            assert model.pop("head.weight") is not None
+            kept = differing({"model": model}, {"model": ended["model"]})
+    run.module.train()
+    further = run.steps([STEPS + 1])
+    after = Run(parallel, seed=2)
+    with parallel.gathered(after.module):  # before the first step too
+        pass
+    parallel.load_state(after.module, after.optimiser, saved)
+    reloaded = after.gathered()
+    return {
+        "losses": losses,
+        "resumed": resumed,
+        "changed": changed,
+        "reloaded": differing(reloaded, saved) if parallel.main else [],
+        "kept": kept,
+        "further": further,
+        "alone": float(parallel.total(torch.tensor(alone))),
+        "agree": [parallel.agree(parallel.rank == 1), parallel.agree(False)],
+        "slices": [type(t).__name__ for t in list(run.module.parameters())[:1]],
+    }
+
+
+def more_ranks(folder: Path) -> dict[str, Any]:
+    """On from what two ranks saved and from what one did, on three."""
+    parallel = parallel_from_environment("fsdp", "cpu")
+    said = {}
+    for source in ("fsdp", "one"):
+        run = Run(parallel, seed=1)
+        assert run.resume(folder / source / "sharded") is not None
+        run.save(folder / f"three-from-{source}", SAVED)
+        said[source] = run.steps(range(SAVED + 1, STEPS + 1))
+    parallel.close()
+    return said
+
+
+def killed(folder: Path, times: int) -> dict[str, Any]:
+    """Five steps, saved after each; the first `times` times it is run, rank 1 dies after the third."""
+    parallel = parallel_from_environment("fsdp", "cpu")
+    run = Run(parallel)
+    found = run.resume(folder / "runs")
+    first = 1 if found is None else found.step + 1
+    losses = []
+    for step in range(first, STEPS + 1):
+        losses += run.steps([step])
+        save_sharded(
+            folder / "runs", step, named_state(run.module, run.optimiser), {}, parallel=parallel, keep=2
+        )
+        if step == 3 and parallel.rank == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < times:
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    parallel.close()
+    return {"first": first, "losses": losses}
+
+
+if __name__ == "__main__":
+    what, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    match what:
+        case "train":
+            fsdp = parallel_from_environment("fsdp", "cpu")
+            ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, local_rank=fsdp.local_rank)
+            answer: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
+            fsdp.barrier()
+            fsdp.close()
+        case "more":
+            answer = more_ranks(folder)
+        case _:
+            answer = killed(folder, times=int(what))
+    if os.environ["RANK"] == "0":
+        (folder / "answer.json").write_text(json.dumps(answer))

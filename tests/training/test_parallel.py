@@ -1,0 +1,242 @@
+"""Many processes come to what one does: the same losses, states that any number of ranks can go on from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from glassformer.core.errors import GlassformerError
+from glassformer.training.parallel import Alone, parallel_from_environment
+from glassformer.training.recompute import checkpoint_blocks
+from glassformer.training.sharded import load_sharded
+from glassformer.training.slices import Slices, consolidate
+from glassformer.weights.store import open_weights
+from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
+
+ROOT = Path(__file__).parent.parent.parent
+ALONE = Alone(device=torch.device("cpu"))
+
+
+def launch(ranks: int, what: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`ranks.py` under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [*options, str(Path(__file__).with_name("ranks.py")), what, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+
+
+def answer(folder: Path, done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "answer.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One process, then two by FSDP and by DDP, then three; what each said, and the checkpoints they left."""
+    folder = tmp_path_factory.mktemp("runs")
+    one = Run(ALONE)
+    losses = one.steps(range(1, SAVED + 1))
+    one.save(folder / "one", SAVED)
+    losses += one.steps(range(SAVED + 1, STEPS + 1))
+    one.module.eval()
+    with torch.no_grad():
+        quiet = float(one.module(**batch(9, 0)))
+    one.module.train()
+    said = {"one": losses, "quiet": quiet, "further": one.steps([STEPS + 1])}
+    said |= answer(folder, launch(2, "train", folder))
+    said["three"] = answer(folder, launch(3, "more", folder))
+    return folder, said
+
+
+def close(ours: list[float], theirs: list[float]) -> bool:
+    """To 1e-6 of what they are."""
+    return ours == pytest.approx(theirs, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_learn_as_one_does(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
+    """Losses and gradient norms of five steps of three batches a rank: AdamW, clipping, dropout."""
+    _, said = runs
+    assert said[kind]["slices"] == ["DTensor" if kind == "fsdp" else "Parameter"]
+    assert close(said[kind]["losses"], said["one"])
+    assert close([said[kind]["alone"]], [said["quiet"]])
+    assert close(said[kind]["further"], said["further"])
+    assert said[kind]["kept"] == []
+    assert said[kind]["agree"] == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_run_goes_on_to_the_bit_on_as_many_ranks(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
+    """From slices and from whole files, blocks recomputed where they were not before."""
+    _, said = runs
+    assert said[kind]["changed"] == {"sharded": [], "whole": []}
+    assert said[kind]["reloaded"] == []
+    assert said[kind]["resumed"]["sharded"] == said[kind]["losses"][2 * SAVED :]
+    assert said[kind]["resumed"]["whole"] == said[kind]["losses"][2 * SAVED :]
+
+
+def test_a_run_goes_on_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
+    """1 -> 2, 2 -> 3, 1 -> 3, 2 -> 1, 3 -> 1: the tensors are the very same, the losses too to 1e-6."""
+    folder, said = runs
+    rest = said["one"][2 * SAVED :]
+    assert close(said["ddp"]["resumed"]["one"], rest) and close(said["fsdp"]["resumed"]["one"], rest)
+    assert close(said["three"]["fsdp"], rest) and close(said["three"]["one"], rest)
+    for source in ("one", "ddp", "fsdp", "three-from-one", "three-from-fsdp"):
+        origin = source.removeprefix("three-from-")
+        expected = {g: dict(open_weights(folder / origin / f"whole/step-{SAVED:08}/{g}")) for g in GROUPS}
+        for kind in ("sharded", "whole"):
+            run = Run(ALONE, seed=1)
+            found = run.resume(folder / source / kind)
+            assert found is not None and found.step == SAVED
+            assert differing(run.gathered(), expected) == []
+        assert close(run.steps(range(SAVED + 1, STEPS + 1)), rest)
+
+
+GROUPS = ("model", "optimiser")
+
+
+def test_shards_are_joined_without_ranks(runs: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Two ranks wrote a shard each, and neither holds it all; joined, they are what rank 0 gathered."""
+    folder, _ = runs
+    checkpoint = folder / "fsdp" / "sharded" / f"step-{SAVED:08}"
+    shards = sorted((checkpoint / "model").iterdir())
+    assert len(shards) == 2
+    assert not [path for path in checkpoint.rglob("*") if path.is_file() and path.suffix[1:] not in KINDS]
+    path = consolidate(checkpoint, tmp_path)
+    assert path == tmp_path / "model.safetensors"
+    whole = open_weights(folder / "fsdp" / "whole" / f"step-{SAVED:08}" / "model")
+    assert differing({"model": dict(open_weights(tmp_path))}, {"model": dict(whole)}) == []
+    bytes_of = {shard.name: shard.stat().st_size for shard in shards}
+    assert max(bytes_of.values()) < 0.7 * path.stat().st_size
+    with pytest.raises(GlassformerError, match="no shards"):
+        consolidate(tmp_path)
+
+
+KINDS = ("safetensors", "json")
+
+
+def test_a_damaged_or_missing_shard_means_the_checkpoint_before(
+    runs: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Any file of any rank: a flipped bit, or the file gone; with no other left, one sentence."""
+    folder, _ = runs
+    earlier, later = tmp_path / "step-00000002", tmp_path / "step-00000003"
+    shutil.copytree(folder / "fsdp" / "sharded" / "step-00000003", later)
+    shutil.copytree(folder / "one" / "sharded" / "step-00000003", earlier)
+    files = [path for path in later.rglob("*") if path.is_file()]
+    assert len(files) == 6
+    for path in files:
+        whole = path.read_bytes()
+        broken = bytearray(whole)
+        broken[len(whole) // 2] ^= 4
+        for content in (bytes(broken), None):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            found = load_sharded(tmp_path, parallel=ALONE)
+            assert found is not None and found.folder == earlier
+            assert len(found.passed_over) == 1 and "step-00000003" in found.passed_over[0]
+            path.write_bytes(whole)
+    found = load_sharded(tmp_path, parallel=ALONE)
+    assert found is not None and found.folder == later and not found.passed_over
+
+    shard = next(path for path in files if "shard-00001" in path.name and path.parent.name == "model")
+    shard.unlink()  # without its checksums a missing shard is still missed
+    with pytest.raises(GlassformerError, match="a shard is missing"):
+        Slices(later / "model")
+    shutil.rmtree(earlier)
+    with pytest.raises(GlassformerError, match=r"No checkpoint in .* is whole"):
+        load_sharded(tmp_path, parallel=ALONE)
+
+
+def test_a_checkpoint_of_another_model_is_told_by_name(runs: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = runs
+    run = Run(ALONE)
+    state = run.gathered()
+    found = load_sharded(folder / "fsdp" / "sharded", parallel=ALONE)
+    assert found is not None
+    for change, what in (
+        ({**state["model"], "more": torch.zeros(2)}, "has no more"),
+        ({n: t for n, t in state["model"].items() if n != "embed.token.weight"}, "embed.token.weight"),
+        ({**state["model"], "embed.token.weight": torch.zeros(2)}, r"\(23, 16\) in the checkpoint"),
+    ):
+        with pytest.raises(GlassformerError, match=what):
+            found.fill("model", change)
+
+
+def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path) -> None:
+    """SIGKILL of one of two ranks after step 3: the job fails at once, or goes on from its checkpoint."""
+    ended = launch(2, "1", tmp_path)
+    assert ended.returncode != 0 and "SIGKILL" in ended.stderr
+    assert time.time() - (tmp_path / "died").stat().st_mtime < 60
+    found = load_sharded(tmp_path / "runs", parallel=ALONE)
+    assert found is not None and found.step == 3 and not found.passed_over
+
+    shutil.rmtree(tmp_path / "runs")
+    said = answer(tmp_path, launch(2, "1", tmp_path, "--max-restarts=1"))
+    assert said["first"] == 4
+    assert close(said["losses"], Run(ALONE).steps(range(1, STEPS + 1))[6:])
+    left = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert left == ["latest", "step-00000004", "step-00000005"]
+
+
+def test_recomputed_blocks_keep_less_and_give_the_same_gradients() -> None:
+    """Dropout on; names, keys and copies as before; a cache or no gradient: nothing is run twice."""
+
+    def held(learner: Tiny) -> tuple[int, list[torch.Tensor]]:
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        torch.manual_seed(5)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = learner(**batch(1, 2))
+        loss.backward()
+        return sum(sizes.values()), [p.grad for p in learner.parameters() if p.grad is not None]
+
+    torch.manual_seed(0)
+    plain = Tiny()
+    recomputed = copy.deepcopy(plain)
+    assert checkpoint_blocks(recomputed) == 2
+    assert [n for n, _ in recomputed.named_modules()] == [n for n, _ in plain.named_modules()]
+    assert list(recomputed.state_dict()) == list(plain.state_dict())
+    copied = copy.deepcopy(recomputed)
+    (much, expected), (little, gradients) = held(plain), held(recomputed)
+    assert len(gradients) == len(expected) == len(list(plain.parameters()))
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    assert little < 0.6 * much
+    assert held(copied)[0] == little and copied.model.embed.token.weight.grad is not None
+
+
+def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert parallel_from_environment("auto", "cpu") == ALONE == parallel_from_environment("none", "cpu")
+    with pytest.raises(GlassformerError, match="not started by torchrun"):
+        parallel_from_environment("ddp", "cpu")
+    fsdp = parallel_from_environment("fsdp", "cpu")
+    try:
+        alone = Run(ALONE).steps([1, 2])
+        assert close(Run(fsdp).steps([1, 2]), alone)
+    finally:
+        fsdp.close()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(GlassformerError, match="2 processes, which would all do the same"):
+        parallel_from_environment("none", "cpu")
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(GlassformerError, match="'first', not a number"):
+        parallel_from_environment("auto", "cpu")
