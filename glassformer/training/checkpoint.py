@@ -6,8 +6,9 @@
       latest           the name of the newest
 
 A checkpoint is written into a folder beside, every file on disk before its name is, the checksums last; then
-the folder takes its name, then `latest` names it, and only then older ones go. Tensors are safetensors, all
-else is JSON; nothing is ever pickled.
+the folder takes its name, then `latest` names it, and only then older ones go. Where the step was saved
+before, that folder steps aside (`.step-00000400.1a2b3c4d.old`) while the new one takes its name, and loads
+from there if need be. Tensors are safetensors, all else is JSON; nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,11 @@ from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
 from glassformer.weights.checksums import verify_checksums, write_checksums
-from glassformer.weights.replacing import replacing, sync_folder
+from glassformer.weights.replacing import make_folder, replacing, sync_folder
 from glassformer.weights.store import open_weights, save_weights
 
 _NAME = re.compile(r"step-(\d{8,})")
+_ASIDE = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.old")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +60,10 @@ def save_checkpoint(
     """Write the checkpoint of a step; the `keep` newest stay. On any error the earlier ones are untouched."""
     root = Path(folder)
     final = root / f"step-{step:08}"
-    part = root / f".{final.name}.{secrets.token_hex(4)}.part"
+    part, aside = (root / f".{final.name}.{secrets.token_hex(4)}.{end}" for end in ("part", "old"))
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
+        _remove_unfinished(root)  # before the writing: what a killed save left may be the room that is needed
         part.mkdir()
         names = ["state.json"]
         for group, values in tensors.items():
@@ -69,18 +73,26 @@ def save_checkpoint(
             file.write(json.dumps(content, allow_nan=True).encode())
         write_checksums(part, names)
         sync_folder(part)
-        if final.exists():  # the same step again: the old one makes room only now that the new one is whole
-            shutil.rmtree(final)
+        if final.exists():
+            os.rename(final, aside)
         os.rename(part, final)
         sync_folder(root)
         with replacing(root / "latest") as file:
             file.write(f"{final.name}\n".encode())
-    except OSError as error:
+    except (OSError, GlassformerError) as error:
+        _remove_unfinished(root)
+        with suppress(OSError):
+            if aside.exists() and not final.exists():
+                os.rename(aside, final)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise  # nothing to do with the disk
+        size = sum(value.nbytes for values in tensors.values() for value in values.values())
         raise GlassformerError(
-            f"The checkpoint of step {step} could not be written to {root} ({error.strerror or error}); "
-            "free space or mend the folder. Earlier checkpoints are untouched."
+            f"The checkpoint of step {step} (about {size:,} bytes) could not be written to {root} "
+            f"({cause.strerror or cause}); free space or mend the folder. Earlier checkpoints are untouched."
         ) from error
-    _prune(root, keep=max(keep, 1), newest=final.name)
+    _prune(root, keep=max(keep, 1), step=step)
     return final
 
 
@@ -88,7 +100,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     """The newest whole checkpoint, damaged ones passed over; None where there is none at all."""
     root = Path(folder)
     passed: list[str] = []
-    for path in _newest_first(root):
+    for _, path in _newest_first(root):
         try:
             if not verify_checksums(path):
                 raise GlassformerError(f"{path} has no checksums.json")
@@ -111,18 +123,38 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     return None
 
 
-def _newest_first(root: Path) -> list[Path]:
-    """By step: `latest` is for people and other programs; a name of its own is whole by construction."""
-    if not root.is_dir():
-        return []
-    found = [(int(match[1]), path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+def _newest_first(root: Path) -> list[tuple[int, Path]]:
+    """By step: `latest` is for people and other programs; a name of its own is whole by construction.
+
+    Of one step, the checkpoint in its place comes before one that stepped aside for it.
+    """
+    try:
+        paths = list(root.iterdir()) if root.is_dir() else []
+    except OSError as error:
+        raise GlassformerError(f"Could not read the folder {root}: {error.strerror}.") from error
+    named = [(int(match[1]), True, path) for path in paths if (match := _NAME.fullmatch(path.name))]
+    aside = [(int(match[1]), False, path) for path in paths if (match := _ASIDE.fullmatch(path.name))]
+    return [(step, path) for step, _, path in sorted(named + aside, reverse=True)]
 
 
-def _prune(root: Path, *, keep: int, newest: str) -> None:
-    """Older checkpoints go, and what broken-off saves left. A failure here loses nothing, so it is let be."""
-    for path in _newest_first(root)[keep:]:
-        if path.name != newest:
+def _prune(root: Path, *, keep: int, step: int) -> None:
+    """Older checkpoints go. A failure here loses nothing, so it is let be.
+
+    One newer than `step` was passed over as damaged: it stays, and does not count.
+    """
+    with suppress(GlassformerError):
+        kept: set[int] = set()
+        for found, path in _newest_first(root):
+            if found > step:
+                continue
+            if found in kept or len(kept) >= keep:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                kept.add(found)
+
+
+def _remove_unfinished(root: Path) -> None:
+    """Remove what broken-off saves left; what cannot be removed is never loaded either."""
+    with suppress(OSError):
+        for path in root.glob(".step-*.part"):
             shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(".step-*.part"):
-        shutil.rmtree(path, ignore_errors=True)

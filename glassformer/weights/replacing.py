@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,7 +30,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             "check free space and the folder's permissions."
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that led here is the one to tell
+            beside.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each name on disk; nothing where it is there."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

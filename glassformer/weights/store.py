@@ -21,7 +21,7 @@ from glassformer.weights.header import (
     parse_header,
     unique,
 )
-from glassformer.weights.replacing import replacing
+from glassformer.weights.replacing import make_folder, replacing
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -124,7 +124,7 @@ def save_weights(
         if name == METADATA or tensor.dtype not in _DTYPE_NAMES:
             raise GlassformerError(f"The tensor {name} ({tensor.dtype}) cannot be saved.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise GlassformerError(f"Could not make the folder {folder}: {error.strerror}.") from error
     shards = _shards(state, max_shard_bytes)
@@ -145,9 +145,12 @@ def save_weights(
         with replacing(folder / INDEX_FILE) as file:
             file.write(json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
         names.append(INDEX_FILE)
-    for path in folder.iterdir():
-        if path.name not in names and _WEIGHT_FILES.fullmatch(path.name):
-            path.unlink()
+    try:
+        for path in folder.iterdir():
+            if path.name not in names and _WEIGHT_FILES.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise GlassformerError(f"Could not clear old weights from {folder}: {error.strerror}.") from error
     return tuple(names)
 
 
