@@ -1,5 +1,6 @@
 # make demo   build a Transformer, train it on a tiny task, look inside     make test   everything that must hold
 # make lint   ruff and mypy only      make bench   ours beside the peers    make clean  remove what make made
+# make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
 #
 # Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
 
@@ -14,13 +15,16 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-slow lint bench clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
 
 test: lint
 	$(PY) -m pytest -n 2
+
+test-slow: $(DEV)
+	GLASSFORMER_FAULTS=whole $(PY) -m pytest -m slow tests
 
 lint: $(DEV)
 	$(PY) -m ruff check .

@@ -1,0 +1,26 @@
+"""How much of the fault suite runs: a twentieth with the ordinary tests, the whole with `make test-slow`.
+
+A fault test tries many faults, keeps a sentence for each that did harm, and hands both to the table that
+stands at the end of the run. Zero failures in N trials bound the true rate below 3/N at 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+WHOLE = os.environ.get("GLASSFORMER_FAULTS") == "whole"
+PART = 20
+
+
+def trials(whole: int) -> int:
+    """How many of the `whole` trials to make in this run."""
+    return whole if WHOLE else math.ceil(whole / PART)
+
+
+class Report(Protocol):
+    """The fixture `report`: notes a row of the table, and fails the test where a trial did harm."""
+
+    def __call__(self, what: str, tried: int, failures: Sequence[str]) -> None: ...
