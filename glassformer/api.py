@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from glassformer import baselines
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec
@@ -41,6 +42,7 @@ from glassformer.weights.replacing import replacing
 from glassformer.weights.store import open_weights, save_weights
 
 Layout = Literal["hf", "glassformer"]
+JOB = "job.json"  # what a model was trained to do: its labels, its scaling
 
 
 @dataclass
@@ -137,7 +139,7 @@ def load(
     files: dict[str, Any] = {}
     family: Family | None = None
     if (path / "spec.json").is_file():
-        what = schema.from_dict(read_json(path / "spec.json"), f"{path / 'spec.json'}")
+        what = read_spec(path / "spec.json")
     elif (path / "config.json").is_file():
         config = read_json(path / "config.json")
         reader = Config(config, str(path / "config.json"), path)
@@ -151,7 +153,7 @@ def load(
     weights = open_weights(path)
     try:
         with torch.device("meta"):
-            model = build_spec(what)
+            model = build_any(what)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         told = str(error).splitlines()[0]
         raise GlassformerError(
@@ -165,6 +167,8 @@ def load(
     wanted = dtype_for(dtype, device, tensors.values())
     materialise(model, {n: _placed(t, wanted, device) for n, t in tensors.items()}, str(device))
     model.eval()
+    if (path / JOB).is_file():
+        files[JOB] = read_json(path / JOB)
     generation = path / "generation_config.json"
     return Bundle(
         model=model,
@@ -207,7 +211,9 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
         state = to_theirs(state, family.table(bundle.spec, ()))
         files = published_files(bundle, family, state)
     else:
-        files["spec.json"] = schema.to_dict(bundle.spec)
+        files["spec.json"] = spec_dict(bundle.spec)
+    if JOB in bundle.files:
+        files[JOB] = bundle.files[JOB]
     if bundle.generation:
         files["generation_config.json"] = bundle.generation
     names = [*save_weights(path, state), *files]
@@ -238,7 +244,7 @@ def published_files(bundle: Bundle, family: Family, names: Collection[str]) -> d
 
 def clear_folder(path: Path, keep: Collection[str]) -> None:
     """Remove what an earlier save left and this one did not write: it would contradict the new files."""
-    stale = ["spec.json", "config.json", "generation_config.json"]
+    stale = ["spec.json", "config.json", "generation_config.json", JOB]
     stale += [name for family in families().values() for name in family.beside]
     for name in stale:
         if name not in keep:
@@ -248,6 +254,28 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
 def own_names(weights: Any, shapes: dict[str, tuple[int, ...]], where: Path) -> dict[str, Tensor]:
     """The tensors of a folder in our own layout."""
     return to_ours(weights, Table(tuple(Rename(name, name) for name in shapes)), shapes, where=where)
+
+
+def read_spec(path: Path) -> Any:
+    """The spec of a folder in our own layout: a Transformer's or a baseline's."""
+    data = read_json(path)
+    reader = baselines.from_dict if data.get("kind") in baselines.spec.KINDS else schema.from_dict
+    return reader(data, str(path))
+
+
+def spec_dict(what: Any) -> dict[str, Any]:
+    """What `read_spec` reads, as plain data."""
+    written: dict[str, Any] = (
+        baselines.to_dict(what) if type(what).__name__ in baselines.spec.KINDS else schema.to_dict(what)
+    )
+    return written
+
+
+def build_any(what: Any) -> Any:
+    """A fresh Transformer or baseline."""
+    if type(what).__name__ in baselines.spec.KINDS:
+        return baselines.build_baseline(what)
+    return build_spec(what)
 
 
 def read_config(family: Family, config: Config) -> spec.Model:

@@ -71,8 +71,8 @@ def materialise(made: nn.Module, tensors: dict[str, torch.Tensor], device: str =
             setattr(owner, key, nn.Parameter(tensor, requires_grad=tensor.is_floating_point()))
         else:
             setattr(owner, key, tensor)
-    if isinstance(made, model.EncoderDecoder | model.EncoderOnly | model.DecoderOnly):
-        made.tie()
+    if callable(tie := getattr(made, "tie", None)):
+        tie()
 
 
 def canonical(made: nn.Module) -> dict[str, torch.Tensor]:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
+from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import sync_folder
-from glassformer.weights.store import open_weights
+from glassformer.weights.store import open_weights, save_weights
 
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
@@ -71,3 +72,20 @@ def misfit(one: Mapping[str, Tensor], other: Mapping[str, Tensor], here: Path, t
             raise GlassformerError(
                 f"'{here}' and '{there}' are not the same model: '{name}' differs; average folders of one run"
             )
+
+
+def average_folders(folders: Iterable[Path], out: Path) -> None:
+    """A model folder with the averaged weights, and all else as the first folder has it."""
+    paths = list(folders)
+    weights = averaged(paths)
+    for path in paths:
+        verify_checksums(path)
+    out.mkdir(parents=True)
+    kept = [path.name for path in paths[0].iterdir() if path.is_file() and not _is_weights(path.name)]
+    for name in kept:
+        shutil.copyfile(paths[0] / name, out / name)
+    write_checksums(out, [*kept, *save_weights(out, weights)])
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith((".safetensors", ".safetensors.index.json")) or name == "checksums.json"

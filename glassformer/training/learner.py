@@ -33,6 +33,11 @@ class Learner(nn.Module):
         self.model = model
         self.smoothing = smoothing
 
+    @property
+    def spread(self) -> float:
+        """Label smoothing, which is for learning and not for measuring."""
+        return self.smoothing if self.training else 0.0
+
 
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
     """The summed cross-entropy of vectors (B, T, D) and labels (B, T), the logits never whole in memory."""
@@ -48,7 +53,7 @@ class PairLearner(Learner):
     def forward(self, src: Tensor, tgt: Tensor, labels: Tensor) -> Tensor:
         # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
         x, context = self.model.vectors(src, tgt, tgt_mask=Mask())
-        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+        return vocabulary_loss(self.model, x, context, labels, self.spread)
 
 
 class TextLearner(Learner):
@@ -56,7 +61,7 @@ class TextLearner(Learner):
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
         x, context = self.model.vectors(ids, mask=Mask(segments=segments))
-        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+        return vocabulary_loss(self.model, x, context, labels, self.spread)
 
 
 class LabelLearner(Learner):
@@ -65,7 +70,7 @@ class LabelLearner(Learner):
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         answer = self.model(inputs)
         logits = answer if isinstance(answer, Tensor) else answer.logits
-        return cross_entropy(logits, labels, smoothing=self.smoothing)
+        return cross_entropy(logits, labels, smoothing=self.spread)
 
 
 class SeriesLearner(Learner):

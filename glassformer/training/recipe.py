@@ -255,8 +255,13 @@ def _plain(section: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file, with `section.key=value` changes made."""
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe of a file."""
+    return recipe_from(read_data(path), str(path))
+
+
+def read_data(path: str | Path) -> dict[str, Any]:
+    """What a recipe's file holds, not yet checked."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -265,10 +270,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
         ) from None
     except UnicodeDecodeError:
         raise GlassformerError(f"the recipe '{path}' is not UTF-8 text") from None
-    return recipe_from(changed(_parsed(text, str(path)), changes), str(path))
-
-
-def _parsed(text: str, where: str) -> dict[str, Any]:
+    where = str(path)
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

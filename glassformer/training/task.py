@@ -40,4 +40,4 @@ class Task:
     metric: str
     better: str
     validate: Callable[[torch.device], Validation]
-    save: Callable[[Path], None]
+    save: Callable[[Path], object]

@@ -15,8 +15,8 @@ Sources = Mapping[str, str]
 
 ERRORS = "core.errors"  # everyone may have to tell the user something, so everyone may import it
 PARTS = frozenset(
-    {"__main__", "api", "cli", "core", "data", "decoding", "draw", "evaluation", "explorer"}
-    | {"families", "serve", "text", "torch_modules", "training", "verify", "weights"}
+    {"__main__", "api", "baselines", "cli", "core", "data", "decoding", "draw", "evaluation", "explorer"}
+    | {"families", "recipes", "serve", "text", "torch_modules", "training", "verify", "weights"}
 )
 # Who may import whom inside the package. A part may always import itself and ERRORS.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -26,13 +26,18 @@ ALLOWED: dict[str, frozenset[str]] = {
     "data": frozenset(),
     "explorer": frozenset(),
     "families": frozenset({"core", "weights"}),
-    "api": frozenset({"core", "families", "weights", "text"}),
+    "api": frozenset({"baselines", "core", "families", "weights", "text"}),
+    "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
     "decoding": frozenset({"core"}),
-    "training": frozenset({"core", "data", "weights"}),
-    "evaluation": frozenset({"decoding"}),
+    # a run goes the whole way, from files to a saved model with its scores
+    "training": frozenset(
+        {"api", "baselines", "core", "data", "decoding", "evaluation", "families", "text", "weights"}
+    ),
+    "evaluation": frozenset({"core", "decoding"}),
     "verify": frozenset({"api", "core", "families", "text"}),
     "draw": frozenset({"core"}),
+    "recipes": frozenset({"core"}),
     "serve": frozenset({"api", "decoding"}),
     "cli": PARTS - {"__main__"} | {"glassformer"},
     "__main__": frozenset({"cli"}),  # `python -m glassformer`

@@ -1,0 +1,71 @@
+"""What `train --dry-run` shows: the recipe, the model, and what a few timed steps cost."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from glassformer.cli.screen import bytes_text, console
+from glassformer.training.recipe import Recipe
+
+STEPS = 4  # the first warms up
+
+
+def rehearse(asked: Recipe) -> None:
+    """Prepare everything in a folder that is thrown away, do a few steps, and print what was found."""
+    import torch
+
+    from glassformer.api import Bundle
+    from glassformer.cli.drawing import drawing
+    from glassformer.cli.stations import report
+    from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+    from glassformer.training.log import RunLog
+    from glassformer.training.loop import Loop
+    from glassformer.training.machine import device_for, settle_machine
+    from glassformer.training.parallel import Alone
+    from glassformer.training.run import begin
+    from glassformer.training.signals import Stopping
+    from glassformer.training.sizing import told_time
+
+    out = console()
+    with TemporaryDirectory(prefix="glassformer-") as name:
+        folder = Path(name)
+        device = device_for(asked.training.device)
+        job = begin(asked, folder, device, lambda sentence: print(sentence, file=sys.stderr))
+        words = job.recipe.training
+        settle_machine(words, device)
+        torch.manual_seed(job.recipe.seed)
+        task = job.task()
+        assert words.steps is not None
+        out.print("[bold]Recipe[/]")
+        out.print(job.recipe.to_yaml(), markup=False)
+        model = task.learner.model
+        if isinstance(model, EncoderDecoder | EncoderOnly | DecoderOnly):
+            bundle = Bundle(model=model)
+            out.print(drawing(bundle.spec, report(bundle, 2, None), out.width), "", sep="\n")
+        with RunLog(folder, total_steps=words.steps, main=False) as log, Stopping() as stopping:
+            loop = Loop(
+                task,
+                words,
+                seed=job.recipe.seed,
+                folder=folder,
+                parallel=Alone(device=device),
+                log=log,
+                stopping=stopping,
+            )
+            seconds = loop.rehearse(min(STEPS, words.steps))
+        count = sum(p.numel() for p in task.learner.parameters())
+        used = (
+            torch.cuda.max_memory_allocated(device)
+            if device.type == "cuda"
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
+        out.print("[bold]Reckoned from a few steps[/]")
+        out.print(f"  parameters  {count:,}")
+        out.print(f"  steps       {words.steps:,} on {device}")
+        out.print(f"  memory      {bytes_text(used)} at most so far")
+        out.print(
+            f"  time        {seconds:.2f} s a step: {told_time(seconds * words.steps)}, validation apart"
+        )

@@ -1,0 +1,20 @@
+"""The jobs by name, each in a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glassformer.core.errors import GlassformerError
+from glassformer.training.jobs.job import Job
+from glassformer.training.jobs.translate import Translate
+from glassformer.training.prepare import Say
+from glassformer.training.recipe import Recipe
+
+JOBS: dict[str, type[Job]] = {"translate": Translate}
+
+
+def job_for(recipe: Recipe, folder: Path, say: Say) -> Job:
+    """The job a recipe names."""
+    if recipe.job not in JOBS:
+        raise GlassformerError(f"the job '{recipe.job}' is not known; known are {', '.join(JOBS)}")
+    return JOBS[recipe.job](recipe, folder, say)

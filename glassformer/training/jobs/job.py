@@ -1,0 +1,86 @@
+"""What every job does: gather its data, choose what the recipe leaves open, make the task to be trained."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glassformer.data import Batches
+from glassformer.data.examples import Examples
+from glassformer.training.prepare import Say
+from glassformer.training.recipe import Recipe
+from glassformer.training.sizing import Machine
+from glassformer.training.task import Task
+
+
+class Job(ABC):
+    """One run's job. `gather`, then `choose` (on a fresh run), then `task`.
+
+    folder: the run's own. recipe: after `choose`, with nothing left open.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, say: Say) -> None:
+        self.recipe, self.folder, self.say = recipe, folder, say
+        self.facts: dict[str, Any] = {}
+
+    @abstractmethod
+    def gather(self) -> None:
+        """Read and check all data, and leave it ready in the run folder, where it is found again."""
+
+    @abstractmethod
+    def choose(self, machine: Machine) -> list[str]:
+        """Fill in what the recipe leaves open, and say why in sentences."""
+
+    @abstractmethod
+    def task(self) -> Task:
+        """Build the model, and all the loop needs."""
+
+    def settle(self, examples: Examples, *, batch: int, passes: float, **words: Any) -> list[str]:
+        """Fill in the training's open settings: those given in `words`, and what follows from the steps.
+
+        A setting the recipe has is never changed.
+        """
+        training = self.recipe.training
+        batch = training.batch or batch
+        a_pass = steps_in_a_pass(examples, batch, training.accumulate)
+        epochs = training.epochs or passes
+        steps = training.steps or max(1, math.ceil(epochs * a_pass))
+        often = max(1, min(a_pass, steps // 20)) if a_pass * 20 > steps else a_pass
+        words = {
+            "steps": steps,
+            "batch": batch,
+            "warmup": max(1, min(4000, steps // 10)),
+            "validate_every": max(1, min(steps, max(often, steps // 40))),
+            "label_smoothing": 0.0,
+            "schedule": "cosine",
+            **words,
+        }
+        words["save_every"] = training.validate_every or words["validate_every"]
+        words["log_every"] = max(1, min(50, steps // 100))
+        left_open = {name: value for name, value in words.items() if getattr(training, name) is None}
+        self.recipe = replace(self.recipe, training=replace(training, **left_open))
+        told = ", ".join(
+            f"{name} {value:g}" for name, value in left_open.items() if isinstance(value, int | float)
+        )
+        return [f"training: {told}"] if told else []
+
+    def settle_model(self, preset: str, words: Mapping[str, Any]) -> None:
+        """Fill in the model's open words; a recipe that goes on from a folder has none."""
+        model = self.recipe.model
+        if model.folder is None:
+            chosen = {**words, **model.words}
+            self.recipe = replace(
+                self.recipe, model=replace(model, preset=model.preset or preset, words=chosen)
+            )
+
+
+def steps_in_a_pass(examples: Examples, batch: int, accumulate: int) -> int:
+    """About how many steps go through the data once, counted on its first pool."""
+    batches = Batches(data=examples, tokens=batch)
+    first = len(batches.plan(0, 0))
+    pools = len(examples) / min(len(examples), batches.pool)
+    return max(1, math.ceil(first * pools / accumulate))

@@ -1,0 +1,164 @@
+"""From files to token stores in the run folder, once: a second run of the same command finds them there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.held_out import held_out
+from glassformer.data.problems import Problems
+from glassformer.data.sources import Source
+from glassformer.data.store import Store
+from glassformer.text import Tokenizer, load_tokenizer
+from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.text.two_libraries import separate
+from glassformer.training import recipe as recipes
+from glassformer.training.keeping import replace_folder
+from glassformer.weights.replacing import replacing
+
+Say = Callable[[str], None]
+Item = TypeVar("Item")
+TOGETHER = 2000  # rows tokenised at once
+
+
+def in_tens(items: Iterable[Item], size: int = TOGETHER) -> Iterator[list[Item]]:
+    """Items in lists of a size, the last shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def two_sides(make: Callable[[Sequence[str]], Source], data: Any, *, seed: int) -> tuple[Source, Source]:
+    """Training and validation rows: from their own files, or a share held out of the first."""
+    train = make(data.train)
+    if isinstance(data.valid, float):
+        if not 0 < data.valid < 1:
+            raise GlassformerError(
+                f"data.valid is {data.valid:g}; give files, or the share to hold out, as 0.02"
+            )
+        return held_out(train, data.valid, seed=seed)
+    return train, make(data.valid)
+
+
+class Prepared:
+    """The folder `data` of a run: what is in it is made once, for the files and settings it is named by."""
+
+    def __init__(self, folder: Path, *fingerprints: object) -> None:
+        self.folder = folder
+        self.fingerprint = hashlib.blake2b(repr(fingerprints).encode(), digest_size=16).hexdigest()
+
+    def about(self) -> dict[str, Any] | None:
+        """What was noted when it was made; None where it is to be made (again)."""
+        try:
+            about = json.loads((self.folder / "prepared.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return about if about.get("fingerprint") == self.fingerprint else None
+
+    def begin(self) -> None:
+        """Make room; a run that has begun on other data is not to be changed under its feet."""
+        if self.folder.exists() and (self.folder.parent / "checkpoints").exists():
+            raise GlassformerError(
+                f"the data or its settings have changed since the run in '{self.folder.parent}' began; "
+                "give another --out, or put the files back as they were"
+            )
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def end(self, **about: Any) -> dict[str, Any]:
+        """Note that all is there."""
+        content = {"fingerprint": self.fingerprint, **about}
+        with replacing(self.folder / "prepared.json") as file:
+            file.write(json.dumps(content, ensure_ascii=False, indent=2).encode())
+        return content
+
+
+def tokenizer_for(
+    words: recipes.Tokenizer,
+    folder: Path,
+    texts: Callable[[], Iterator[Sequence[str]]],
+    *,
+    marks: Marks,
+    tags: tuple[str, ...] = (),
+    base: Tokenizer | None = None,
+    say: Say,
+) -> Tokenizer:
+    """The run's tokenizer: that of the model gone on from, of a folder, or one trained on the texts.
+
+    `texts` gives rows of one or two texts; with separate sides each column trains its own.
+    """
+    kept = folder / "tokenizer"
+    if (kept / "tokenizer_config.json").is_file():
+        found = load_tokenizer(kept)
+        if found is not None:
+            return found
+    if base is None and words.folder is not None:
+        base = load_tokenizer(words.folder)
+        if base is None:
+            raise GlassformerError(
+                f"tokenizer.folder '{words.folder}' holds no tokenizer; train one or leave it out"
+            )
+    if base is None:
+        plan = TokenizerPlan(
+            kind=words.kind,
+            vocab_size=words.vocab_size or 8000,
+            lowercase=words.lowercase,
+            marks=marks,
+            tags=tags,
+        )
+        say(f"training a {words.kind} tokenizer of at most {plan.vocab_size:,} tokens")
+        if words.sides == "separate":
+            base = separate(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
+        else:
+            base = train_tokenizer((text for row in texts() for text in row), plan)
+    made = base
+    replace_folder(kept, lambda path: made.save(path))
+    return made
+
+
+def encoded_pairs(
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    max_len: int,
+    problems: Problems,
+    long: list[int],
+    texts: list[tuple[str, ...]],
+    keep: int = 0,
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Pairs as ids; those over max_len are counted in `long` and left out; `keep` texts are kept."""
+    for rows in in_tens(source.rows(problems)):
+        sources = tokenizer.encode_batch([row[0] for row in rows], side="source")
+        targets = tokenizer.encode_batch([row[1] for row in rows], side="target")
+        for row, one, other in zip(rows, sources, targets, strict=True):
+            if max(len(one), len(other)) > max_len:
+                long[0] += 1
+                continue
+            if len(texts) < keep:
+                texts.append(row)
+            yield one.ids, other.ids
+
+
+def keep_texts(folder: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write texts that a validation shows and compares with."""
+    with replacing(folder / "texts.json") as file:
+        file.write(json.dumps([list(row) for row in rows], ensure_ascii=False).encode())
+
+
+def kept_texts(folder: Path) -> list[list[str]]:
+    """What `keep_texts` wrote."""
+    found: list[list[str]] = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+    return found
+
+
+def refuse_empty(store: Store, what: str) -> Store:
+    """A sentence where nothing is left."""
+    if not len(store):
+        raise GlassformerError(f"no {what} is left; raise data.max_len or give more data")
+    return store

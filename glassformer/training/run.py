@@ -1,0 +1,236 @@
+"""One run, from a recipe to a model folder: it begins, goes on where it stopped, or says that it is done.
+
+runs/x/
+  recipe.yaml   every setting, what was chosen for you filled in: this file runs the same training again
+  asked.json    the recipe as it was given, by which the same command is known again
+  data/ tokenizer/   the prepared examples       checkpoints/   to go on from
+  best/ kept/        weights worth keeping       model/         the result, as `load` reads it
+  train.log metrics.jsonl report.html curves.png
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.core.errors import GlassformerError
+from glassformer.training.jobs import job_for
+from glassformer.training.jobs.job import Job
+from glassformer.training.keeping import average_folders, mend_folder, replace_folder
+from glassformer.training.lock import RunLock
+from glassformer.training.log import RunLog
+from glassformer.training.loop import Ending, Loop
+from glassformer.training.machine import device_for, peak_flops, precision_for, settle_machine
+from glassformer.training.parallel import Parallel, parallel_from_environment
+from glassformer.training.recipe import Recipe, read_recipe, recipe_from
+from glassformer.training.recompute import checkpoint_blocks
+from glassformer.training.report import write_report
+from glassformer.training.signals import Stopping
+from glassformer.training.sizing import look_at_machine
+from glassformer.weights.replacing import replacing
+
+Say = Callable[[str], None]
+# What may differ when a run goes on: how far, how fast and how loud, never what is learned.
+FREE = frozenset(
+    """
+    steps epochs patience validate_every save_every log_every keep samples
+    device compile parallel checkpoint_activations max_bad_steps
+    """.split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended; `exit_code` is 0, or 128 and the signal that stopped it."""
+
+    ending: Ending
+    folder: Path
+    exit_code: int = 0
+
+
+def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
+    """Train until the end, from wherever the folder stands."""
+    root = Path(folder)
+    device = device_for(asked.training.device)
+    parallel = parallel_from_environment(asked.training.parallel, device)
+    say = say if parallel.main else _quiet
+    try:
+        with (
+            RunLock(root) if parallel.main else nullcontext(),
+            Stopping(main=parallel.main) as stopping,
+        ):
+            return _run(asked, root, parallel, stopping, say)
+    finally:
+        parallel.close()
+
+
+def _quiet(sentence: str) -> None:
+    """What the ranks beside the first say."""
+
+
+def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say: Say) -> Outcome:
+    job = _in_turn(parallel, lambda: begin(asked, root, parallel.device, say if parallel.main else _quiet))
+    recipe = job.recipe
+    words = recipe.training
+    if words.accumulate % parallel.ranks:
+        raise GlassformerError(
+            f"training.accumulate is {words.accumulate}, which {parallel.ranks} processes cannot share "
+            f"evenly; set it to a multiple of {parallel.ranks}"
+        )
+    settle_machine(words, parallel.device)
+    torch.manual_seed(recipe.seed)
+    task = job.task()
+    if words.checkpoint_activations:
+        checkpoint_blocks(task.learner)
+    precision = precision_for(words, parallel.device)
+    with _loop(job, task, root, parallel, stopping, peak_flops(parallel.device, precision)) as loop:
+        ending: Ending = loop.run()
+        if ending == "asked":
+            loop.log.say(
+                f"stopped at step {loop.standing.step} of {loop.steps}, as asked; the same command goes on"
+            )
+            return Outcome(ending=ending, folder=root, exit_code=stopping.exit_code)
+        if ending == "patience":
+            loop.log.say(
+                f"nothing better since step {loop.standing.best_step}; stopped before step {loop.steps}"
+            )
+        finish(loop, root)
+        loop.log.facts({"steps skipped": loop.standing.skipped, "seconds waited for data": loop.waited})
+    if parallel.main:
+        say(write_report(root))
+    return Outcome(ending=ending, folder=root)
+
+
+def _in_turn(parallel: Parallel, prepare: Callable[[], Job]) -> Job:
+    """The first rank prepares the folder; the others then find everything there."""
+    if parallel.main:
+        job = prepare()
+        parallel.barrier()
+        return job
+    parallel.barrier()
+    return prepare()
+
+
+def begin(asked: Recipe, root: Path, device: torch.device, say: Say) -> Job:
+    """The job with its data gathered and every setting filled in, kept in the folder for the next time."""
+    for name in ("best", "model", "tokenizer"):
+        mend_folder(root / name)
+    known = settled(asked, root)
+    job = job_for(known or asked, root, say)
+    job.gather()
+    if known is None:
+        reasons = job.choose(look_at_machine(device))
+        for reason in reasons:
+            say(reason)
+        job.facts["chosen"] = reasons
+        _write(root / "asked.json", json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
+        _write(root / "recipe.yaml", job.recipe.to_yaml())
+    return job
+
+
+def settled(asked: Recipe, root: Path) -> Recipe | None:
+    """The recipe of the run that the folder holds, if it is the one asked for; None where there is none.
+
+    Another run's folder is refused with the first setting that differs.
+    """
+    if not (root / "recipe.yaml").is_file():
+        return None
+    kept = read_recipe(root / "recipe.yaml")
+    before = kept.to_dict()
+    if (root / "asked.json").is_file():
+        before = json.loads((root / "asked.json").read_text(encoding="utf-8"))
+    now = asked.to_dict()
+    differs = difference(now, before)
+    if differs and difference(now, kept.to_dict()):
+        name, new, old = differs
+        raise GlassformerError(
+            f"'{root}' holds another run, where {name} is {old!r:.60} and not {new!r:.60}; give another "
+            "--out, or remove the folder to begin anew"
+        )
+    changed = kept.to_dict()
+    for name in FREE:
+        if now["training"][name] is not None:
+            changed["training"][name] = now["training"][name]
+    return recipe_from(changed, str(root / "recipe.yaml"))
+
+
+def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first setting, not a free one, that differs: its name, what it is now, what it was."""
+    for section in now:
+        new, old = now[section], before.get(section)
+        if not isinstance(new, Mapping) or not isinstance(old, Mapping):
+            if new != old:
+                return section, new, old
+            continue
+        for name in {**new, **old}:
+            free = section == "training" and name in FREE
+            if not free and new.get(name) != old.get(name):
+                return f"{section}.{name}", new.get(name), old.get(name)
+    return None
+
+
+@contextmanager
+def _loop(
+    job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stopping, peak: float | None
+) -> Iterator[Loop]:
+    """The loop where the run stands, with its log open."""
+    recipe, words = job.recipe, job.recipe.training
+    from glassformer.training.saving import Saving
+
+    saved = Saving(root / "checkpoints", parallel, keep=words.keep).newest()
+    step = saved.step if saved is not None else 0
+    assert words.steps is not None
+    with RunLog(
+        root,
+        total_steps=words.steps,
+        from_step=step,
+        unit=task.units,
+        every=words.log_every or 1,
+        peak_flops=peak,
+        main=parallel.main,
+    ) as log:
+        weights = sum(p.numel() for p in task.learner.parameters())
+        log.facts({"job": recipe.job, "parameters": weights, "device": str(parallel.device), **job.facts})
+        loop = Loop(task, words, seed=recipe.seed, folder=root, parallel=parallel, log=log, stopping=stopping)
+        if saved is None:
+            log.say(f"{weights:,} parameters, {words.steps:,} steps on {parallel.device}")
+        else:
+            for told in saved.passed_over:
+                log.say(f"passed over a damaged checkpoint: {told}")
+            loop.restore(saved)
+            log.say(f"going on from step {step} of {words.steps}")
+        yield loop
+
+
+def finish(loop: Loop, root: Path) -> None:
+    """Write the model folder: an average, the best, or the last, as the recipe says."""
+    words, standing = loop.words, loop.standing
+    model = root / "model"
+    if words.average and standing.kept:
+        steps = [step for step, _ in standing.kept]
+        if loop.parallel.main:
+            folders = [loop.kept_folder(step) for step in steps]
+            replace_folder(model, lambda path: average_folders(folders, path))
+        loop.log.say(f"the model is the average of steps {', '.join(map(str, sorted(steps)))}: {model}")
+    elif words.final == "best" and (root / "best").is_dir():
+        if loop.parallel.main:
+            replace_folder(model, lambda path: shutil.copytree(root / "best", path))
+        loop.log.say(f"the model is that of step {standing.best_step}, the best: {model}")
+    else:
+        with torch.no_grad(), loop.evaluating():
+            if loop.parallel.main:
+                replace_folder(model, loop.task.save)
+        loop.log.say(f"the model is that of the last step: {model}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode())
