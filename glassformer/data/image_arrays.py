@@ -26,7 +26,7 @@ Readable = IO[bytes] | gzip.GzipFile
 Label = int | str
 Shape = tuple[int, int, int]  # H, W, C of every image
 Block = tuple[NDArray[np.uint8], Sequence[Label]]  # images (n, H, W, C) and n labels
-_BLOCK = 256
+_BLOCK = 1 << 20  # bytes, or one image where that is more
 _IDX_BYTES = 8  # the only kind of element that images and labels come in
 
 
@@ -62,6 +62,14 @@ def exactly(file: Readable, count: int, path: Path) -> bytes:
     return data
 
 
+def _numbers(count: int, size: int) -> Iterator[int]:
+    """How many images of so many bytes to read at a time, until all are."""
+    most = max(1, _BLOCK // size)
+    while count > 0:
+        yield min(most, count)
+        count -= most
+
+
 def ended(file: Readable, path: Path) -> None:
     if file.read(1):
         raise GlassformerError(f"{path} goes on after the last image that it announces; fetch it again")
@@ -91,8 +99,7 @@ class Idx:
                     f"{self.images} holds {count:,} images but {self.labels} {named:,} labels; "
                     "they must be of the same set"
                 )
-            for begin in range(0, count, _BLOCK):
-                n = min(_BLOCK, count - begin)
+            for n in _numbers(count, height * width):
                 data = exactly(images, n * height * width, self.images)
                 known = exactly(labels, n, self.labels)
                 yield np.frombuffer(data, np.uint8).reshape(n, height, width, 1), list(known)
@@ -132,7 +139,7 @@ class Cifar:
         for path in self.files:
             total = 0
             with binary(path) as file:
-                while data := file.read(_BLOCK * self.RECORD):
+                while data := file.read(_BLOCK // self.RECORD * self.RECORD):
                     total += len(data)
                     if len(data) % self.RECORD:
                         raise GlassformerError(
@@ -172,13 +179,14 @@ class Npz:
                         f"{self.path} holds {full[0]:,} images ('{self.images}') but {len(labels):,} "
                         f"labels ('{self.labels}')"
                     )
-                for begin in range(0, full[0], _BLOCK):
-                    n = min(_BLOCK, full[0] - begin)
-                    data = exactly(file, n * math.prod(full[1:]) * kind.itemsize, self.path)
+                size, begin = math.prod(full[1:]) * kind.itemsize, 0
+                for n in _numbers(full[0], size):
+                    data = exactly(file, n * size, self.path)
                     array = np.frombuffer(data, kind).reshape(n, *full[1:])
                     if channels_first:
                         array = array.transpose(0, 2, 3, 1)
                     yield self._bytes(array).reshape(n, *shape), labels[begin : begin + n]
+                    begin += n
 
     @contextmanager
     def _members(self) -> Iterator[zipfile.ZipFile]:

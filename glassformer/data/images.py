@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from glassformer.core.errors import GlassformerError
 from glassformer.data.image_arrays import ImageSource, Label
 from glassformer.data.image_sources import Split, find_images
-from glassformer.data.pictures import resized
+from glassformer.data.pictures import MOST_PIXELS, resized
 from glassformer.data.problems import Problems
 
 FORMAT = 1
@@ -48,6 +48,8 @@ def prepare_images(
         raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
     source = find_images(path, split)
     height, width, channels = source.shape()
+    if height * width > MOST_PIXELS:
+        raise GlassformerError(f"{path} claims images of {height:,} x {width:,} pixels, too many to be held")
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:

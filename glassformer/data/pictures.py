@@ -37,9 +37,15 @@ class BadPictureError(Exception):
 
 def outline(source: Path | bytes) -> Outline:
     """Size and colour from the header alone."""
+    from PIL import Image
+
     with _opened(source) as image:
         width, height = image.size
-        if image.getexif().get(_ORIENTATION) in _TURNED:
+        try:
+            turned = Image.Image.getexif(image).get(_ORIENTATION) in _TURNED  # PNG's own would decode it all
+        except Exception as error:
+            raise BadPictureError(f"is damaged ({_reason(error)})") from None
+        if turned:
             width, height = height, width
         return Outline(height, width, image.mode in _GREY)
 

@@ -1,0 +1,139 @@
+"""Augmentation follows from seed, epoch and row alone, and does what it says; examples are scaled as told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.augment import Augment, ImageExamples, channel_statistics, uniform
+from glassformer.data.images import ImageSet, prepare_images
+from glassformer.data.problems import Problems
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+RNG = np.random.default_rng(1)
+IMAGES = RNG.integers(0, 256, (40, 9, 7, 3), np.uint8)
+ROWS = np.arange(40)
+ALL = Augment(flip=0.5, shift=2, rotate=20, erase=0.5, seed=5)
+
+
+@pytest.fixture
+def image_set(tmp_path: Path) -> ImageSet:
+    np.savez(tmp_path / "x.npz", images=IMAGES, labels=ROWS % 4)
+    return prepare_images(tmp_path / "x.npz", tmp_path / "set", problems=Problems())
+
+
+def test_numbers_drawn_are_even_and_unrelated() -> None:
+    drawn = uniform(3, 1, np.arange(20_000), 4)
+    assert drawn.min() >= 0 and drawn.max() < 1
+    counts = np.histogram(drawn[:, 2], 20)[0]
+    assert ((counts - 1000) ** 2 / 1000).sum() < 55  # chi-square, 19 degrees of freedom: p below 1e-4 beyond
+    related = np.corrcoef(np.hstack([drawn[1:], drawn[:-1], uniform(3, 2, np.arange(1, 20_000), 4)]).T)
+    assert np.abs(related - np.eye(12)).max() < 0.03
+
+
+@given(order=st.permutations(range(12)), epoch=st.integers(0, 5))
+def test_what_happens_to_an_image_depends_on_nothing_else(order: list[int], epoch: int) -> None:
+    together = ALL(IMAGES[:12], ROWS[:12], epoch=epoch)
+    apart = ALL(IMAGES[order], ROWS[order], epoch=epoch)
+    assert (apart == together[order]).all()
+
+
+def test_epochs_seeds_and_rows_differ() -> None:
+    first = ALL(IMAGES, ROWS, epoch=0)
+    for other in (
+        ALL(IMAGES, ROWS, epoch=1),
+        Augment(flip=0.5, shift=2, rotate=20, erase=0.5)(IMAGES, ROWS, epoch=0),
+    ):
+        assert np.mean([(a != b).any() for a, b in zip(first, other, strict=True)]) > 0.9
+    same = ALL(np.repeat(IMAGES[:1], 40, 0), ROWS, epoch=0)
+    assert len({image.tobytes() for image in same}) > 30
+
+
+@pytest.mark.parametrize("padding", ["reflect", "zero"])
+def test_a_shift_is_one_of_the_crops_of_the_padded_image(padding: str) -> None:
+    pad = {"reflect": {"mode": "reflect"}, "zero": {"mode": "constant"}}[padding]
+    moved = Augment(shift=2, padding=padding)(IMAGES, ROWS, epoch=0)  # type: ignore[arg-type]
+    seen = set()
+    for image, got in zip(IMAGES, moved, strict=True):
+        wide = np.pad(image, ((2, 2), (2, 2), (0, 0)), **pad)  # type: ignore[call-overload]
+        found = [(y, x) for y in range(5) for x in range(5) if (wide[y : y + 9, x : x + 7] == got).all()]
+        assert len(found) == 1
+        seen.add(found[0])
+    assert {y for y, _ in seen} == {x for _, x in seen} == set(range(5))
+
+
+def test_flips_happen_as_often_as_asked() -> None:
+    assert (Augment(flip=1)(IMAGES, ROWS, epoch=0) == IMAGES[:, :, ::-1]).all()
+    rows = np.arange(2000)
+    many = np.repeat(IMAGES[:1], 2000, 0)
+    flipped = (Augment(flip=0.3)(many, rows, epoch=0) != many).any((1, 2, 3)).mean()
+    assert 0.26 < flipped < 0.34
+
+
+def test_a_turn_keeps_the_centre_and_turns_by_no_more_than_asked() -> None:
+    """A bright dot right of the centre lands on the circle, within the angle, and both ways occur."""
+    dot = np.zeros((1, 41, 41, 1), np.uint8)
+    dot[0, 19:22, 34:37] = 255
+    turned = Augment(rotate=30, padding="zero")(np.repeat(dot, 200, 0), np.arange(200), epoch=0).astype(float)
+    weight = turned[..., 0] / turned.sum((1, 2, 3))[:, None, None]
+    y = (weight * (np.arange(41)[:, None] - 20)).sum((1, 2))
+    x = (weight * (np.arange(41)[None, :] - 20)).sum((1, 2))
+    angles = np.degrees(np.arctan2(y, x))
+    assert np.allclose(np.hypot(x, y), 15, atol=0.3)
+    assert np.abs(angles).max() < 30.5 and angles.min() < -25 and angles.max() > 25
+    assert (Augment(rotate=1e-9)(IMAGES, ROWS, epoch=0) == IMAGES).all()
+
+
+def test_erasing_paints_one_rectangle_with_the_mean() -> None:
+    large = RNG.integers(0, 256, (50, 40, 30, 1), np.uint8)
+    erased = Augment(erase=1)(large, np.arange(50), epoch=0)
+    for before, after in zip(large, erased, strict=True):
+        inside = (after == np.rint(before.mean())).all(-1)
+        changed = (before != after).any(-1)
+        down, across = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        assert inside[down[0] : down[-1] + 1, across[0] : across[-1] + 1].all()
+        assert 4 <= np.ptp(down) + 1 <= 17 and 3 <= np.ptp(across) + 1 <= 13
+        assert not changed[: down[0]].any()
+
+
+def test_examples_have_mean_0_and_spread_1_and_evaluation_is_untouched(image_set: ImageSet) -> None:
+    mean, std = channel_statistics(image_set)
+    assert np.allclose(mean, IMAGES.mean((0, 1, 2)) / 255) and np.allclose(std, IMAGES.std((0, 1, 2)) / 255)
+    plain = ImageExamples(image_set, mean=mean, std=std)
+    batch = plain.batch(ROWS, epoch=0)
+    assert batch["images"].shape == (40, 3, 9, 7) and batch["images"].dtype == np.float32
+    assert np.allclose(batch["images"].mean((0, 2, 3)), 0, atol=1e-6)
+    assert np.allclose(batch["images"].std((0, 2, 3)), 1, atol=1e-6)
+    back = batch["images"] * np.array(std)[:, None, None] + np.array(mean)[:, None, None]
+    assert (np.rint(back * 255) == IMAGES.transpose(0, 3, 1, 2)).all()
+    assert (plain.batch(ROWS, epoch=7)["images"] == batch["images"]).all()
+
+
+def test_examples_of_some_rows_change_as_in_the_whole_set(image_set: ImageSet) -> None:
+    mean, std = channel_statistics(image_set, np.array([1, 2]))
+    some = ImageExamples(image_set, rows=np.array([30, 4, 9]), mean=mean, std=std, augment=ALL)
+    every = ImageExamples(image_set, mean=mean, std=std, augment=ALL)
+    assert len(some) == 3 and some.lengths(np.arange(2)).tolist() == [[1], [1]]
+    one, other = some.batch(np.array([1]), epoch=2), every.batch(np.array([4]), epoch=2)
+    assert (one["images"] == other["images"]).all() and one["labels"].tolist() == [0]
+    with pytest.raises(GlassformerError, match="3 channels"):
+        ImageExamples(image_set, mean=(0.5,), std=(0.5,))
+
+
+@pytest.mark.parametrize("bad", [{"flip": 2}, {"shift": -1}, {"rotate": 200}, {"padding": "wrap"}])
+def test_what_makes_no_sense_is_refused(bad: dict) -> None:
+    with pytest.raises(GlassformerError, match=next(iter(bad))):
+        Augment(**bad)
+
+
+@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="the digits are not here")
+def test_the_digits_have_their_published_mean_and_spread(tmp_path: Path) -> None:
+    train = prepare_images(DATA / "mnist", tmp_path / "train", problems=Problems())
+    (mean,), (std,) = channel_statistics(train)
+    assert len(train) == 60_000 and round(mean, 4) == 0.1307 and round(std, 4) == 0.3081

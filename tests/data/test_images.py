@@ -1,0 +1,331 @@
+"""Image sets give back what the files held, name what is wrong with them, and never leak a duplicate."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.images import ImageSet, prepare_images
+from glassformer.data.problems import Problems
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (6, 5, 4), np.uint8)  # (N, H, W)
+COLOUR = RNG.integers(0, 256, (6, 5, 4, 3), np.uint8)
+LABELS = np.array([2, 0, 2, 1, 0, 1], np.uint8)
+
+
+def idx(values: np.ndarray, *, magic: bytes | None = None) -> bytes:
+    head = bytes([0, 0, 8, values.ndim]) if magic is None else magic
+    return head + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def folders(root: Path, images: dict[str, bytes]) -> Path:
+    for name, data in images.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def prepared(path: Path, **options: Any) -> tuple[ImageSet, Problems]:
+    problems = Problems()
+    return prepare_images(path, path.parent / "prepared", problems=problems, **options), problems
+
+
+def whole(images: ImageSet) -> tuple[np.ndarray, list[str]]:
+    batch = images.batch(np.arange(len(images)), epoch=0)
+    return batch["images"], [images.classes[n] for n in batch["labels"]]
+
+
+# Every kind of source, written from the same arrays: (writer, the images, the options).
+def write_idx(root: Path) -> Path:
+    (root / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(GREY)))
+    (root / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS)))
+    return root / "train-labels-idx1-ubyte.gz"
+
+
+def write_cifar(root: Path) -> Path:
+    square = np.pad(COLOUR, ((0, 0), (0, 27), (0, 28), (0, 0)))
+    records = np.concatenate([LABELS[:, None], square.transpose(0, 3, 1, 2).reshape(6, -1)], 1)
+    (root / "data_batch_1.bin").write_bytes(records[:3].tobytes())
+    (root / "data_batch_2.bin.gz").write_bytes(gzip.compress(records[3:].tobytes()))
+    (root / "test_batch.bin").write_bytes(b"")
+    return root
+
+
+def write_npz(root: Path) -> Path:
+    np.savez_compressed(root / "set.npz", x_train=COLOUR, y_train=LABELS[:, None], x_test=1, y_test=1)
+    return root / "set.npz"
+
+
+def write_npz_channels_first(root: Path) -> Path:
+    np.savez(root / "set.npz", images=COLOUR.transpose(0, 3, 1, 2) / 255, labels=LABELS.astype(np.int64))
+    return root / "set.npz"
+
+
+def write_folders(root: Path) -> Path:
+    return folders(root / "train", {f"{LABELS[n]}/{n}.png": encoded(COLOUR[n]) for n in range(6)}).parent
+
+
+def write_parquet(root: Path) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = {"image": [{"bytes": encoded(image)} for image in COLOUR], "label": LABELS.tolist()}
+    parquet.write_table(pa.table(rows), root / "train-00000.parquet")
+    return root
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write_idx, write_cifar, write_npz, write_npz_channels_first, write_folders, write_parquet],
+    ids=lambda write: write.__name__,
+)
+def test_every_source_gives_back_its_images_and_labels(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    images, problems = prepared(write(tmp_path / "in"))
+    pixels, names = whole(images)
+    expected = GREY[..., None] if write is write_idx else COLOUR
+    order = np.argsort(LABELS, kind="stable") if write is write_folders else np.arange(6)
+    assert (pixels[:, :5, :4] == expected[order]).all() and images.classes == ("0", "1", "2")
+    assert names == [str(n) for n in LABELS[order]] and not problems.count
+    assert images.lengths(np.arange(3)).tolist() == [[1], [1], [1]]
+
+
+def test_a_second_part_is_numbered_by_the_classes_of_the_first(tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", x_train=GREY, y_train=LABELS, x_test=GREY[:2], y_test=np.array([2, 2]))
+    train, _ = prepared(tmp_path / "set.npz")
+    test = prepare_images(
+        tmp_path / "set.npz", tmp_path / "t", split="test", classes=train.classes, problems=Problems()
+    )
+    assert test.labels(np.arange(2)).tolist() == [2, 2] and test.classes == train.classes
+    with pytest.raises(GlassformerError, match="class '2', which is not among a, b"):
+        prepare_images(tmp_path / "set.npz", tmp_path / "u", classes=["a", "b"], problems=Problems())
+
+
+def test_names_listed_by_the_file_keep_their_order(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    notes = b'{"info": {"features": {"label": {"names": ["zebra", "ape"]}}}}'
+    table = pa.table({"image": [encoded(COLOUR[0]), encoded(COLOUR[1])], "label": [1, 0]})
+    parquet.write_table(table.replace_schema_metadata({b"huggingface": notes}), tmp_path / "x.parquet")
+    images, _ = prepared(tmp_path / "x.parquet")
+    assert images.classes == ("zebra", "ape") and images.labels(np.arange(2)).tolist() == [1, 0]
+
+
+def test_pictures_of_all_modes_become_one_kind(tmp_path: Path) -> None:
+    """Sixteen bits keep the upper eight, transparency lies on white, EXIF turns are undone, sizes meet."""
+    deep = (GREY[0].astype(np.uint16) << 8) | 7
+    clear = np.dstack([COLOUR[0], np.zeros((5, 4), np.uint8)])
+    turn = Image.Exif()
+    turn[0x0112] = 6  # to be turned a quarter to the right
+    upright = np.full((4, 5, 3), 9, np.uint8)
+    root = folders(
+        tmp_path / "in",
+        {
+            "a/deep.png": encoded(deep),
+            "a/clear.png": encoded(clear),
+            "b/turned.png": encoded(upright, exif=turn.tobytes()),
+            "b/large.png": encoded(np.full((50, 40, 3), 77, np.uint8)),
+            "b/.hidden": b"",
+        },
+    )
+    images, problems = prepared(root)
+    assert images.shape == (5, 4, 3) and problems.count == 0
+    pixels = images.images(np.arange(4))
+    assert (pixels[0] == 255).all()  # clear
+    assert (pixels[1] == GREY[0][..., None]).all()
+    assert (pixels[2] == 77).all() and (pixels[3] == 9).all()
+
+
+def test_the_usual_size_is_bounded_and_grey_stays_one_channel(tmp_path: Path) -> None:
+    root = folders(tmp_path / "in", {f"{c}/x.png": encoded(np.zeros((600, 300), np.uint8)) for c in "ab"})
+    images, _ = prepared(root)
+    assert images.shape == (224, 112, 1)
+    assert prepare_images(root, tmp_path / "small", size=8, problems=Problems()).shape == (8, 8, 1)
+
+
+def bomb() -> bytes:
+    """A PNG of 300 bytes that claims 40,000 x 40,000 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    )
+
+
+def test_bad_pictures_are_named_counted_and_left_out(tmp_path: Path) -> None:
+    good = {f"{c}/{n}.png": encoded(COLOUR[n % 6]) for c in "ab" for n in range(20)}
+    noise = RNG.integers(0, 256, (40, 40, 3), np.uint8)
+    bad = {
+        "a/bomb.png": bomb(),
+        "a/cut.png": encoded(noise)[:900],
+        "b/notes.txt": b"hello",
+        "b/run.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+    }
+    images, problems = prepared(folders(tmp_path / "in", {**good, **bad}))
+    assert len(images) == 40 and problems.count == 4
+    sentence = problems.sentence()
+    assert sentence.startswith("4 of 44 rows were left out") and "pixels" in sentence
+    assert "cut.png: is damaged" in sentence and "notes.txt: is not an image" in sentence
+
+
+def broken_npz(root: Path, **arrays: Any) -> Path:
+    np.savez(root / "x.npz", **arrays)
+    return root / "x.npz"
+
+
+def pair(root: Path, images: bytes, labels: bytes) -> Path:
+    (root / "train-images-idx3-ubyte").write_bytes(images)
+    (root / "train-labels-idx1-ubyte").write_bytes(labels)
+    return root / "train-images-idx3-ubyte"
+
+
+def file(root: Path, name: str, data: bytes) -> Path:
+    (root / name).write_bytes(data)
+    return root / name
+
+
+PNG = encoded(COLOUR[0])
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda r: r / "nowhere", "does not exist"),
+    "unknown": (lambda r: file(r, "x.doc", b"x"), "no kind of image set"),
+    "empty folder": (lambda r: r, "no folder for each class"),
+    "loose pictures": (lambda r: file(r, "x.png", PNG).parent, "no folder for each class"),
+    "one class": (lambda r: folders(r, {"cat/x.png": PNG}), "only the class 'cat'"),
+    "class without images": (
+        lambda r: ((r / "dog").mkdir(), folders(r, {"cat/x.png": PNG, "cow/x.png": PNG}))[1],
+        "no image that can be read in class 'dog'",
+    ),
+    "nothing readable": (lambda r: folders(r, {"a/x.png": b"x", "b/y.png": b"y"}), "is not an image"),
+    "mostly broken": (
+        lambda r: folders(r, {"a/x.png": PNG, "b/x.png": PNG, "b/y.png": PNG[:30]}),
+        "1 of the 3 rows",
+    ),
+    "no test part": (
+        lambda r: folders(r, {"train/a/x.png": PNG, "train/b/x.png": PNG}),
+        "no part for 'test'",
+    ),
+    "idx magic": (
+        lambda r: pair(r, idx(GREY, magic=b"\0\0\x0d\3"), idx(LABELS)),
+        "not an IDX file of images",
+    ),
+    "idx swapped": (lambda r: pair(r, idx(LABELS), idx(LABELS)), "not an IDX file of images"),
+    "idx labels magic": (lambda r: pair(r, idx(GREY), b"\0\0\x08\2" + idx(LABELS)[4:]), "IDX file of labels"),
+    "idx cut": (lambda r: pair(r, idx(GREY)[:-1], idx(LABELS)), "cut short"),
+    "idx header cut": (lambda r: pair(r, idx(GREY)[:9], idx(LABELS)), "cut short"),
+    "idx too long": (lambda r: pair(r, idx(GREY) + b"x", idx(LABELS)), "goes on after the last image"),
+    "idx counts": (lambda r: pair(r, idx(GREY), idx(LABELS[:5])), "6 images but .* 5 labels"),
+    "idx none": (lambda r: pair(r, idx(GREY[:0]), idx(LABELS[:0])), "holds nothing"),
+    "idx huge": (
+        lambda r: pair(r, b"\0\0\x08\3" + b"\xff" * 12, b"\0\0\x08\1" + b"\xff" * 4),
+        "4,294,967,295 pixels, too many",
+    ),
+    "idx alone": (lambda r: file(r, "train-images-idx3-ubyte", idx(GREY)), "labels beside it"),
+    "idx gzip cut": (
+        lambda r: (write_idx(r), file(r, "train-images-idx3-ubyte.gz", gzip.compress(idx(GREY))[:40]))[1],
+        "damaged or cut short",
+    ),
+    "cifar cut": (lambda r: file(r, "x.bin", b"\0" * 5000), "not a multiple of 3,073"),
+    "cifar empty": (lambda r: file(r, "x.bin", b""), "is empty"),
+    "npz not zip": (lambda r: file(r, "x.npz", b"PK nonsense"), "not a whole .npz"),
+    "npz keys": (lambda r: broken_npz(r, a=GREY), "has a; name its arrays"),
+    "npz counts": (lambda r: broken_npz(r, images=GREY, labels=LABELS[:4]), "6 images .* but 4 labels"),
+    "npz shape": (lambda r: broken_npz(r, images=GREY[0], labels=LABELS), "has shape"),
+    "npz one-hot": (lambda r: broken_npz(r, images=GREY, labels=np.eye(6)), "labels are"),
+    "npz range": (
+        lambda r: broken_npz(r, images=GREY.astype(np.int16) * 9, labels=LABELS),
+        "outside its range",
+    ),
+    "npz nan": (lambda r: broken_npz(r, images=GREY * np.nan, labels=LABELS), "outside its range"),
+    "npz objects": (
+        lambda r: broken_npz(r, images=GREY, labels=np.array([{}] * 6, object)),
+        "Python objects, which are never read",
+    ),
+    "parquet": (lambda r: file(r, "x.parquet", b"PAR1 nonsense"), "not a Parquet file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_source_is_one_sentence_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    write, sentence = BAD[name]
+    (tmp_path / "in").mkdir()
+    path = write(tmp_path / "in")
+    with pytest.raises(GlassformerError, match=sentence) as caught:
+        prepare_images(
+            path, tmp_path / "out", problems=Problems(), split="test" if name == "no test part" else "train"
+        )
+    assert "\n" not in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_damaged_set_is_told(tmp_path: Path) -> None:
+    images, _ = prepared(broken_npz(tmp_path, images=GREY, labels=LABELS))
+    with pytest.raises(GlassformerError, match="exists already"):
+        prepared(tmp_path / "x.npz")
+    pixels = images.folder / "pixels.u8"
+    pixels.write_bytes(pixels.read_bytes()[:-1])
+    with pytest.raises(GlassformerError, match="cut short"):
+        ImageSet(images.folder)
+    (images.folder / "images.json").write_text("[]")
+    with pytest.raises(GlassformerError, match="not a set of images"):
+        ImageSet(images.folder)
+
+
+def test_equal_images_are_held_out_together(tmp_path: Path) -> None:
+    distinct = RNG.integers(0, 256, (300, 6, 6), np.uint8)
+    which = RNG.integers(0, 300, 2000)
+    images, _ = prepared(broken_npz(tmp_path, images=distinct[which], labels=which % 7))
+    train, valid = images.held_out(0.2, seed=3)
+    assert sorted([*train, *valid]) == list(range(2000)) and 200 < len(valid) < 600
+    assert not {which[n] for n in train} & {which[n] for n in valid}
+    assert (images.held_out(0.2, seed=3)[1] == valid).all()
+    assert len(np.intersect1d(images.held_out(0.2, seed=4)[1], valid)) < len(valid) / 2
+    with pytest.raises(GlassformerError, match="one side empty"):
+        images.held_out(1e-9)
+
+
+def test_memory_does_not_grow_with_the_set(tmp_path: Path) -> None:
+    peaks = []
+    for count in (4000, 24_000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        pixels = RNG.integers(0, 256, (count, 28, 28), np.uint8)
+        path = pair(folder, idx(pixels), idx((np.arange(count) % 3).astype(np.uint8)))
+        del pixels
+        tracemalloc.start()
+        images, _ = prepared(path)
+        images.images(np.arange(64))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 500_000 < 28 * 28 * 24_000 / 4
+
+
+@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="the digits are not here")
+def test_the_digits_are_read_as_published(tmp_path: Path) -> None:
+    test = prepare_images(DATA / "mnist", tmp_path / "test", split="test", problems=Problems())
+    counts = np.bincount(test.labels(np.arange(10_000)))
+    assert counts.tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
