@@ -25,6 +25,7 @@ VERBS = {
     "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
     "convert": "Write a model folder anew, in the published layout or in ours.",
     "verify": "Prove on this machine that a model's numbers are right.",
+    "tokenizer": "Learn a tokenizer from your own files, and see how it cuts.",
     "env": "Show versions, devices, kernels and number formats that work here.",
 }
 

@@ -1,0 +1,116 @@
+"""`glassformer tokenizer train`: your files to a folder that loads, or one sentence saying why not."""
+
+import gzip
+import json
+from typing import get_args
+
+import pytest
+
+from glassformer.cli import tokenizer as verb
+from glassformer.text import TokenizerPlan, load_tokenizer, train, train_tokenizer
+
+ENGLISH = ["The old captain sang to the sea.", "The sea sang back, and the captain was glad."] * 5
+KOREAN = ["늙은 선장이 바다에 노래를 불렀다.", "바다가 대답했고 선장은 기뻤다."] * 5
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "en.txt").write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
+    (tmp_path / "ko.txt.gz").write_bytes(gzip.compress("\n".join(KOREAN).encode() + b"\n"))
+    rows = [f"{english}\t{korean}" for english, korean in zip(ENGLISH, KOREAN, strict=True)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["english\tkorean", *rows]) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_choices_are_those_of_the_plan():
+    assert [kind.value for kind in verb.Kind] == list(get_args(train.Kind))
+    assert [marks.value for marks in verb.Marks] == list(get_args(train.Marks))
+
+
+@pytest.mark.parametrize("kind", get_args(train.Kind))
+def test_writes_what_the_library_learns(run, files, kind):
+    out = files / "out"
+    options = ("--kind", kind, "--vocab-size", "400", "--marks", "both", "--tag", ">>ko<<", "--lowercase")
+    done = run("tokenizer", "train", files / "en.txt", files / "ko.txt.gz", "--out", out, *options, "--json")
+    assert done.code == 0 and done.err == "", done.err
+    plan = TokenizerPlan(kind=kind, vocab_size=400, marks="both", tags=(">>ko<<",), lowercase=True)
+    wanted = train_tokenizer([*ENGLISH, *KOREAN], plan)
+    assert (out / "tokenizer.json").read_bytes() == wanted._files()["tokenizer.json"]
+
+    (side,) = json.loads(done.out)["sides"]
+    rows = [wanted.encode(text, special=False).ids for text in (*ENGLISH, *KOREAN)]
+    assert (side["texts"], side["vocab_size"], side["unknown"]) == (20, wanted.vocab_size, 0)
+    words = sum(len(text.split()) for text in (*ENGLISH, *KOREAN))
+    assert side["tokens_per_word"] == pytest.approx(sum(map(len, rows)) / words)
+    assert "".join(side["cut"]["Korean"]).strip() == KOREAN[0]
+
+
+def test_says_how_it_cuts(run, files):
+    done = run("tokenizer", "train", files / "en.txt", "--out", files / "out", "--vocab-size", "200")
+    assert done.code == 0 and "200 tokens" not in done.out and "tokens a word" in done.out
+    assert "The| old| captain| sang| to| the| sea|." in done.out and "<unk>" in done.out
+
+
+@pytest.mark.parametrize("given", [("--column", "1", "--column", "2"), ("--column", "english")])
+def test_columns_of_a_table(run, files, given):
+    done = run("tokenizer", "train", files / "pairs.tsv", "--out", files / "out", *given)
+    assert done.code == 0, done.err
+    made = load_tokenizer(files / "out")
+    assert (made.unk_id in made.encode(KOREAN[0]).ids) == (len(given) == 2)
+
+
+def test_two_vocabularies_and_one_over_them(run, files):
+    out, pairs = files / "out", files / "pairs.tsv"
+    given = ("--column", "english", "--target", pairs, "--target-column", "korean", "--out", out)
+    assert run("tokenizer", "train", pairs, *given).code == 0
+    made = load_tokenizer(out)
+    assert made.vocab_size != made.target_vocab_size
+    assert made.unk_id not in made.encode(KOREAN[1], side="target").ids
+    assert made.unk_id in made.encode(KOREAN[1], side="source").ids
+
+    again = ("tokenizer", "train", files / "en.txt", "--out", out)
+    assert run(*again).code == 2
+    assert run(*again, "--overwrite").code == 0
+    made = load_tokenizer(out)
+    assert made.vocab_size == made.target_vocab_size
+
+
+def test_bad_rows_are_told_and_left_out(run, files):
+    path = files / "some.txt"
+    path.write_bytes(b"\n".join(line.encode() for line in ENGLISH * 4) + b"\n\xff\xfe bad\n")
+    done = run("tokenizer", "train", path, "--out", files / "out")
+    assert done.code == 0 and "some.txt line 41" in done.err
+
+
+BAD = {
+    "missing file": (["no-such.txt"], "no-such.txt"),
+    "folder": (["."], ""),
+    "empty file": (["empty.txt"], "empty.txt"),
+    "column of plain text": (["en.txt", "--column", "x"], "no column"),
+    "unknown column": (["pairs.tsv", "--column", "french"], "french"),
+    "too small": (["en.txt", "--kind", "byte", "--vocab-size", "100"], "at least 260"),
+    "tag": (["en.txt", "--tag", "de"], "signs around letters"),
+    "target column alone": (["en.txt", "--target-column", "2"], "--target"),
+    "out is a file": (["en.txt", "--out", "en.txt"], "is a file"),
+    "out holds files": (["en.txt", "--out", "full"], "--overwrite"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(run, files, monkeypatch, case):
+    monkeypatch.chdir(files)
+    (files / "empty.txt").touch()
+    (files / "full").mkdir()
+    (files / "full" / "notes").touch()
+    before = sorted(files.rglob("*"))
+    given, said = BAD[case]
+    done = run("tokenizer", "train", "--out", "out", *given)
+    assert done.code == 2 and done.out == "" and said in done.err
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1, done.err
+    assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize("given", [[], ["teach", "en.txt"], ["train"], ["train", "en.txt", "--kind", "x"]])
+def test_wrong_command_line(run, given):
+    done = run("tokenizer", *given, "--out", "out")
+    assert done.code == 2 and done.out == "" and "Traceback" not in done.err
