@@ -93,7 +93,7 @@ class Aligned(Source):
                 yield tuple(row)
         if counts[0] != counts[1]:
             raise GlassformerError(
-                f"'{self.paths[0]}' has {counts[0]:,} lines and '{self.paths[1]}' has {counts[1]:,}; "
+                f"'{self.paths[0]}' has {counts[0]:,} line{'s' * (counts[0] != 1)} and '{self.paths[1]}' has {counts[1]:,}; "
                 "pairs need the same number in both"
             )
         tally.end()

@@ -43,6 +43,17 @@ def test_nothing_is_invented_and_something_stays(
         assert (result == tokens).all()
 
 
+def test_every_gap_leaves_a_mark_and_short_sentences_keep_a_word() -> None:
+    for size in (2, 3, 4, 30):
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            result = damage(np.arange(size), rng, trim=0, gap=1, shuffle=0, gap_id=GAP)
+            kept = result[result != GAP]
+            missing = np.setdiff1d(np.arange(size), kept)
+            runs = 1 + int((np.diff(missing) > 1).sum())
+            assert len(kept) and (result == GAP).sum() == runs
+
+
 @given(size=st.integers(0, 80), seed=st.integers(0, 2**32), reach=st.integers(0, 6))
 def test_a_shuffled_word_does_not_move_beyond_its_reach(size: int, seed: int, reach: int) -> None:
     rng = np.random.default_rng(seed)

@@ -70,6 +70,12 @@ REFUSED: dict[str, Case] = {
         r"a\.en' has 3 lines and '.*a\.de' has 1; pairs need the same number",
     ),
     "shorter, and bad besides": (pairs, {"a.en": b"\xff\n" * 9, "a.de": b"x\n" * 8}, {}, "9 lines .* has 8;"),
+    "shorter by far, and bad": (
+        pairs,
+        {"a.en": b"\xff\n", "a.de": b"x\n" * 3000},
+        {},
+        r"a\.en' has 1 line and '.*a\.de' has 3,000;",
+    ),
     "one side empty": (pairs, {"a.en": b"x\n", "a.de": b""}, {}, r"a\.de' is empty"),
     "UTF-16": (texts, {"a.txt": "Guten Tag\n".encode("utf-16")}, {}, "UTF-16; save it as UTF-8"),
     "UTF-16 big": (texts, {"a.txt": b"\xfe\xff" + "Tag\n".encode("utf-16-be")}, {}, "UTF-16"),
