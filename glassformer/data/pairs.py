@@ -93,8 +93,8 @@ class Aligned(Source):
                 yield tuple(row)
         if counts[0] != counts[1]:
             raise GlassformerError(
-                f"'{self.paths[0]}' has {counts[0]:,} line{'s' * (counts[0] != 1)} and '{self.paths[1]}' has {counts[1]:,}; "
-                "pairs need the same number in both"
+                f"'{self.paths[0]}' has {counts[0]:,} line{'s' * (counts[0] != 1)} and "
+                f"'{self.paths[1]}' has {counts[1]:,}; pairs need the same number in both"
             )
         tally.end()
 
