@@ -66,6 +66,7 @@ class ForecastErrors:
                 f"(B, steps, {len(self.std)})"
             )
         off = told.detach().double().cpu() - truth.detach().double().cpu()
+        off = off.contiguous()  # sums run in the order of memory, so equal errors give equal bits
         squared, absolute = off.square().sum(0), off.abs().sum(0)
         self.squared = squared if self.squared is None else self.squared + squared
         self.absolute = absolute if self.absolute is None else self.absolute + absolute

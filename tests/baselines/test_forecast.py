@@ -1,0 +1,138 @@
+"""Simple forecasters: exact where a rule says so, the least squares where they learn, and savable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.baselines import forecast_spec as specs
+from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat, build_forecaster
+from glassformer.core.errors import GlassformerError
+from glassformer.data.problems import Problems
+from glassformer.data.series import read_series
+from glassformer.data.windows import Scaler, Windows, by_rows, by_share
+from glassformer.evaluation.forecast import ForecastErrors, ForecastScores
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def batches(windows: Windows, size: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
+    for begin in range(0, len(windows), size):
+        batch = windows.batch(np.arange(begin, min(begin + size, len(windows))))
+        yield torch.from_numpy(batch["past"]), torch.from_numpy(batch["future"])
+
+
+def judged(model: torch.nn.Module, windows: Windows) -> ForecastScores:
+    errors = ForecastErrors(std=windows.scaler.std)
+    with torch.no_grad():
+        for past, future in batches(windows):
+            errors.add(model(past), future)
+    return errors.scores()
+
+
+def test_linear_beats_repeating_on_a_sine_with_a_trend(tmp_path: Path) -> None:
+    time = np.arange(1200)
+    rng = np.random.default_rng(0)
+    wave = np.sin(time * 2 * np.pi / 24) + 0.004 * time + rng.normal(0, 0.05, 1200)
+    other = 3 * np.cos(time * 2 * np.pi / 24) - 0.01 * time + rng.normal(0, 0.1, 1200)
+    rows = [f"{n},{a:.5f},{b:.5f}" for n, (a, b) in enumerate(zip(wave, other, strict=True))]
+    (tmp_path / "x.csv").write_text("time,a,b\n" + "\n".join(rows))
+    series = read_series(tmp_path / "x.csv", problems=Problems())
+    parts = by_share(series)
+    scaler = Scaler.fitted(series, parts.train)
+    train, test = (
+        Windows(series=series, part=part, scaler=scaler, context=48, horizon=24)
+        for part in (parts.train, parts.test)
+    )
+    linear = Linear(specs.Linear(context_length=48, prediction_length=24))
+    repeat = judged(RepeatLast(specs.RepeatLast(prediction_length=24)), test)
+    season = judged(SeasonalRepeat(specs.SeasonalRepeat(prediction_length=24, season=24)), test)
+    assert judged(linear, test) == repeat  # untrained
+    linear.fit(batches(train))
+    learned = judged(linear, test)
+    assert learned.mse < season.mse < repeat.mse and learned.mse < 0.05 * repeat.mse
+
+
+def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    past = torch.randn(90, 6, 2, generator=generator)
+    future = torch.randn(90, 3, 2, generator=generator)
+    linear = Linear(specs.Linear(context_length=6, prediction_length=3))
+    linear.fit(zip(past.split(32), future.split(32), strict=True))
+
+    def loss() -> Tensor:
+        return (linear(past) - future).square().sum()
+
+    slopes = torch.autograd.grad(loss(), list(linear.parameters()))
+    assert max(float(slope.abs().max()) for slope in slopes) < 1e-3  # no step makes it better
+    whole = Linear(specs.Linear(context_length=6, prediction_length=3))
+    whole.fit([(past, future)])
+    assert torch.allclose(whole.out.weight, linear.out.weight, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        specs.RepeatLast(prediction_length=5),
+        specs.SeasonalRepeat(prediction_length=5, season=4),
+        specs.Linear(context_length=8, prediction_length=5),
+    ],
+    ids=lambda spec: type(spec).__name__,
+)
+def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Forecaster) -> None:
+    model = build_forecaster(specs.from_dict(specs.to_dict(spec)))
+    assert model.spec == spec
+    past = torch.randn(3, 8, 2)
+    assert model(past).shape == (3, 5, 2)
+    assert torch.allclose(model(past + 100), model(past) + 100, atol=1e-4)  # a level is carried over
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"kind": "Linear", "context_length": 8}, "lacks 'prediction_length'"),
+        ({"kind": "RepeatLst"}, "did you mean 'RepeatLast'"),
+        ({"kind": "RepeatLast", "prediction_length": 0}, "from 1"),
+        ({"kind": "SeasonalRepeat", "prediction_length": 3, "season": True}, "from 1"),
+        ({"kind": "RepeatLast", "prediction_length": 3, "season": 3}, "unknown key 'season'"),
+        ([], "unknown kind"),
+    ],
+)
+def test_bad_data_is_one_sentence(data: object, sentence: str) -> None:
+    with pytest.raises(GlassformerError, match=sentence):
+        specs.from_dict(data)
+
+
+def test_a_season_needs_its_past() -> None:
+    with pytest.raises(GlassformerError, match="a season of 9 steps"):
+        SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=9))(torch.ones(1, 8, 1))
+
+
+@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="the series are not here")
+def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
+    """Repeating, against one loop over the file; the linear fit, near the 0.374 / 0.394 published for its like."""
+    path = DATA / "ett" / "ETTh1.csv.gz"
+    series = read_series(path, problems=Problems())
+    parts = by_rows(series, 8640, 11_520, 14_400)
+    scaler = Scaler.fitted(series, parts.train)
+    train, test = (
+        Windows(series=series, part=part, scaler=scaler, context=336, horizon=96)
+        for part in (parts.train, parts.test)
+    )
+    rows = np.loadtxt(path, delimiter=",", skiprows=1, usecols=range(1, 8))
+    rows = (rows - rows[:8640].mean(0)) / rows[:8640].std(0)
+    off = [rows[n : n + 96] - rows[n - 1] for n in range(11_520, 14_400 - 96 + 1)]
+    repeat = judged(RepeatLast(specs.RepeatLast(prediction_length=96)), test)
+    assert repeat.forecasts == len(off) == 2785
+    assert repeat.mse == pytest.approx(np.square(off).mean(), rel=1e-5)
+    assert repeat.mae == pytest.approx(np.abs(off).mean(), rel=1e-5)
+    linear = Linear(specs.Linear(context_length=336, prediction_length=96))
+    linear.fit(batches(train))
+    learned = judged(linear, test)
+    assert learned.mse == pytest.approx(0.374, abs=0.01) and learned.mae == pytest.approx(0.394, abs=0.01)
