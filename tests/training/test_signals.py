@@ -1,0 +1,124 @@
+"""Asked once to stop, a run saves and leaves; asked twice, it leaves at once. In real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from glassformer.training.signals import SAME_WISH, Stopping
+
+ROOT = Path(__file__).parents[2]
+# `saving` goes on until its input is closed, as a large checkpoint would
+LOOP = """
+import signal, sys, time
+{before}
+from glassformer.training.signals import Stopping
+with Stopping() as stopping:
+    print("training", flush=True)
+    while not stopping.asked:
+        time.sleep(0.01)
+    print("saving", flush=True)
+    sys.stdin.read()
+    print("saved", flush=True)
+sys.exit(stopping.exit_code)
+"""
+LISTENING = (
+    "signal.signal(signal.SIGINT, signal.default_int_handler)"  # not so in a job put in the background
+)
+
+
+@contextmanager
+def running(before: str = LISTENING) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", LOOP.format(before=before)]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "training\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def saving(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None and process.stdout.readline() == "saving\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_once_means_save_and_leave(number: signal.Signals, code: int) -> None:
+    with running() as process:
+        process.send_signal(number)
+        saving(process)
+        process.send_signal(number)  # passed on by a launcher at nearly the same moment: the same wish
+        out, err = process.communicate("", timeout=30)
+        assert (process.returncode, out) == (code, "saved\n")
+        assert err == "saving a checkpoint; press Ctrl-C again to leave at once\n"
+
+
+def test_twice_means_leave_at_once() -> None:
+    with running() as process:
+        process.send_signal(signal.SIGTERM)
+        saving(process)
+        time.sleep(SAME_WISH + 0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130  # while its input is still open
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.read() == ""
+        assert (
+            process.stderr.read().splitlines()[-1]
+            == "left at once; the last checkpoint that was saved stands"
+        )
+
+
+def test_what_was_to_be_ignored_stays_ignored() -> None:
+    """As `nohup` starts a run."""
+    with running("signal.signal(signal.SIGHUP, signal.SIG_IGN)") as process:
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        saving(process)
+        process.communicate("", timeout=30)
+        assert process.returncode == 143
+
+
+def test_a_terminal_that_has_gone_does_not_stop_the_save() -> None:
+    with running() as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        process.stderr = None
+        process.send_signal(signal.SIGHUP)
+        saving(process)
+        process.communicate("", timeout=30)
+        assert process.returncode == 129
+
+
+def test_handlers_are_given_back_and_another_thread_is_no_trouble() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with Stopping() as stopping:
+        assert not stopping.asked and stopping.exit_code == 0
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+    assert [signal.getsignal(number) for number in numbers] == before
+    seen: list[object] = []
+
+    def elsewhere() -> None:
+        with Stopping() as stopping:
+            seen.extend([stopping.asked, signal.getsignal(signal.SIGTERM)])
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [False, before[0]]
