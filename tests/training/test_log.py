@@ -1,0 +1,253 @@
+"""The log of a run: one uninterrupted story on disk, and nothing that can end the training."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glassformer.training.history import read_history
+from glassformer.training.log import RunLog, Sample, StepNote
+
+ROOT = Path(__file__).parents[2]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False)
+
+
+def train(folder: Path, begin: int, end: int, *, every: int = 1) -> None:
+    """Steps of a run whose losses are a function of the step alone, validated at each fifth."""
+    with RunLog(folder, total_steps=20, from_step=begin, console=quiet(), every=every) as log:
+        for step in range(begin + 1, end + 1):
+            log.step(StepNote(step=step, loss=1 / 3 * step, lr=1e-3 / step, units=7 + step, seconds=0.1))
+            if step % 5 == 0:
+                log.validated(step, {"loss": step / 7}, [Sample(source="s", expected="e", got=f"g{step}")])
+
+
+def story(folder: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl says of steps and validations, less the clock; every line must be whole."""
+    clocks = ("time", "units_per_second", "memory")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().decode().splitlines()]
+    return [{k: v for k, v in line.items() if k not in clocks} for line in lines if line["kind"] != "event"]
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", b'{"kind": "step", "step": 13, "los', b'{"kind": "step", "step": 9}\n\x00\x00']
+)
+def test_a_run_that_was_killed_and_resumed_reads_as_one_that_never_stopped(
+    tmp_path: Path, torn: bytes
+) -> None:
+    train(tmp_path / "whole", 0, 20)
+    train(tmp_path / "killed", 0, 12)
+    with (tmp_path / "killed" / "metrics.jsonl").open("ab") as file:
+        file.write(torn)
+    read_history(tmp_path / "killed")  # what is torn can be read past before it is mended
+    train(tmp_path / "killed", 10, 14)
+    train(tmp_path / "killed", 5, 20)
+    assert story(tmp_path / "killed") == story(tmp_path / "whole")
+    kept = read_history(tmp_path / "killed")
+    assert [line["step"] for line in kept.steps] == list(range(1, 21))
+    assert [line["loss"] for line in kept.steps] == [1 / 3 * step for step in range(1, 21)]
+    assert [line["samples"][0]["got"] for line in kept.validations] == ["g5", "g10", "g15", "g20"]
+    train(tmp_path / "killed", 0, 20)  # from the beginning: nothing of before remains
+    assert (tmp_path / "killed" / "metrics.jsonl").read_text().count('"begun at step"') == 1
+    assert story(tmp_path / "killed") == story(tmp_path / "whole")
+
+
+def test_a_file_that_could_not_be_cut_is_still_read_as_one_run(tmp_path: Path) -> None:
+    train(tmp_path / "whole", 0, 20)
+    for begin, end in ((0, 12), (10, 20)):
+        train(tmp_path / f"{begin}", begin, end)
+    joined = b"".join((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("0", "10"))
+    (tmp_path / "0" / "metrics.jsonl").write_bytes(joined)
+    history, whole = read_history(tmp_path / "0"), read_history(tmp_path / "whole")
+    assert [(n["step"], n["loss"]) for n in history.steps] == [(n["step"], n["loss"]) for n in whole.steps]
+    assert [n["metrics"] for n in history.validations] == [n["metrics"] for n in whole.validations]
+
+
+def test_numbers_are_kept_exactly_and_a_step_that_is_not_noted_is_not_waited_for(tmp_path: Path) -> None:
+    class Slow:
+        """Stands in for a loss on a GPU: to read it is to wait for the device."""
+
+        read = 0
+
+        def __float__(self) -> float:
+            Slow.read += 1
+            return 0.1 + 0.2
+
+    with RunLog(tmp_path, total_steps=10, every=4, peak_flops=1e12, console=quiet()) as log:
+        for step in range(1, 11):
+            log.step(
+                StepNote(
+                    step=step, loss=Slow(), lr=1e-4, units=100, seconds=0.5, grad_norm=math.nan, flops=1e11
+                )
+            )
+    assert Slow.read == 3
+    lines = read_history(tmp_path).steps
+    assert [line["step"] for line in lines] == [4, 8, 10]
+    for line in lines:
+        assert line["loss"] == 0.1 + 0.2 and line["perplexity"] == math.exp(0.1 + 0.2)
+        assert line["grad_norm"] is None
+        assert line["units_per_second"] == pytest.approx(200) and line["mfu"] == pytest.approx(0.2)
+        assert line["memory"] > 1e6
+
+
+def test_tensorboard_reads_the_same_numbers_and_forgets_what_was_redone(tmp_path: Path) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(tmp_path, 0, 12)
+    time.sleep(0.01)
+    train(tmp_path, 10, 20)
+    found = accumulators.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = found.Scalars("train/loss")
+    assert [point.step for point in losses] == list(range(1, 21))
+    assert [point.value for point in losses] == pytest.approx([1 / 3 * step for step in range(1, 21)])
+    assert [point.step for point in found.Scalars("valid/loss")] == [5, 10, 15, 20]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from glassformer.training.log import RunLog, Sample, StepNote
+folder = Path(sys.argv[1])
+with RunLog(folder, total_steps=400) as log:
+    for step in range(1, 401):
+        if step == 100:
+            room = (folder / "metrics.jsonl").stat().st_size + 1000  # breaks off in the middle of a line
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        if step == 300:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        log.step(StepNote(step=step, loss=step / 3, lr=1.0, units=1, seconds=0.1))
+        if step % 50 == 0:
+            log.validated(step, {"loss": 1.0}, [Sample(source="s" * 300, expected="e", got="g")])
+print("trained")
+"""
+
+
+def child(program: str, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("env", {})}
+    command = [sys.executable, "-c", program, *args]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **more)
+
+
+def test_a_full_disk_is_mentioned_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    """The system itself refuses to let any file grow from step 100 to step 300."""
+    done = child(FULL, str(tmp_path))
+    assert done.returncode == 0 and done.stdout == "trained\n"
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("cannot be written (File too large); training goes on") == 1
+    assert done.stderr.count("is written again") == 1
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)  # nothing torn is left in the middle
+    noted = [line["step"] for line in read_history(tmp_path).steps]
+    assert noted[:99] == list(range(1, 100)) and noted[-101:] == list(range(300, 401)) and len(noted) < 250
+
+
+def test_a_folder_that_cannot_be_written_ends_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    console = quiet()
+    with RunLog(tmp_path / "file", total_steps=2, console=console) as log:
+        log.step(StepNote(step=1, loss=1.0, lr=1.0, units=1, seconds=1.0))
+        log.validated(1, {"loss": 1.0})
+        log.say("hello")
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said.count("cannot be written") == 1 and "hello" in said
+
+
+def test_other_ranks_leave_no_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with RunLog(tmp_path / "run", total_steps=2, main=False) as log:
+        log.step(StepNote(step=1, loss=1.0, lr=1.0, units=1, seconds=1.0))
+        log.validated(1, {"loss": 1.0})
+        log.say("hello")
+        log.facts({"a": 1})
+    assert not (tmp_path / "run").exists()
+    assert capfd.readouterr() == ("", "")
+
+
+SHORT = """
+import sys, time
+from glassformer.training.log import RunLog, Sample, StepNote
+sample = Sample(source="one\\nline \\x1b]0;title\\x07", expected="네", got="\\u202e")
+with RunLog(sys.argv[1], total_steps=500) as log:
+    log.say("a sentence [bold]as it is[/] \\x1b[31mand no colour")
+    for step in range(1, int(sys.argv[2]) + 1):
+        log.step(StepNote(step=step, loss=2.5, lr=1e-3, units=10, seconds=0.1))
+        if step == 3:
+            log.validated(3, {"BLEU": 21.5}, [sample])
+            print("here", flush=True)
+        if step > 490:
+            time.sleep(0.02)
+    print("done", flush=True)
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}])
+def test_without_a_terminal_there_are_few_lines_and_no_control_characters(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    done = child(SHORT, str(tmp_path), "500", "0", env=env)
+    assert done.returncode == 0
+    for text in (done.stderr, (tmp_path / "train.log").read_text()):
+        assert not [c for c in text if (ord(c) < 32 and c != "\n") or c in "\x7f\x85\u202e"]
+        assert (
+            "a sentence [bold]as it is[/]" in text
+            and "BLEU 21.5" in text
+            and "one↵line" in text
+            and "네" in text
+        )
+        assert [line for line in text.splitlines() if "step 500 of 500" in line and "loss 2.5" in line]
+        assert len(text.splitlines()) < 12
+
+
+def on_terminal(tmp_path: Path, *args: str, env: dict[str, str], interrupt: bool) -> tuple[str, int]:
+    """What a run writes to a terminal, and its exit code; it may be interrupted once it has said `done`."""
+    main, other = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120", **env}
+    command = [sys.executable, "-c", SHORT, str(tmp_path), *args]
+    process = subprocess.Popen(
+        command, stdin=other, stdout=other, stderr=other, env=environment, preexec_fn=_interruptible
+    )
+    os.close(other)
+    seen = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:  # the other end is closed
+            break
+        seen += part
+        if interrupt and b"done" in seen:
+            process.send_signal(signal.SIGINT)
+            interrupt = False
+        if not part:
+            break
+    os.close(main)
+    return seen.decode(), process.wait(30)
+
+
+def _interruptible() -> None:
+    """Whoever runs the tests in the background had this signal ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def test_a_terminal_has_a_bar_and_gets_its_cursor_back_even_after_ctrl_c(tmp_path: Path) -> None:
+    seen, code = on_terminal(tmp_path, "495", "60", env={}, interrupt=True)
+    assert code != 0 and "KeyboardInterrupt" in seen
+    assert "step 495 of 500" in seen and "loss 2.5" in seen and "tokens/s" in seen and "left" in seen
+    assert "\x1b[?25l" in seen and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+    assert "\x1b]0;" not in seen and "BLEU 21.5" in seen
+    plain, code = on_terminal(tmp_path, "500", "0", env={"NO_COLOR": "1"}, interrupt=False)
+    assert code == 0 and "\x1b[3" not in plain and "\x1b[38" not in plain
