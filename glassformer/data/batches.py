@@ -75,8 +75,7 @@ class Batches:
         """
         place = start
         while True:
-            for batch in self.epoch(place):
-                yield batch
+            yield from self.epoch(place)
             place = Place(place.epoch + 1)
 
     def epoch(self, start: Place = START) -> Iterator[Batch]:
@@ -93,13 +92,16 @@ class Batches:
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
         """All batches of one pool, in the order they are given."""
-        order = Order(len(self.data), self.seed, epoch)
-        rows = order[pool * self.pool : (pool + 1) * self.pool]
+        rows = self.rows_of(epoch, pool)
         lengths = self.data.lengths(rows)
         by_length = np.lexsort(lengths.T) if lengths.size else np.arange(len(rows))
         batches = self._cut(rows[by_length], lengths[by_length])
         shuffled = np.random.default_rng([self.seed, epoch, pool, 1]).permutation(len(batches))
         return [batches[n] for n in shuffled]
+
+    def rows_of(self, epoch: int, pool: int) -> NDArray[np.int64]:
+        """The rows of one pool, in the epoch's order."""
+        return Order(len(self.data), self.seed, epoch)[pool * self.pool : (pool + 1) * self.pool]
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Consecutive rows while they fit the budget; a row over it alone is a batch of its own."""

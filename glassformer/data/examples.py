@@ -56,9 +56,13 @@ class PairExamples:
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.store.lengths(rows)
 
+    def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
+        """The source and the target of one example in an epoch."""
+        return self.store.row(number)
+
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src (B, S), tgt (B, T), labels (B, T)."""
-        sources, targets = zip(*(self.store.row(int(row)) for row in rows), strict=True)
+        sources, targets = zip(*(self.row(int(row), epoch) for row in rows), strict=True)
         labels = padded(list(targets), IGNORED, self.multiple)
         tgt = np.full_like(labels, self.pad_id)
         tgt[:, 0] = self.start_id

@@ -18,8 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Batches, Place
-from glassformer.data.examples import Arrays, Examples
+from glassformer.data.examples import Arrays, Examples, PairExamples
+from glassformer.data.packing import PackedBatches, PackedPairs, halves
+from glassformer.training.recipe import Training
+from glassformer.training.task import Task
 
 AHEAD = 4  # steps read in advance
 
@@ -80,11 +84,23 @@ class Feed:
 
     def halved(self, piece: Piece) -> tuple[Piece, ...]:
         """The same rows as two smaller batches; one row cannot be divided."""
-        cut = (len(piece.rows) + 1) // 2
-        parts = [rows for rows in (piece.rows[:cut], piece.rows[cut:]) if len(rows)]
         return tuple(
-            self.piece(piece.number, Batch(piece.epoch, rows, Place(piece.epoch))) for rows in parts
+            self.piece(piece.number, Batch(piece.epoch, rows, Place(piece.epoch)))
+            for rows in halves(piece.rows)
         )
+
+
+def batches_of(task: Task, words: Training, seed: int) -> tuple[Batches, Examples]:
+    """How the examples are cut into batches, and the examples as such a batch takes them."""
+    assert words.batch is not None
+    if words.batching == "rows":
+        if task.row_width is None or not isinstance(task.train, PairExamples):
+            raise GlassformerError(
+                "training.batching is rows, which only pairs can be packed into; use lengths"
+            )
+        packed = PackedPairs(task.train, task.row_width)
+        return PackedBatches(data=packed, tokens=words.batch, seed=seed, width=task.row_width), packed
+    return Batches(data=task.train, tokens=words.batch, seed=seed), task.train
 
 
 class ReadAhead:

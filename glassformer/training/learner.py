@@ -50,9 +50,17 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothi
 class PairLearner(Learner):
     """Learns each token of the target from the source and the tokens before it."""
 
-    def forward(self, src: Tensor, tgt: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        labels: Tensor,
+        src_segments: Tensor | None = None,
+        tgt_segments: Tensor | None = None,
+    ) -> Tensor:
         # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
-        x, context = self.model.vectors(src, tgt, tgt_mask=Mask())
+        reads = None if src_segments is None else Mask(segments=src_segments)
+        x, context = self.model.vectors(src, tgt, src_mask=reads, tgt_mask=Mask(segments=tgt_segments))
         return vocabulary_loss(self.model, x, context, labels, self.spread)
 
 

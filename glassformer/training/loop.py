@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data import Batches, Place
-from glassformer.training.feed import Feed, Piece, Portion, ReadAhead
+from glassformer.data import Place
+from glassformer.data.packing import NEXT
+from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
 from glassformer.training.keeping import replace_folder
 from glassformer.training.learner import Learner, flops_a_unit, model_parameters
 from glassformer.training.log import RunLog, StepNote
@@ -32,6 +32,7 @@ from glassformer.training.parallel import Fsdp, Parallel
 from glassformer.training.recipe import Training
 from glassformer.training.saving import Saved, Saving
 from glassformer.training.signals import Stopping
+from glassformer.training.standing import Standing
 from glassformer.training.task import Task
 
 SPIKE = 10.0  # a loss this many times the usual one is taken for a fault
@@ -39,29 +40,6 @@ USUAL_AFTER = 50  # steps until there is a usual loss
 USUAL_SHARE = 0.02  # how much a step's loss moves the usual one
 
 Ending = Literal["finished", "asked", "patience"]
-
-
-@dataclass
-class Standing:
-    """Where a run stands, besides its tensors; saved with every checkpoint."""
-
-    step: int = 0
-    place: Place = field(default_factory=Place)
-    skipped: int = 0
-    in_a_row: int = 0
-    parts: int = 1
-    best: float | None = None
-    best_step: int = 0
-    stale: int = 0
-    kept: list[tuple[int, float]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "place": list(self.place), "kept": [list(pair) for pair in self.kept]}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Standing:
-        kept = [(int(step), float(score)) for step, score in data["kept"]]
-        return cls(**{**data, "place": Place(*data["place"]), "kept": kept})
 
 
 class Loop:
@@ -93,11 +71,12 @@ class Loop:
         self.usual = torch.zeros((), device=self.device)
         self.standing = Standing()
         self.saving = Saving(folder / "checkpoints", parallel, keep=words.keep)
-        assert words.batch is not None and words.steps is not None
+        assert words.steps is not None
         self.steps = words.steps
+        batches, examples = batches_of(task, words, seed)
         self.feed = Feed(
-            batches=Batches(data=task.train, tokens=words.batch, seed=seed),
-            examples=task.train,
+            batches=batches,
+            examples=examples,
             units=task.count,
             accumulate=words.accumulate,
             rank=parallel.rank,
@@ -190,19 +169,19 @@ class Loop:
             if self.stopping.asked and self.parallel.ranks == 1:
                 self.optimiser.zero_grad(set_to_none=True)  # half a step is no step; it is done again
                 return None
-            total += self._backward(piece, step, units, last=n + 1 == len(pieces))
+            total += self._backward(piece, step, last=n + 1 == len(pieces))
         loss = self.parallel.total(total) / units
-        norm = self.parallel.clip(self.parameters.values(), self.words.clip or math.inf)
-        self._update(step, loss, norm, pieces)
+        norm = self.parallel.norm(self.parameters.values()) / units
+        self._update(step, loss, norm, units, pieces)
         return loss, norm, units
 
-    def _backward(self, piece: Piece, step: int, units: int, *, last: bool) -> Tensor:
+    def _backward(self, piece: Piece, step: int, *, last: bool) -> Tensor:
         torch.manual_seed(seed_of(self.seed, step, piece.number, int(piece.rows[0])))
         batch = {name: t.to(self.device, non_blocking=True) for name, t in piece.tensors.items()}
         with self.parallel.accumulating(self.module, last):
             with casting(self.device, self.precision):
                 loss: Tensor = self._forward(batch)
-            (loss / units).backward()
+            loss.backward()
         return loss.detach()
 
     def _forward(self, batch: dict[str, Tensor]) -> Any:
@@ -219,11 +198,13 @@ class Loop:
             return self.module(**batch)
 
     @torch.no_grad()
-    def _update(self, step: int, loss: Tensor, norm: Tensor, pieces: list[Piece]) -> None:
+    def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, pieces: list[Piece]) -> None:
         """Move the weights, unless the loss or the gradient is at fault.
 
-        Whether it is stays on the device: the fused optimiser reads it there, and the loop a step later.
+        Whether it is stays on the device: the fused optimiser reads it there, and the loop a step later. The
+        same pass of the optimiser divides the summed gradient by the units and shortens it to `clip`.
         """
+        divisor = units * (norm / self.words.clip).clamp(min=1.0) if self.words.clip else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
         if step > USUAL_AFTER:
             bad = bad | (loss > SPIKE * self.usual)
@@ -231,17 +212,20 @@ class Loop:
         self.usual = torch.where(bad, self.usual, torch.lerp(self.usual, loss.to(self.usual.dtype), share))
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate(step)
-        if isinstance(self.parallel, Fsdp):
+        if isinstance(self.parallel, Fsdp):  # whose sharded gradients the fused pass takes no scale for
             if not bool(bad):
+                for parameter in self.parameters.values():
+                    if parameter.grad is not None:
+                        parameter.grad.div_(float(divisor))
                 self.optimiser.step()
         else:
-            self.optimiser.grad_scale, self.optimiser.found_inf = None, bad.float()  # type: ignore[attr-defined]
+            self.optimiser.grad_scale, self.optimiser.found_inf = divisor, bad.float()  # type: ignore[attr-defined]
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.parallel.settle(self.module)
         if self.ema is not None:
             self.ema.update(step)
-        rows = np.concatenate([piece.rows for piece in pieces])
+        rows = np.concatenate([piece.rows[piece.rows != NEXT] for piece in pieces])
         named = ", ".join(str(int(row)) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
         self._pending.append((step, bad, named))
         while len(self._pending) > (1 if self.device.type == "cuda" else 0):

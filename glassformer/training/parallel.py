@@ -86,6 +86,11 @@ class Alone:
     def close(self) -> None:
         """Take leave of the other ranks."""
 
+    def norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """The length of the whole gradient."""
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
     def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
         """Scale the gradients down to a global norm of at most `max_norm`; the norm before."""
         norm = nn.utils.clip_grad_norm_(parameters, max_norm)

@@ -143,6 +143,8 @@ class Training:
 
     steps, epochs: when to end; steps wins
     batch: the most one batch may hold on one device, padding counted: tokens, or images, or windows
+    batching: "lengths" puts examples of like length together; "rows" packs several pairs into each row of one
+        fixed width, which suits a compiled step on a GPU
     accumulate: batches to a step, on all devices together; the result is that of one big batch
     lr: the highest learning rate; schedule, warmup (steps), floor (share of lr at the end) say how it goes
     optimiser: adamw (decoupled decay on matrices), or adam as in the paper
@@ -165,6 +167,7 @@ class Training:
     steps: int | None = None
     epochs: float | None = None
     batch: int | None = None
+    batching: Literal["lengths", "rows"] | None = None
     accumulate: int = 1
     lr: float | None = None
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = None

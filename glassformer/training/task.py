@@ -31,6 +31,7 @@ class Task:
     metric: what is best; better: whether it is so when "higher" or "lower".
     validate: on a device, the model being in evaluation mode.
     save: writes the model folder of the weights as they are.
+    row_width: where examples are pairs that may be packed into rows, the width of a row.
     """
 
     learner: Learner
@@ -41,3 +42,4 @@ class Task:
     better: str
     validate: Callable[[torch.device], Validation]
     save: Callable[[Path], object]
+    row_width: int | None = None

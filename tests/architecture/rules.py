@@ -34,7 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "training": frozenset(
         {"api", "baselines", "core", "data", "decoding", "evaluation", "families", "text", "weights"}
     ),
-    "evaluation": frozenset({"core", "decoding"}),
+    "evaluation": frozenset({"decoding"}),
     "verify": frozenset({"api", "core", "families", "text"}),
     "draw": frozenset({"core"}),
     "recipes": frozenset({"core"}),

@@ -57,6 +57,7 @@ class Job(ABC):
             "validate_every": max(1, min(steps, max(often, steps // 40))),
             "label_smoothing": 0.0,
             "schedule": "cosine",
+            "batching": "lengths",
             **words,
         }
         words["save_every"] = training.validate_every or words["validate_every"]

@@ -110,7 +110,13 @@ class Translate(Job):
             lr=5e-5 if self.recipe.model.folder else min(2e-3, 0.7 / size.d_model + 3e-4),
             schedule="inverse_sqrt" if self.recipe.model.folder is None else "linear",
             label_smoothing=0.1,
+            batching="rows" if machine.on_gpu and self.recipe.model.preset != "lstm" else "lengths",
         )
+
+    def row_width(self) -> int:
+        """The width of a row that pairs are packed into: 128, or what the longest needs."""
+        assert isinstance(self.recipe.data, PairData)
+        return max(128, -(-self.recipe.data.max_len // 64) * 64)
 
     def examples(self, store: Store) -> PairExamples:
         pad_id, start_id = self._ids()
@@ -187,6 +193,7 @@ class Translate(Job):
             better="higher",
             validate=self.validation(learner),
             save=lambda path: api.save(bundle, path),
+            row_width=self.row_width() if isinstance(bundle.spec, specs.EncoderDecoder) else None,
         )
 
     def validation(self, learner: PairLearner) -> Callable[[torch.device], Validation]:
