@@ -1,0 +1,283 @@
+"""The loop on a small task of its own: what it promises of batches, faults, averages and taking up again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import glassformer
+from glassformer.core.errors import GlassformerError
+from glassformer.data import Batch, Place
+from glassformer.data.examples import PairExamples
+from glassformer.data.packing import NEXT
+from glassformer.data.store import Store, write_store
+from glassformer.training.keeping import averaged
+from glassformer.training.learner import PairLearner, tokens_learned
+from glassformer.training.log import RunLog
+from glassformer.training.loop import Loop
+from glassformer.training.optimise import schedule_for
+from glassformer.training.parallel import Alone
+from glassformer.training.recipe import Training
+from glassformer.training.signals import Stopping
+from glassformer.training.task import Task, Validation
+from glassformer.weights.store import open_weights, save_weights
+
+PAD, START = 0, 3
+Change = Callable[[int, Tensor, Tensor], Tensor]
+WORDS = Training(
+    steps=12,
+    batch=120,
+    lr=3e-3,
+    warmup=2,
+    schedule="cosine",
+    label_smoothing=0.1,
+    validate_every=4,
+    save_every=4,
+    batching="lengths",
+    eps=1e-3,  # so that a gradient that is nothing but rounding moves nothing
+)
+
+
+class Tampered(PairLearner):
+    """A learner whose loss is changed by the number of times it was asked for, the source, and the loss."""
+
+    def __init__(self, model: nn.Module, change: Change) -> None:
+        super().__init__(model, smoothing=0.1)
+        self.change, self.times = change, 0
+
+    def forward(self, src: Tensor, *others: Tensor, **more: Tensor) -> Tensor:
+        if self.training:
+            self.times += 1
+        loss = super().forward(src, *others, **more)
+        return self.change(self.times, src, loss) if self.training else loss
+
+
+def task_in(
+    folder: Path, *, dropout: float = 0.1, scores: list[float] | None = None, change: Change | None = None
+) -> Task:
+    """Reversing short rows of ids; a validation gives the next of `scores`, or the loss on ten rows."""
+    rng = np.random.default_rng(0)
+    if not (folder / "data").exists():
+        rows = [rng.integers(4, 20, rng.integers(2, 9)).tolist() for _ in range(60)]
+        pairs = [(row, [*reversed(row), START]) for row in rows]
+        write_store(folder / "data", ("source", "target"), pairs, highest=20)
+    examples = PairExamples(Store(folder / "data"), pad_id=PAD, start_id=START)
+    torch.manual_seed(5)
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "src_vocab_size": 21}
+    model = glassformer.build("original", dropout=dropout, norm="pre", **sizes)
+    learner = PairLearner(model, smoothing=0.1) if change is None else Tampered(model, change)
+    given = iter(scores or [])
+
+    def validate(device: torch.device) -> Validation:
+        score = next(given, None)
+        if score is None:
+            batch = {n: torch.from_numpy(a) for n, a in examples.batch(np.arange(10), epoch=0).items()}
+            score = float(learner.forward(**batch))
+        return Validation(metrics={"loss": score})
+
+    return Task(
+        learner=learner,
+        train=examples,
+        units="tokens",
+        count=tokens_learned,
+        metric="loss",
+        better="lower",
+        validate=validate,
+        save=lambda path: save_weights(path, dict(model.state_dict())),
+        row_width=16,
+    )
+
+
+@contextmanager
+def loop_in(folder: Path, words: Training = WORDS, **task: Any) -> Iterator[Loop]:
+    folder.mkdir(exist_ok=True)
+    alone = Alone(device=torch.device("cpu"))
+    with RunLog(folder, total_steps=words.steps or 1) as log:
+        yield Loop(
+            task_in(folder, **task),
+            words,
+            seed=7,
+            folder=folder,
+            parallel=alone,
+            log=log,
+            stopping=Stopping(),
+        )
+
+
+def weights(loop: Loop) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in loop.learner.model.state_dict().items()}
+
+
+def noted(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_however_a_step_is_divided_it_is_one_big_batch(tmp_path: Path) -> None:
+    found = {}
+    words = replace(WORDS, accumulate=4, clip=0.5)
+    for name in ("accumulated", "halved", "whole", "packed"):
+        changed = replace(words, batching="rows") if name == "packed" else words
+        with loop_in(tmp_path / name, changed, dropout=0.0) as loop:
+            if name in ("accumulated", "halved"):
+                portion = next(loop.feed.portions(Place()))
+                rows = np.concatenate([piece.rows for piece in portion.pieces])
+                loop.standing.parts = 2 if name == "halved" else 1
+            else:
+                lines = rows if name == "whole" else np.insert(rows, range(1, len(rows)), NEXT)
+                whole = loop.feed.piece(0, Batch(0, lines, Place()))
+                portion = replace(portion, pieces=(whole,))
+            loop.learner.train()
+            learned = loop.learn(portion)
+            assert learned is not None
+            found[name] = (float(learned[0]), float(learned[1]), learned[2], weights(loop))
+    loss, norm, units, after = found["whole"]
+    assert norm > 0.5, "the gradient was short enough not to be clipped"
+    for name, (its_loss, its_norm, its_units, its_after) in found.items():
+        assert its_units == units, name
+        assert math.isclose(its_loss, loss, rel_tol=1e-5), name
+        assert math.isclose(its_norm, norm, rel_tol=1e-4), name
+        assert all(torch.allclose(its_after[key], after[key], atol=2e-5) for key in after), name
+
+
+def test_a_run_taken_up_again_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+    words = replace(WORDS, ema=0.9, average=2, accumulate=2)
+    with loop_in(tmp_path / "through", words) as loop:
+        assert loop.run() == "finished"
+        through, averages = weights(loop), {n: t.clone() for n, t in loop.ema.tensors.items()}  # type: ignore[union-attr]
+    for step in (4, 8):
+        folder = tmp_path / f"stopped-{step}"
+        with loop_in(folder, replace(words, steps=step, schedule="constant")) as loop:
+            loop.schedule = schedule_for(words)
+            loop.run()
+        with loop_in(folder, words) as loop:
+            saved = loop.saving.newest()
+            assert saved is not None and saved.step == step
+            loop.restore(saved)
+            loop.run()
+            assert same(weights(loop), through)
+            assert same(loop.ema.tensors, averages)  # type: ignore[union-attr]
+            assert [kept for kept, _ in loop.standing.kept] == [8, 12]
+
+
+def test_a_stop_amid_a_step_leaves_it_undone_and_is_made_good(tmp_path: Path) -> None:
+    words = replace(WORDS, accumulate=3)
+    with loop_in(tmp_path / "through", words) as loop:
+        loop.run()
+        through = weights(loop)
+    asked: list[Stopping] = []
+
+    def stop_at_the_eighth(times: int, _: Tensor, loss: Tensor) -> Tensor:
+        if times == 8:  # the second batch of the third step
+            asked[0]._first = (15, 0.0)
+        return loss
+
+    with loop_in(tmp_path / "stopped", words, change=stop_at_the_eighth) as loop:
+        asked.append(loop.stopping)
+        assert loop.run() == "asked"
+        assert loop.standing.step == 2
+    with loop_in(tmp_path / "stopped", words) as loop:
+        saved = loop.saving.newest()
+        assert saved is not None
+        loop.restore(saved)
+        loop.run()
+        assert same(weights(loop), through)
+
+
+def test_a_step_that_is_not_finite_or_far_off_is_skipped_and_counted(tmp_path: Path) -> None:
+    def spoil(times: int, _: Tensor, loss: Tensor) -> Tensor:
+        return {3: loss * float("nan"), 7: loss * float("inf"), 55: loss * 20}.get(times, loss)
+
+    before: dict[int, dict[str, Tensor]] = {}
+    with loop_in(tmp_path, replace(WORDS, steps=60, save_every=60, validate_every=60), change=spoil) as loop:
+        plain = loop.learn
+
+        def watched(portion: Any) -> Any:
+            before[loop.standing.step + 1] = weights(loop)
+            return plain(portion)
+
+        loop.learn = watched  # type: ignore[method-assign]
+        loop.run()
+        assert loop.standing.skipped == 3
+        for step in (3, 7, 55):
+            assert same(before[step], before[step + 1]), step
+        assert not same(before[4], before[5])
+        assert all(t.isfinite().all() for t in weights(loop).values())
+    told = [line["text"] for line in noted(tmp_path, "event") if "skipped" in line.get("text", "")]
+    assert len(told) == 3 and "examples" in told[0]
+
+
+def test_too_many_such_steps_end_the_run_and_name_the_examples(tmp_path: Path) -> None:
+    words = replace(WORDS, steps=40, max_bad_steps=5)
+    with (
+        loop_in(tmp_path, words, change=lambda n, _, loss: loss * float("nan") if n > 6 else loss) as loop,
+        pytest.raises(GlassformerError, match=r"5 steps in a row .* step 11 with the examples \d+"),
+    ):
+        loop.run()
+    assert all(t.isfinite().all() for t in weights(loop).values())
+
+
+def test_out_of_memory_halves_the_batches_and_learns_the_same(tmp_path: Path) -> None:
+    with loop_in(tmp_path / "plain", dropout=0.0) as loop:
+        loop.run()
+        plain = weights(loop)
+
+    def full(_: int, src: Tensor, loss: Tensor) -> Tensor:
+        if src.shape[0] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return loss
+
+    with loop_in(tmp_path / "full", dropout=0.0, change=full) as loop:
+        loop.run()
+        assert loop.standing.parts > 1
+        assert all(torch.allclose(plain[n], t, atol=5e-5) for n, t in weights(loop).items())
+    with (
+        loop_in(tmp_path / "none", change=lambda *_: full(0, torch.ones(9), torch.ones(1))) as loop,
+        pytest.raises(GlassformerError, match=r"out of memory in step 1 .* lower training.batch"),
+    ):
+        loop.run()
+
+
+def test_the_best_and_the_average_are_kept_and_patience_ends(tmp_path: Path) -> None:
+    scores = [3.0, 1.0, 2.0, 1.5, 4.0]
+    words = replace(WORDS, steps=40, validate_every=2, patience=3, average=2, average_of="best")
+    seen: dict[int, dict[str, Tensor]] = {}
+    with loop_in(tmp_path, words, scores=scores) as loop:
+        validate = loop.validate
+
+        def noting() -> bool:
+            seen[loop.standing.step] = weights(loop)
+            return validate()
+
+        loop.validate = noting  # type: ignore[method-assign]
+        assert loop.run() == "patience"
+    assert loop.standing.step == 10 and loop.standing.best_step == 4
+    assert same(dict(open_weights(tmp_path / "best")), seen[4])
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-00000004", "step-00000008"]
+    mean = averaged((tmp_path / "kept").iterdir())
+    assert all(torch.allclose(mean[n], (seen[4][n] + seen[8][n]) / 2) for n in mean)
+
+
+def test_a_reader_that_fails_is_told_where_the_step_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> Any:
+        raise GlassformerError("the disk is gone")
+
+    monkeypatch.setattr(PairExamples, "batch", gone)
+    with loop_in(tmp_path) as loop, pytest.raises(GlassformerError, match="the disk is gone"):
+        loop.run()
