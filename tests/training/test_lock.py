@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.core.errors import GlassformerError
+from glassformer.training import lock
 from glassformer.training.lock import RunLock
 
 
@@ -140,6 +141,24 @@ def test_a_child_of_a_dead_run_does_not_hold_its_folder(tmp_path: Path) -> None:
         os.kill(grandchild, 0)  # it was alive all the while
     finally:
         os.kill(grandchild, signal.SIGKILL)
+
+
+def test_where_there_are_no_locks_a_late_taker_removes_no_living_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw a dead holder, was slow, and comes to remove what is by now another's; and one died removing."""
+    without_locks(monkeypatch)
+    with RunLock(tmp_path):
+        lock._remove_dead(tmp_path / "lock.holder")
+        assert (tmp_path / "lock.holder").exists()
+    kill(holder(tmp_path))
+    (tmp_path / "lock.holder.removing").mkdir()
+    with pytest.raises(GlassformerError, match="in use"):  # someone may be at it
+        RunLock(tmp_path).__enter__()
+    long_ago = time.time() - lock.ABANDONED - 1
+    os.utime(tmp_path / "lock.holder.removing", (long_ago, long_ago))
+    with RunLock(tmp_path):
+        pass
 
 
 def test_where_there_are_no_locks_another_machine_s_run_is_believed_alive(
