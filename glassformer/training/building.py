@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +12,39 @@ from glassformer.core import spec as specs
 from glassformer.core.build import build, canonical
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.families.family import Family
 from glassformer.families.registry import families, presets, spec_of
 from glassformer.training import recipe as recipes
 
 
+def family_named(name: str) -> tuple[str, Family]:
+    """A preset, or a family's first one, and its family."""
+    known = presets()
+    if name in known:
+        return name, known[name]
+    family = families().get(name)
+    if family is None:
+        names = {*known, *families(), "lstm"}
+        raise GlassformerError(f"model.preset '{name}' is not known{nearest(name, names)}")
+    return next(iter(family.presets)), family
+
+
+def accepted(preset: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the words that a preset's family, or the recurrent baseline, has a setting for.
+
+    >>> accepted("lstm", {"d_model": 64, "num_heads": 4, "dropout": 0.1})
+    {'d_model': 64, 'dropout': 0.1}
+    """
+    if preset == "lstm":
+        allowed: Collection[str] = ("d_model", "dropout")
+    else:
+        allowed = inspect.signature(family_named(preset)[1].build).parameters
+    return {name: value for name, value in words.items() if name in allowed}
+
+
 def fresh_spec(words: recipes.Model, fixed: Mapping[str, Any]) -> specs.Model:
     """The spec of a preset or family with the recipe's words, and those that the data fixes."""
-    name = words.preset or ""
-    known = presets()
-    if name not in known:
-        family = families().get(name)
-        if family is None:
-            names = {*known, *families(), "lstm"}
-            raise GlassformerError(f"model.preset '{name}' is not known{nearest(name, names)}")
-        name = next(iter(family.presets))
+    name, _ = family_named(words.preset or "")
     return spec_of(name, **{**words.words, **fixed})
 
 

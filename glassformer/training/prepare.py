@@ -14,7 +14,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data.held_out import held_out
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
-from glassformer.data.store import Store
+from glassformer.data.store import Store, write_store
 from glassformer.text import Tokenizer, load_tokenizer
 from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
@@ -87,14 +87,16 @@ def tokenizer_for(
     marks: Marks,
     tags: tuple[str, ...] = (),
     base: Tokenizer | None = None,
+    again: bool = False,
     say: Say,
 ) -> Tokenizer:
     """The run's tokenizer: that of the model gone on from, of a folder, or one trained on the texts.
 
-    `texts` gives rows of one or two texts; with separate sides each column trains its own.
+    `texts` gives rows of one or two texts; with separate sides each column trains its own. The one that the
+    run folder keeps is taken, unless it is to be made `again`.
     """
     kept = folder / "tokenizer"
-    if (kept / "tokenizer_config.json").is_file():
+    if not again and (kept / "tokenizer_config.json").is_file():
         found = load_tokenizer(kept)
         if found is not None:
             return found
@@ -122,27 +124,37 @@ def tokenizer_for(
     return made
 
 
-def encoded_pairs(
+def write_rows(
+    folder: Path,
     source: Source,
-    tokenizer: Tokenizer,
+    fields: Sequence[str],
+    encode: Callable[[Sequence[tuple[str, ...]]], Iterable[tuple[list[int], ...]]],
     *,
+    highest: int,
     max_len: int,
     problems: Problems,
-    long: list[int],
-    texts: list[tuple[str, ...]],
     keep: int = 0,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Pairs as ids; those over max_len are counted in `long` and left out; `keep` texts are kept."""
-    for rows in in_tens(source.rows(problems)):
-        sources = tokenizer.encode_batch([row[0] for row in rows], side="source")
-        targets = tokenizer.encode_batch([row[1] for row in rows], side="target")
-        for row, one, other in zip(rows, sources, targets, strict=True):
-            if max(len(one), len(other)) > max_len:
-                long[0] += 1
-                continue
-            if len(texts) < keep:
-                texts.append(row)
-            yield one.ids, other.ids
+) -> int:
+    """Write rows of text as a store of ids, and `keep` of the texts beside it.
+
+    Rows with a field over max_len are left out; how many is returned.
+    """
+    long, texts = 0, list[tuple[str, ...]]()
+
+    def fitting() -> Iterator[tuple[list[int], ...]]:
+        nonlocal long
+        for rows in in_tens(source.rows(problems)):
+            for row, ids in zip(rows, encode(rows), strict=True):
+                if max(map(len, ids)) > max_len:
+                    long += 1
+                    continue
+                if len(texts) < keep:
+                    texts.append(row)
+                yield ids
+
+    refuse_empty(write_store(folder, fields, fitting(), highest=highest), f"row of {folder.name} data")
+    keep_texts(folder, texts)
+    return long
 
 
 def keep_texts(folder: Path, rows: Sequence[Sequence[str]]) -> None:

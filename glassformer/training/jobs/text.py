@@ -1,0 +1,152 @@
+"""What the jobs on text share: one tokenizer, ids on disk, and a model that is fresh or gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from glassformer import api, baselines
+from glassformer.core.errors import GlassformerError
+from glassformer.core.heads import LanguageModelHead
+from glassformer.data.problems import Problems
+from glassformer.data.sources import Source
+from glassformer.data.store import Store
+from glassformer.text import Tokenizer
+from glassformer.text.train import Marks
+from glassformer.training.building import fresh_spec, loaded
+from glassformer.training.jobs.job import Job
+from glassformer.training.prepare import Prepared, tokenizer_for
+
+# Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
+Write = Callable[[Path, Source, Problems], dict[str, Any]]
+
+
+class TextJob(Job):
+    """A job whose data is text. `gather_text` leaves the tokenizer and both stores."""
+
+    tokenizer: Tokenizer
+    train: Store
+    valid: Store
+
+    @cached_property
+    def base(self) -> api.Bundle | None:
+        """The model to go on from, where the recipe names one."""
+        folder = self.recipe.model.folder
+        if folder is None:
+            return None
+        bundle = loaded(folder)
+        if bundle.tokenizer is None and self.recipe.tokenizer.folder is None:
+            raise GlassformerError(
+                f"model.folder '{folder}' has no tokenizer; name the one it was trained with in "
+                "tokenizer.folder"
+            )
+        return bundle
+
+    def gather_text(
+        self,
+        train: Source,
+        valid: Source,
+        write: Write,
+        *,
+        settings: tuple[object, ...],
+        marks: Marks,
+        tags: tuple[str, ...] = (),
+    ) -> dict[str, dict[str, Any]]:
+        """Make the tokenizer and the stores, or find them; what `write` noted of "train" and "valid".
+
+        `settings` are those that what is written depends on, besides the files and the tokenizer's.
+        """
+        words = self.recipe.tokenizer
+        prints = (train.fingerprint(), valid.fingerprint())
+        prepared = Prepared(self.folder / "data", *prints, *settings, repr(words), self.recipe.model.folder)
+        about = prepared.about()
+        if about is None:
+            prepared.begin()
+        self.tokenizer = tokenizer_for(
+            words,
+            self.folder,
+            lambda: train.rows(Problems()),
+            marks=marks,
+            tags=tags,
+            base=self.base.tokenizer if self.base else None,
+            again=about is None,
+            say=self.say,
+        )
+        if about is None:
+            problems = Problems()
+            parts = {"train": train, "valid": valid}
+            noted = {name: write(prepared.folder / name, part, problems) for name, part in parts.items()}
+            about = prepared.end(bad=problems.sentence(), **noted)
+        self.train, self.valid = Store(prepared.folder / "train"), Store(prepared.folder / "valid")
+        if about["bad"]:
+            self.facts["rows left out"] = about["bad"]
+            self.say(about["bad"])
+        return {"train": about["train"], "valid": about["valid"]}
+
+    def told(self, what: str, long: int, max_len: int) -> None:
+        """Say how many rows there are, and how many were too long."""
+        self.facts |= {f"training {what}": len(self.train), f"validation {what}": len(self.valid)}
+        self.say(f"{len(self.train):,} {what} to learn from, {len(self.valid):,} to validate with")
+        if long:
+            self.facts[f"{what} over max_len"] = long
+            self.say(f"{long:,} {what} are longer than {max_len} tokens and were left out")
+
+    @property
+    def highest(self) -> int:
+        """The largest id of either side."""
+        return max(self.tokenizer.vocab_size, self.tokenizer.target_vocab_size) - 1
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends a text."""
+        if self.tokenizer.eos_id is None:
+            raise GlassformerError("the tokenizer has no end token, which writing needs to stop at")
+        return self.tokenizer.eos_id
+
+    @property
+    def pad_id(self) -> int:
+        """What fills rows up: the end token where there is no pad token."""
+        return self.eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
+
+    def bundle(
+        self,
+        *,
+        words: Callable[[], Mapping[str, Any]],
+        lstm: tuple[str, Mapping[str, Any]],
+        generation: dict[str, Any],
+        about: Mapping[str, Any] | None = None,
+    ) -> api.Bundle:
+        """The recipe's model with its tokenizer, as it will be saved.
+
+        words: what the data fixes of a fresh Transformer; lstm: the baseline's kind, and the same of it.
+        about: what else is known of the job.
+        """
+        recipe, tokenizer = self.recipe, self.tokenizer
+        files = {api.JOB: {"job": recipe.job, **(about or {})}}
+        base = self.base
+        if base is not None:
+            head = base.model.head
+            if not isinstance(head, LanguageModelHead):
+                raise GlassformerError(f"the model in '{recipe.model.folder}' has no head to write text with")
+            rows = len(head.weight)
+            if self.highest >= rows:
+                raise GlassformerError(
+                    f"the tokenizer has {self.highest + 1:,} tokens and the model in "
+                    f"'{recipe.model.folder}' only {rows:,}; use the tokenizer it was trained with"
+                )
+            return replace(
+                base,
+                tokenizer=tokenizer,
+                generation=base.generation or generation,
+                files={**base.files, **files},
+            )
+        model: Any
+        if recipe.model.preset == "lstm":
+            kind, given = lstm
+            model = baselines.build_baseline(baselines.lstm_spec(kind, recipe.model.words, **given))
+        else:
+            model = api.build(fresh_spec(recipe.model, words()))
+        return api.Bundle(model=model, tokenizer=tokenizer, generation=generation, files=files)
