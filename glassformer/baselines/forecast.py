@@ -15,22 +15,6 @@ from glassformer.baselines import forecast_spec as specs
 from glassformer.core.errors import GlassformerError
 
 
-def build_forecaster(spec: specs.Forecaster) -> RepeatLast | SeasonalRepeat | Linear:
-    """A fresh forecaster from its spec.
-
-    >>> build_forecaster(specs.RepeatLast(prediction_length=3))(torch.ones(2, 8, 5)).shape
-    torch.Size([2, 3, 5])
-    """
-    match spec:
-        case specs.RepeatLast():
-            return RepeatLast(spec)
-        case specs.SeasonalRepeat():
-            return SeasonalRepeat(spec)
-        case specs.Linear():
-            return Linear(spec)
-    raise GlassformerError(f"no forecaster is built from a {type(spec).__name__}")
-
-
 class RepeatLast(nn.Module):
     """The last value of each channel, over and over. It has nothing to learn.
 

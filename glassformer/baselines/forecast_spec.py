@@ -1,12 +1,10 @@
-"""What a simple forecaster is, as data, and that data as JSON and back (a closed schema)."""
+"""What a simple forecaster is, as data."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from glassformer.core.errors import GlassformerError
-from glassformer.core.schema import nearest
 from glassformer.core.spec.checks import Part
 
 
@@ -41,32 +39,3 @@ class Linear(Part):
 
 
 Forecaster = RepeatLast | SeasonalRepeat | Linear
-KINDS: dict[str, type[RepeatLast] | type[SeasonalRepeat] | type[Linear]] = {
-    kind.__name__: kind for kind in (RepeatLast, SeasonalRepeat, Linear)
-}
-
-
-def to_dict(spec: Forecaster) -> dict[str, Any]:
-    """The spec as plain data with its `kind`.
-
-    >>> to_dict(RepeatLast(prediction_length=96))
-    {'kind': 'RepeatLast', 'prediction_length': 96}
-    """
-    return {"kind": type(spec).__name__, **asdict(spec)}
-
-
-def from_dict(data: Any, where: str = "spec") -> Forecaster:
-    """The spec that `to_dict` wrote; an unknown key or kind, or an ill-typed value, is one sentence."""
-    name = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in KINDS:
-        raise GlassformerError(f"{where} has unknown kind {name!r:.60}{nearest(str(name), KINDS)}")
-    kind = KINDS[name]
-    known = {field.name: field for field in fields(kind)}
-    values = {key: value for key, value in data.items() if key != "kind"}
-    for key in values:
-        if key not in known:
-            raise GlassformerError(f"{where} ({name}) has unknown key '{key}'{nearest(key, known)}")
-    for key, field in known.items():
-        if key not in values and field.default is MISSING:
-            raise GlassformerError(f"{where} ({name}) lacks '{key}'")
-    return kind(**values)

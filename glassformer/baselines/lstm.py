@@ -30,21 +30,6 @@ from glassformer.core.spec import Xavier
 from glassformer.decoding.steps import Begun
 
 
-def build_baseline(spec: specs.LSTM) -> LSTMEncoderDecoder | LSTMLanguageModel:
-    """A fresh model from its spec.
-
-    >>> model = build_baseline(specs.LSTMLanguageModel(vocab_size=50, d_model=16))
-    >>> model(torch.ones(2, 7).long()).shape
-    torch.Size([2, 7, 50])
-    """
-    match spec:
-        case specs.LSTMEncoderDecoder():
-            return LSTMEncoderDecoder(spec)
-        case specs.LSTMLanguageModel():
-            return LSTMLanguageModel(spec)
-    raise GlassformerError(f"no baseline is built from a {type(spec).__name__}")
-
-
 def _tokens(vocab_size: int, spec: specs.LSTM) -> TokenInput:
     width = spec.d_model
     return TokenInput(

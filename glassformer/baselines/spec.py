@@ -1,4 +1,7 @@
-"""What a recurrent baseline is, as data, and that data as JSON and back (a closed schema)."""
+"""What a baseline is, as data, and that data as JSON and back (a closed schema).
+
+The recurrent ones are told here, the forecasters beside.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
+from glassformer.baselines.forecast_spec import Forecaster, Linear, RepeatLast, SeasonalRepeat
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.core.spec.checks import Part
@@ -90,21 +94,28 @@ class LSTMLanguageModel(Part):
 
 
 LSTM = LSTMEncoderDecoder | LSTMLanguageModel
-KINDS: dict[str, type[LSTMEncoderDecoder] | type[LSTMLanguageModel]] = {
-    kind.__name__: kind for kind in (LSTMEncoderDecoder, LSTMLanguageModel)
+Baseline = LSTM | Forecaster
+KINDS: dict[str, type[Baseline]] = {
+    kind.__name__: kind
+    for kind in (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
 }
 
 
-def to_dict(spec: LSTM) -> dict[str, Any]:
+def to_dict(spec: Baseline) -> dict[str, Any]:
     """The spec as plain data with its `kind`.
 
+    >>> to_dict(RepeatLast(prediction_length=96))
+    {'kind': 'RepeatLast', 'prediction_length': 96}
     >>> to_dict(LSTMLanguageModel(vocab_size=9, d_model=4, tied=("head",)))["tied"]
     ['head']
     """
-    return {"kind": type(spec).__name__, **asdict(spec), "tied": list(spec.tied)}
+    values = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(spec).items()
+    }
+    return {"kind": type(spec).__name__, **values}
 
 
-def from_dict(data: Any, where: str = "spec") -> LSTM:
+def from_dict(data: Any, where: str = "spec") -> Baseline:
     """The spec that `to_dict` wrote; an unknown key or kind, or an ill-typed value, is one sentence."""
     name = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in KINDS:
@@ -118,6 +129,8 @@ def from_dict(data: Any, where: str = "spec") -> LSTM:
     for key, field in known.items():
         if key not in values and field.default is MISSING:
             raise GlassformerError(f"{where} ({name}) lacks '{key}'")
+    if "tied" not in known:
+        return kind(**values)
     tied = values.get("tied", [])
     if not isinstance(tied, list | tuple) or not all(isinstance(word, str) for word in tied):
         raise GlassformerError(f"{where}.tied cannot be {tied!r:.60}; it takes a list of words")
@@ -133,4 +146,6 @@ def lstm_spec(kind: str, words: Mapping[str, Any], **given: Any) -> LSTM:
     for word in words:
         if word in given and word != "tied":
             raise GlassformerError(f"model.{word} follows from the data ({given[word]}); leave it out")
-    return from_dict({"kind": kind, **given, **words}, "model")
+    spec = from_dict({"kind": kind, **given, **words}, "model")
+    assert isinstance(spec, LSTM)
+    return spec

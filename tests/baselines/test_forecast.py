@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from glassformer.baselines import build_baseline, from_dict, to_dict
 from glassformer.baselines import forecast_spec as specs
-from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat, build_forecaster
+from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.series import read_series
@@ -86,7 +87,7 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
     ids=lambda spec: type(spec).__name__,
 )
 def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Forecaster) -> None:
-    model = build_forecaster(specs.from_dict(specs.to_dict(spec)))
+    model = build_baseline(from_dict(to_dict(spec)))
     assert model.spec == spec
     past = torch.randn(3, 8, 2)
     assert model(past).shape == (3, 5, 2)
@@ -106,7 +107,7 @@ def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Fore
 )
 def test_bad_data_is_one_sentence(data: object, sentence: str) -> None:
     with pytest.raises(GlassformerError, match=sentence):
-        specs.from_dict(data)
+        from_dict(data)
 
 
 def test_a_season_needs_its_past() -> None:
@@ -116,7 +117,7 @@ def test_a_season_needs_its_past() -> None:
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="the series are not here")
 def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
-    """Repeating, against one loop over the file; the linear fit, near the 0.374 / 0.394 published for its like."""
+    """Repeating, against one loop over the file; the linear fit, near the published 0.374 / 0.394."""
     path = DATA / "ett" / "ETTh1.csv.gz"
     series = read_series(path, problems=Problems())
     parts = by_rows(series, 8640, 11_520, 14_400)
