@@ -193,7 +193,7 @@ class Npz:
         try:
             with zipfile.ZipFile(self.path) as archive:
                 yield archive
-        except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError):
+        except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError, KeyError):
             raise GlassformerError(f"{self.path} is not a whole .npz file; write it again") from None
         except OSError as error:
             raise GlassformerError(f"{self.path} cannot be read ({error.strerror or error})") from None

@@ -20,10 +20,13 @@ _NPZ_KEYS = (("images", "labels"), ("x", "y"), ("X", "y"), ("data", "labels"), (
 def find_images(path: str | Path, split: Split = "train") -> ImageSource:
     """The source of images at `path`; where it holds several parts, `split` says which."""
     place = Path(path)
-    if place.is_dir():
-        return _in_folder(place, split)
-    if not place.is_file():
-        raise GlassformerError(f"{path} does not exist; give a folder of images or a file of them")
+    try:
+        if place.is_dir():
+            return _in_folder(place, split)
+        if not place.is_file():
+            raise GlassformerError(f"{path} does not exist; give a folder of images or a file of them")
+    except OSError as error:
+        raise GlassformerError(f"{path} cannot be read ({error.strerror or error})") from None
     if _IDX.fullmatch(place.name):
         return _pair(place)
     match place.name.removesuffix(".gz").rpartition(".")[2]:

@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ class SeriesSet:
     def __len__(self) -> int:
         return len(self.ends)
 
-    @property
+    @cached_property
     def begins(self) -> NDArray[np.int64]:
         """Where each series begins: (S,)."""
         return np.concatenate(([0], self.ends[:-1])).astype(np.int64)

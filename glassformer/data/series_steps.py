@@ -81,21 +81,21 @@ def evened(table: Table, fill: Fill, tally: Tally) -> Evened:
         if fill != "ignore":
             raise GlassformerError(f"{table.file} {told}; bring the rows to even steps")
         notes.append(f"{told}; taken as even")
-    gaps = np.flatnonzero(missing > 0)
-    if gaps.size:
+    gaps, lost = np.flatnonzero(missing), int(missing.sum())
+    if lost:
         told = (
-            f"{int(missing.sum()):,} rows are missing in {gaps.size:,} gap{'s' * (gaps.size > 1)}, the first "
-            f"between {table.at(gaps[0])} ({table.stamp(gaps[0])}) and {table.at(gaps[0] + 1)} "
-            f"({table.stamp(gaps[0] + 1)}), where the step is {step}"
+            f"{lost:,} row{' is' if lost == 1 else 's are'} missing in {gaps.size:,} "
+            f"gap{'s' * (gaps.size > 1)}, the first between {table.at(gaps[0])} ({table.stamp(gaps[0])}) and "
+            f"{table.at(gaps[0] + 1)} ({table.stamp(gaps[0] + 1)}), where the step is {step}"
         )
         if fill == "refuse":
             raise GlassformerError(f"{table.file}: {told}; {_ADVICE}")
-        if fill != "ignore" and missing.sum() > SHARE * (missing.sum() + len(counted)):
+        if fill != "ignore" and lost > SHARE * (lost + len(counted)):
             raise GlassformerError(f"{table.file}: {told}; that is more than {SHARE:.0%}, too many to fill")
         notes.append(f"{told}; {'taken as if there were none' if fill == 'ignore' else 'filled in'}")
     values, stamps, which = table.values, table.stamps, table.which
     if fill in ("linear", "last"):
-        if gaps.size:
+        if lost:
             values, stamps, which = _widened(table, step, missing)
         values = _filled(values, which, fill, table.file)
     return Evened(values=values, stamps=stamps, which=which, step=step, notes=tuple(notes))

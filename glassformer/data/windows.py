@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -140,12 +141,12 @@ class Windows:
                 f"the scale is of {len(self.scaler.mean)} channels; the series has {channels}"
             )
 
-    @property
+    @cached_property
     def _firsts(self) -> NDArray[np.int64]:
         """Where the first future of each series begins: (S,)."""
         return np.maximum(self.part.begin, self.context)
 
-    @property
+    @cached_property
     def counts(self) -> NDArray[np.int64]:
         """How many windows each series has; none where it is too short: (S,)."""
         room = self.part.end - self.horizon - self._firsts

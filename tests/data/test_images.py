@@ -165,32 +165,34 @@ def test_the_usual_size_is_bounded_and_grey_stays_one_channel(tmp_path: Path) ->
     assert prepare_images(root, tmp_path / "small", size=8, problems=Problems()).shape == (8, 8, 1)
 
 
-def bomb() -> bytes:
-    """A PNG of 300 bytes that claims 40,000 x 40,000 pixels."""
+def bomb(side: int) -> bytes:
+    """A PNG of a few bytes that claims side x side pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    head = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     )
 
 
 def test_bad_pictures_are_named_counted_and_left_out(tmp_path: Path) -> None:
-    good = {f"{c}/{n}.png": encoded(COLOUR[n % 6]) for c in "ab" for n in range(20)}
+    good = {f"{c}/{n}.png": encoded(COLOUR[n % 6]) for c in "ab" for n in range(25)}
     noise = RNG.integers(0, 256, (40, 40, 3), np.uint8)
     bad = {
-        "a/bomb.png": bomb(),
+        "a/big.png": bomb(10_000),
+        "a/bomb.png": bomb(40_000),
         "a/cut.png": encoded(noise)[:900],
         "b/notes.txt": b"hello",
         "b/run.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
     }
     images, problems = prepared(folders(tmp_path / "in", {**good, **bad}))
-    assert len(images) == 40 and problems.count == 4
+    assert len(images) == 50 and problems.count == 5
     sentence = problems.sentence()
-    assert sentence.startswith("4 of 44 rows were left out") and "pixels" in sentence
-    assert "cut.png: is damaged" in sentence and "notes.txt: is not an image" in sentence
+    assert sentence.startswith("5 of 55 rows were left out")
+    assert "big.png: has 100,000,000 pixels, more than" in sentence
+    assert "bomb.png: has more than" in sentence and "cut.png: is damaged" in sentence
 
 
 def broken_npz(root: Path, **arrays: Any) -> Path:

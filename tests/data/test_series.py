@@ -111,6 +111,7 @@ STEPS = {
     "dots": (["30.12.2009 00:10:00", "31.12.2009 00:10:00", "01.01.2010 00:10:00"], "1 day"),
     "compact": (["20240228", "20240229", "20240301"], "1 day"),
     "zones": (["2024-03-31T01:30+01:00", "2024-03-31T03:00:00+02:00", "2024-03-31T01:30:00Z"], "30 minutes"),
+    "zones behind": (["2024-01-01T00:00-03:30", "2024-01-01T03:45Z", "2024-01-01T05:00+0100"], "15 minutes"),
     "fractions": (
         ["2024-01-01 00:00:00.0", "2024-01-01 00:00:00.250", "2024-01-01 00:00:00.5"],
         "0.25 seconds",
@@ -168,6 +169,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "gap": (
         table(hours(10, leave_out=(4, 5)), A, B),
         "2 rows are missing in 1 gap, the first between line 5 .* and line 6 .* where the step is 1 hour",
+    ),
+    "one row gone": (
+        table(hours(9, leave_out=(4,)), A, B),
+        "1 row is missing in 1 gap, the first between line 5",
     ),
     "uneven": (
         table([*hours(7), "2024-02-29 03:20:00"], A, B),
