@@ -1,0 +1,49 @@
+"""The ready recipes: complete, commented, and each one trains."""
+
+import dataclasses
+import re
+
+import pytest
+import yaml
+
+from glassformer.recipes import names, ready, title
+from glassformer.training.recipe import JOBS, SECTIONS, Tokenizer, Training, read_recipe
+
+KEY = re.compile(r"^ *[a-z_]+:")
+
+
+def keys(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def test_every_job_has_a_recipe():
+    assert {read_recipe(ready(name)).job for name in names()} == set(JOBS)
+
+
+@pytest.mark.parametrize("name", names())
+def test_is_complete_and_commented(name):
+    """Every key of every section that applies is there, none twice, each with a comment in its line."""
+    path = ready(name)
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    recipe = read_recipe(path)
+    sections = set(SECTIONS) - ({"tokenizer"} if recipe.job in ("images", "forecast") else set())
+    assert set(data) == sections
+    assert set(data["data"]) == keys(JOBS[recipe.job])
+    assert set(data["training"]) == keys(Training)
+    assert {"preset", "folder"} <= set(data["model"])
+    assert "tokenizer" not in sections or set(data["tokenizer"]) == keys(Tokenizer)
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if KEY.match(line)]
+    assert len(lines) == len(sections) + sum(len(part) for part in data.values() if isinstance(part, dict))
+    for line in lines:
+        _, mark, comment = line.partition("  # ")
+        assert mark and len(comment) > 5, line
+        assert len(line) <= 120, line
+    assert len(title(path)) > 20
+
+
+@pytest.mark.parametrize("name", names())
+def test_paths_are_plain_names(name):
+    recipe = read_recipe(ready(name))
+    valid = getattr(recipe.data, "valid", ())
+    for path in (*recipe.data.train, *(valid if isinstance(valid, tuple) else ())):
+        assert not path.startswith(("/", "~", "..")), path
