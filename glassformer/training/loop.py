@@ -33,9 +33,10 @@ from glassformer.training.recipe import Training
 from glassformer.training.saving import Saved, Saving
 from glassformer.training.signals import Stopping
 from glassformer.training.standing import Standing
-from glassformer.training.task import Task
+from glassformer.training.task import LOWER, Task
 
 SPIKE = 10.0  # a loss this many times the usual one is taken for a fault
+SMALL = 0.2  # and where the usual one is near 0, or below as a density's may be, it is taken for this
 USUAL_AFTER = 50  # steps until there is a usual loss
 USUAL_SHARE = 0.02  # how much a step's loss moves the usual one
 
@@ -92,6 +93,10 @@ class Loop:
     def run(self) -> Ending:
         """Train until the last step, an early stop, or being asked to stop; each leaves a checkpoint."""
         if self.standing.step >= self.steps:
+            return "finished"
+        if not self.parameters:
+            self.log.say("this model has nothing to learn; it is only measured")
+            self.validate()
             return "finished"
         self.learner.train()
         with ReadAhead(self.feed, self.standing.place) as ahead:
@@ -178,6 +183,7 @@ class Loop:
     def _backward(self, piece: Piece, step: int, *, last: bool) -> Tensor:
         torch.manual_seed(seed_of(self.seed, step, piece.number, int(piece.rows[0])))
         batch = {name: t.to(self.device, non_blocking=True) for name, t in piece.tensors.items()}
+        torch.compiler.cudagraph_mark_step_begin()
         with self.parallel.accumulating(self.module, last):
             with casting(self.device, self.precision):
                 loss: Tensor = self._forward(batch)
@@ -207,7 +213,7 @@ class Loop:
         divisor = units * (norm / self.words.clip).clamp(min=1.0) if self.words.clip else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
         if step > USUAL_AFTER:
-            bad = bad | (loss > SPIKE * self.usual)
+            bad = bad | (loss > self.usual + (SPIKE - 1) * self.usual.abs().clamp(min=SMALL))
         share = USUAL_SHARE if step > 1 else 1.0
         self.usual = torch.where(bad, self.usual, torch.lerp(self.usual, loss.to(self.usual.dtype), share))
         for group in self.optimiser.param_groups:
@@ -289,7 +295,7 @@ class Loop:
         """Measure, note, keep the best; whether patience has run out."""
         standing, words = self.standing, self.words
         name = words.metric or self.task.metric
-        higher = self.task.better == "higher" if name == self.task.metric else name != "loss"
+        higher = self.task.better == "higher" if name == self.task.metric else not name.startswith(LOWER)
         with torch.no_grad(), self.evaluating():
             found = self.task.validate(self.device)
             self.log.validated(
@@ -350,6 +356,8 @@ class Loop:
 
     def rehearse(self, steps: int) -> float:
         """Seconds a step takes, from a few that are done and not kept."""
+        if not self.parameters:
+            return 0.0
         self.learner.train()
         portions = self.feed.portions(Place())
         times = []

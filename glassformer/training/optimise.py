@@ -25,7 +25,9 @@ def optimiser_for(parameters: Mapping[str, nn.Parameter], words: Training) -> Op
         },
         {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=words.eps, fused=True)
+    return AdamW(
+        [g for g in groups if g["params"]] or groups[:1], lr=lr, betas=betas, eps=words.eps, fused=True
+    )
 
 
 def schedule_for(words: Training) -> Schedule:

@@ -12,6 +12,8 @@ from glassformer.data.examples import Arrays, Examples
 from glassformer.training.learner import Learner
 from glassformer.training.log import Sample
 
+LOWER = ("loss", "perplexity", "bits", "mse", "mae")  # how measures begin that are better when lower
+
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
