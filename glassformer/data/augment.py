@@ -199,10 +199,10 @@ class ImageExamples:
         return self.images.lengths(rows)
 
     def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
-        """images (B, C, H, W) float32, labels (B,)."""
+        """inputs (B, C, H, W): the images as float32; labels (B,)."""
         inside = self.rows[rows]
         pixels = self.images.images(inside)
         if self.augment is not None:
             pixels = self.augment(pixels, inside, epoch=epoch)
         scaled = [levels[pixels[..., n]] for n, levels in enumerate(self._levels)]
-        return {"images": np.stack(scaled, 1), "labels": self.images.labels(inside)}
+        return {"inputs": np.stack(scaled, 1), "labels": self.images.labels(inside)}

@@ -83,6 +83,6 @@ class LabelledExamples:
         return self.store.lengths(rows)[:, :1]
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """ids (B, T), labels (B,)."""
+        """inputs (B, T): the texts' ids; labels (B,)."""
         texts, labels = zip(*(self.store.row(int(row)) for row in rows), strict=True)
-        return {"ids": padded(list(texts), self.pad_id, self.multiple), "labels": np.concatenate(labels)}
+        return {"inputs": padded(list(texts), self.pad_id, self.multiple), "labels": np.concatenate(labels)}

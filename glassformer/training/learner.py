@@ -11,9 +11,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.core.distributions import mapped
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
 from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
+
+
+def values_learned(batch: Mapping[str, Any]) -> int:
+    """How many values a batch has to foretell."""
+    return int(batch["future"].size)
 
 
 def tokens_learned(batch: Mapping[str, Any]) -> int:
@@ -73,21 +79,30 @@ class TextLearner(Learner):
 
 
 class LabelLearner(Learner):
-    """Learns the label of a text or picture."""
+    """Learns the label of a text (ids) or a picture."""
+
+    def scores(self, inputs: Tensor) -> Tensor:
+        """A score for each class: (B, L)."""
+        answer = self.model(inputs)
+        return answer if isinstance(answer, Tensor) else answer.logits
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        answer = self.model(inputs)
-        logits = answer if isinstance(answer, Tensor) else answer.logits
-        return cross_entropy(logits, labels, smoothing=self.spread)
+        return cross_entropy(self.scores(inputs), labels, smoothing=self.spread)
 
 
 class SeriesLearner(Learner):
     """Learns the values to come: squared error, or the chance a distribution gives them."""
 
+    def point(self, past: Tensor) -> Tensor:
+        """One number for each value to come: (B, N, C)."""
+        told = self.model(past)
+        return (told if isinstance(told, Tensor) else told.mean).float()
+
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
         told = self.model(past)
         if isinstance(told, Tensor):
             return F.mse_loss(told.float(), future, reduction="sum")
+        told = mapped(told, lambda _, tensor: tensor.float())
         return -told.distribution.log_prob(future).sum()
 
 

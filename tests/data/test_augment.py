@@ -107,12 +107,12 @@ def test_examples_have_mean_0_and_spread_1_and_evaluation_is_untouched(image_set
     assert np.allclose(mean, IMAGES.mean((0, 1, 2)) / 255) and np.allclose(std, IMAGES.std((0, 1, 2)) / 255)
     plain = ImageExamples(image_set, mean=mean, std=std)
     batch = plain.batch(ROWS, epoch=0)
-    assert batch["images"].shape == (40, 3, 9, 7) and batch["images"].dtype == np.float32
-    assert np.allclose(batch["images"].mean((0, 2, 3)), 0, atol=1e-6)
-    assert np.allclose(batch["images"].std((0, 2, 3)), 1, atol=1e-6)
-    back = batch["images"] * np.array(std)[:, None, None] + np.array(mean)[:, None, None]
+    assert batch["inputs"].shape == (40, 3, 9, 7) and batch["inputs"].dtype == np.float32
+    assert np.allclose(batch["inputs"].mean((0, 2, 3)), 0, atol=1e-6)
+    assert np.allclose(batch["inputs"].std((0, 2, 3)), 1, atol=1e-6)
+    back = batch["inputs"] * np.array(std)[:, None, None] + np.array(mean)[:, None, None]
     assert (np.rint(back * 255) == IMAGES.transpose(0, 3, 1, 2)).all()
-    assert (plain.batch(ROWS, epoch=7)["images"] == batch["images"]).all()
+    assert (plain.batch(ROWS, epoch=7)["inputs"] == batch["inputs"]).all()
 
 
 def test_examples_of_some_rows_change_as_in_the_whole_set(image_set: ImageSet) -> None:
@@ -121,7 +121,7 @@ def test_examples_of_some_rows_change_as_in_the_whole_set(image_set: ImageSet) -
     every = ImageExamples(image_set, mean=mean, std=std, augment=ALL)
     assert len(some) == 3 and some.lengths(np.arange(2)).tolist() == [[1], [1]]
     one, other = some.batch(np.array([1]), epoch=2), every.batch(np.array([4]), epoch=2)
-    assert (one["images"] == other["images"]).all() and one["labels"].tolist() == [0]
+    assert (one["inputs"] == other["inputs"]).all() and one["labels"].tolist() == [0]
     with pytest.raises(GlassformerError, match="3 channels"):
         ImageExamples(image_set, mean=(0.5,), std=(0.5,))
 
