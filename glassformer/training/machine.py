@@ -9,10 +9,8 @@ from torch import nn
 
 from glassformer.core.errors import GlassformerError
 from glassformer.core.precision import dtype_for
+from glassformer.training.peak import peak_flops
 from glassformer.training.recipe import Training
-
-# dense bfloat16 operations a second, by a part of the card's name
-PEAKS = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
 
 
 def device_for(name: str) -> torch.device:
@@ -60,9 +58,17 @@ def compile_learner(learner: nn.Module, words: Training, device: torch.device) -
 
         if not has_triton():
             return "not compiled: torch finds no Triton for this GPU; training runs uncompiled, slower"
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-    modes = {"auto": None, "default": None, "max-autotune": "max-autotune-no-cudagraphs"}
-    learner.compile(mode=modes.get(words.compile, words.compile), dynamic=None)
+    from torch._inductor import config
+
+    if hasattr(config.triton, "mix_order_reduction"):
+        config.triton.mix_order_reduction = False  # a sixth slower with it, on blocks as narrow as these
+    mode = words.compile
+    if mode == "auto":  # rows come in one shape, whose launches can be recorded once and played back
+        mode = "reduce-overhead" if words.batching == "rows" else "default"
+    learner.compile(
+        mode={"default": None, "max-autotune": "max-autotune-no-cudagraphs"}.get(mode, mode),
+        dynamic=False if words.batching == "rows" else None,
+    )
     return None
 
 
@@ -71,9 +77,8 @@ def uncompile(learner: nn.Module) -> None:
     learner._compiled_call_impl = None
 
 
-def peak_flops(device: torch.device, precision: torch.dtype) -> float | None:
-    """What the device could do at best, where its name is known."""
+def best_speed(device: torch.device, precision: torch.dtype) -> float | None:
+    """Operations a second that the device could do at best, where its name is known."""
     if device.type != "cuda" or precision != torch.bfloat16:
         return None
-    name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in PEAKS.items() if part in name), None)
+    return peak_flops(torch.cuda.get_device_name(device))

@@ -27,11 +27,12 @@ from glassformer.training.keeping import average_folders, mend_folder, replace_f
 from glassformer.training.lock import RunLock
 from glassformer.training.log import RunLog
 from glassformer.training.loop import Ending, Loop
-from glassformer.training.machine import device_for, peak_flops, precision_for, settle_machine
+from glassformer.training.machine import best_speed, device_for, precision_for, settle_machine
 from glassformer.training.parallel import Parallel, parallel_from_environment
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.report import write_report
+from glassformer.training.saving import Saving
 from glassformer.training.signals import Stopping
 from glassformer.training.sizing import look_at_machine
 from glassformer.weights.replacing import replacing
@@ -90,7 +91,7 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
     if words.checkpoint_activations:
         checkpoint_blocks(task.learner)
     precision = precision_for(words, parallel.device)
-    with _loop(job, task, root, parallel, stopping, peak_flops(parallel.device, precision)) as loop:
+    with _loop(job, task, root, parallel, stopping, best_speed(parallel.device, precision)) as loop:
         ending: Ending = loop.run()
         if ending == "asked":
             loop.log.say(
@@ -104,7 +105,10 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
         finish(loop, root)
         loop.log.facts({"steps skipped": loop.standing.skipped, "seconds waited for data": loop.waited})
     if parallel.main:
-        say(write_report(root))
+        try:
+            say(write_report(root))
+        except GlassformerError as error:  # the model is there; a page about it is not worth failing for
+            say(str(error))
     return Outcome(ending=ending, folder=root)
 
 
@@ -182,8 +186,6 @@ def _loop(
 ) -> Iterator[Loop]:
     """The loop where the run stands, with its log open."""
     recipe, words = job.recipe, job.recipe.training
-    from glassformer.training.saving import Saving
-
     saved = Saving(root / "checkpoints", parallel, keep=words.keep).newest()
     step = saved.step if saved is not None else 0
     assert words.steps is not None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from glassformer.training.machine import peak_flops
+from glassformer.training.machine import best_speed
 
 PATIENCE = 45 * 60.0  # seconds a person would wait for a first model
 USED = 0.35  # the share of a machine's best that training reaches
@@ -68,7 +68,7 @@ class Machine:
 def look_at_machine(device: torch.device) -> Machine:
     """On a CPU a few products are timed; a GPU is known by its name, or taken for a modest one."""
     if device.type == "cuda":
-        return Machine(device=device, speed=USED * (peak_flops(device, torch.bfloat16) or 100e12))
+        return Machine(device=device, speed=USED * (best_speed(device, torch.bfloat16) or 100e12))
     one = torch.randn(512, 512)
     best = math.inf
     for _ in range(6):
