@@ -31,7 +31,7 @@ class Parquet(Table):
             raise GlassformerError(
                 f"reading '{path}' needs pyarrow, which is not installed: pip install pyarrow"
             ) from None
-        self._broken = (OSError, pyarrow.ArrowException)
+        self._broken = (OSError, UnicodeDecodeError, pyarrow.ArrowException)
         self._open = pyarrow.parquet.ParquetFile
         try:
             with self._open(self.path) as file:
