@@ -58,3 +58,12 @@ def loaded(folder: str, head: specs.Head | None = None) -> api.Bundle:
     kept = {name: t for name, t in canonical(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(kept, strict=False)
     return replace(bundle, model=model, config={})
+
+
+def room(spec: Any) -> int:
+    """The most tokens that a model reads at once; a very large number where nothing bounds it."""
+    places = [getattr(spec, "max_len", None)]
+    for name in ("input", "source", "target"):
+        position = getattr(getattr(spec, name, None), "position", None)
+        places.append(getattr(position, "max_len", None))
+    return min((most for most in places if most is not None), default=1 << 30)

@@ -43,7 +43,7 @@ def two_sides(make: Callable[[Sequence[str]], Source], data: Any, *, seed: int) 
                 f"data.valid is {data.valid:g}; give files, or the share to hold out, as 0.02"
             )
         return held_out(train, data.valid, seed=seed)
-    return train, make(data.valid)
+    return train, train if data.valid == data.train else make(data.valid)
 
 
 class Prepared:

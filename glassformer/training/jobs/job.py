@@ -27,6 +27,9 @@ class Job(ABC):
         self.recipe, self.folder, self.say = recipe, folder, say
         self.facts: dict[str, Any] = {}
 
+    def follow_model(self) -> None:
+        """Where a saved model is only to be measured: take from it how data is read, before it is gathered."""
+
     @abstractmethod
     def gather(self) -> None:
         """Read and check all data, and leave it ready in the run folder, where it is found again."""

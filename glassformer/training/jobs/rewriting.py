@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from glassformer.data.examples import PairExamples
 from glassformer.decoding.greedy import decode_all
 from glassformer.evaluation.bleu import bleu, chrf
 from glassformer.evaluation.exact import Exact
-from glassformer.training.building import accepted
+from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import PairLearner, tokens_learned
 from glassformer.training.log import Sample
@@ -45,6 +46,11 @@ class Rewriting(TextJob):
     def about(self) -> Mapping[str, Any]:
         """What whoever uses the model must know besides its tokenizer."""
         return {}
+
+    def follow_model(self) -> None:
+        data: Any = self.recipe.data
+        if self.base is not None:
+            self.recipe = replace(self.recipe, data=replace(data, max_len=room(self.base.spec)))
 
     def choose(self, machine: Machine) -> list[str]:
         units = int(self.train.lengths(np.arange(len(self.train)))[:, -1].sum())

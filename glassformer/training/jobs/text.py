@@ -57,6 +57,7 @@ class TextJob(Job):
     ) -> dict[str, dict[str, Any]]:
         """Make the tokenizer and the stores, or find them; what `write` noted of "train" and "valid".
 
+        Where both are the same there is one store, "valid".
         `settings` are those that what is written depends on, besides the files and the tokenizer's.
         """
         words = self.recipe.tokenizer
@@ -77,14 +78,16 @@ class TextJob(Job):
         )
         if about is None:
             problems = Problems()
-            parts = {"train": train, "valid": valid}
+            parts = {"valid": valid} if valid is train else {"train": train, "valid": valid}
             noted = {name: write(prepared.folder / name, part, problems) for name, part in parts.items()}
             about = prepared.end(bad=problems.sentence(), **noted)
-        self.train, self.valid = Store(prepared.folder / "train"), Store(prepared.folder / "valid")
+        found: dict[str, dict[str, Any]] = {name: about[name] for name in ("train", "valid") if name in about}
+        self.valid = Store(prepared.folder / "valid")
+        self.train = Store(prepared.folder / "train") if "train" in found else self.valid
         if about["bad"]:
             self.facts["rows left out"] = about["bad"]
             self.say(about["bad"])
-        return {"train": about["train"], "valid": about["valid"]}
+        return found
 
     def told(self, what: str, long: int, max_len: int) -> None:
         """Say how many rows there are, and how many were too long."""
