@@ -72,3 +72,13 @@ class Blocks:
         if (segments != 1).any():
             batch["segments"] = segments
         return batch
+
+
+class RunningBlocks(Blocks):
+    """The same blocks for a model that cannot forget where a document ends: it reads on into the next."""
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[np.int64]]:
+        """ids and labels, each (B, L); padding stands behind all that is learned, so it needs no mark."""
+        batch = super().batch(rows, epoch=epoch)
+        batch.pop("segments", None)
+        return batch

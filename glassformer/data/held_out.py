@@ -20,14 +20,14 @@ def held_out(source: Source, share: float, *, seed: int) -> tuple[Source, Source
 
     Which side a row falls on depends on the seed and its first field alone, and not on case, white space
     or how letters are composed. So the same sentence is never on both sides, however often it occurs.
-    Where a file is one document, there is nothing to choose from: its last `share` is held out.
+    Where there is no choice of documents, the end of the text is held out: see `cut_at_the_end`.
     """
     if not 0 < share < 1:
         raise GlassformerError(
             f"a share of {share} cannot be held out; give one between 0 and 1, such as 0.01"
         )
     train, valid = (_Side(seed=seed, share=share, held=held) for held in (False, True))
-    if isinstance(source, TextFiles) and source.unit == "file":
+    if isinstance(source, TextFiles) and cut_at_the_end(source):
         totals = _totals(source)
         sides: tuple[Source, Source] = (
             _Ends(source, share, totals, held=False),
@@ -44,6 +44,16 @@ def held_out(source: Source, share: float, *, seed: int) -> tuple[Source, Source
                 "give another share or a file for validation"
             )
     return sides
+
+
+def cut_at_the_end(source: Source) -> bool:
+    """Whether the last share of each document is held out, and not whole documents.
+
+    So it is where every file is a document, and where blank lines divide nothing.
+    """
+    if not isinstance(source, TextFiles) or source.unit == "line":
+        return False
+    return source.unit == "file" or all(number == 0 for number, _ in source.pieces(Problems()))
 
 
 def first(source: Source, count: int) -> Source:

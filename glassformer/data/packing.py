@@ -98,7 +98,13 @@ class PackedPairs(PairExamples):
 
     def __init__(self, examples: PairExamples, width: int) -> None:
         super().__init__(examples.store, pad_id=examples.pad_id, start_id=examples.start_id)
-        self.width = width
+        self.examples, self.width = examples, width
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.examples.lengths(rows)
+
+    def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
+        return self.examples.row(number, epoch)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src, tgt, labels and the segments of both sides, each (rows, width)."""

@@ -6,11 +6,17 @@ from pathlib import Path
 
 from glassformer.core.errors import GlassformerError
 from glassformer.training.jobs.job import Job
+from glassformer.training.jobs.lm import LanguageModelling
+from glassformer.training.jobs.restore import Restore
 from glassformer.training.jobs.translate import Translate
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe
 
-JOBS: dict[str, type[Job]] = {"translate": Translate}
+JOBS: dict[str, type[Job]] = {
+    "translate": Translate,
+    "lm": LanguageModelling,
+    "restore": Restore,
+}
 
 
 def job_for(recipe: Recipe, folder: Path, say: Say) -> Job:

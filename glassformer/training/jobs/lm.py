@@ -1,0 +1,281 @@
+"""Learn to continue text: documents end to end, each token foretold from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer import api, baselines
+from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
+from glassformer.data.blocks import Blocks, RunningBlocks
+from glassformer.data.held_out import cut_at_the_end
+from glassformer.data.problems import Problems
+from glassformer.data.sources import Source, Texts
+from glassformer.data.store import Store, write_documents
+from glassformer.data.tables import kind_of
+from glassformer.data.texts import texts
+from glassformer.decoding.greedy import decode_all
+from glassformer.evaluation.perplexity import Perplexity
+from glassformer.text import Tokenizer
+from glassformer.training.building import accepted, room
+from glassformer.training.jobs.text import TextJob
+from glassformer.training.learner import TextLearner, tokens_learned
+from glassformer.training.log import Sample
+from glassformer.training.measure import mean_loss
+from glassformer.training.prepare import two_sides
+from glassformer.training.recipe import TextData
+from glassformer.training.sizing import Machine, fitting
+from glassformer.training.task import Task, Validation
+
+TOGETHER = 1 << 20  # letters tokenised at once
+LONGEST = 1024  # tokens that are read at once where nothing says how many
+CONTINUED = 64  # most tokens of a prompt, and of what is written after it
+
+
+class LanguageModelling(TextJob):
+    """Running text in, a decoder (or its LSTM baseline) out; measured by the loss on text held out."""
+
+    @property
+    def data(self) -> TextData:
+        assert isinstance(self.recipe.data, TextData)
+        return self.recipe.data
+
+    @property
+    def length(self) -> int:
+        """How many tokens are read at once, once it is chosen."""
+        assert self.data.length is not None
+        return self.data.length
+
+    def follow_model(self) -> None:
+        if self.base is not None and self.data.length is None:
+            length = min(room(self.base.spec), LONGEST)
+            self.recipe = replace(self.recipe, data=replace(self.data, length=length))
+
+    def gather(self) -> None:
+        data = self.data
+        # a table's rows are its documents
+        unit = data.unit if kind_of(data.train[0]) == "plain" else "line"
+
+        def make(files: Any) -> Texts:
+            return texts(files, unit=unit, column=data.column)
+
+        train, valid = two_sides(make, data, seed=self.recipe.seed)
+        noted = self.gather_text(train, valid, self._write, settings=(), marks="none")
+        self.about = noted["valid"]
+        train_about = noted.get("train", self.about)
+        self.facts |= {f"training {name}": train_about[name] for name in ("documents", "tokens")}
+        self.facts |= {f"validation {name}": self.about[name] for name in ("documents", "tokens")}
+        learned, held = (
+            f"{part['tokens']:,} tokens in {part['documents']:,} {'document' + 's' * (part['documents'] > 1)}"
+            for part in (train_about, self.about)
+        )
+        self.say(f"{learned} to learn from, {held} to validate with")
+        if isinstance(data.valid, float) and cut_at_the_end(make(data.train)):
+            self.say(f"the last {data.valid:.1%} of the text is what is held out")
+
+    def _write(self, folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
+        assert isinstance(part, Texts)
+        ids = EncodedTexts(self.tokenizer, end=self.eos_id)
+        store = write_documents(folder, ids.documents(part.pieces(problems)), highest=self.highest)
+        tokens = len(store.end_to_end("text")[0])
+        if tokens <= len(store):
+            raise GlassformerError(f"the {folder.name} text is too short to learn or measure anything on")
+        return {
+            "documents": len(store),
+            "tokens": tokens,
+            "characters": ids.characters,
+            "bytes": ids.bytes,
+        }
+
+    def choose(self, machine: Machine) -> list[str]:
+        ids, ends = self.train.end_to_end("text")
+        size, passes, why = fitting(machine, units=len(ids), vocab_size=self.tokenizer.vocab_size)
+        tuned = self.recipe.model.folder is not None
+        reasons = [] if tuned else [why]
+        if self.data.length is None:
+            longest = int(np.diff(ends, prepend=0).max())
+            most = LONGEST if self.base is None else room(self.base.spec)
+            length = min(block_length(len(ids), longest), most)
+            self.recipe = replace(self.recipe, data=replace(self.data, length=length))
+            reasons.append(f"{length} tokens are read at once")
+        length = self.length
+        preset = self.recipe.model.preset or "gpt2"
+        # text that is hardly seen twice is not learned by heart
+        dropout = size.dropout if passes > 2 else 0.0
+        drops = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
+        self.settle_model(preset, accepted(preset, {**size.words(), **drops, "max_len": length}))
+        most = 32_768 if machine.on_gpu else 4096
+        return reasons + self.settle(
+            self.blocks(self.train, seed=self.recipe.seed),
+            batch=max(length, min(most, len(ids) // 25)),
+            passes=3 if tuned else passes,
+            lr=5e-5 if tuned else min(2e-3, 0.3 / size.d_model + 2e-4),
+            schedule="linear" if tuned else "cosine",
+        )
+
+    def blocks(self, store: Store, *, seed: int | None) -> Blocks:
+        """A store as examples; without a seed always cut alike."""
+        recurrent = self.recipe.model.preset == "lstm" or (
+            self.base is not None and not isinstance(self.base.spec, specs.DecoderOnly)
+        )
+        kind = RunningBlocks if recurrent else Blocks
+        return kind(store, length=self.length, seed=seed, pad_id=self.pad_id)
+
+    def build(self) -> api.Bundle:
+        """The model of the recipe with the tokenizer, as it will be saved."""
+        tokenizer = self.tokenizer
+        fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
+        bundle = self.bundle(
+            words=lambda: fixed,
+            lstm=("LSTMLanguageModel", {**fixed, "tied": ("head",)}),
+            generation={"eos_token_id": self.eos_id, "pad_token_id": self.pad_id},
+        )
+        spec: Any = bundle.spec
+        if not isinstance(spec, specs.DecoderOnly | baselines.spec.LSTMLanguageModel):
+            what = self.recipe.model.folder or self.recipe.model.preset
+            raise GlassformerError(
+                f"the model '{what}' does not continue text, which this job needs; gpt2, llama and lstm do"
+            )
+        if self.length > room(spec):
+            raise GlassformerError(
+                f"data.length is {self.length}, and the model reads at most {room(spec)} tokens at once"
+            )
+        return bundle
+
+    def task(self) -> Task:
+        bundle = self.build()
+        learner = TextLearner(bundle.model, smoothing=self.recipe.training.label_smoothing or 0.0)
+        return Task(
+            learner=learner,
+            train=self.blocks(self.train, seed=self.recipe.seed),
+            units="tokens",
+            count=tokens_learned,
+            metric="loss",
+            better="lower",
+            validate=self.validation(learner),
+            save=lambda path: api.save(bundle, path),
+        )
+
+    def validation(self, learner: TextLearner) -> Callable[[torch.device], Validation]:
+        """The loss on all text held out, in every unit it is told in; a few continuations of it."""
+        held, tokenizer = self.blocks(self.valid, seed=None), self.tokenizer
+        most = min(CONTINUED, max(1, held.length // 2))
+        parts = list(prompts(self.valid, self.recipe.training.samples, most=most))
+        batch = max(held.length, self.recipe.training.batch or 4096)
+        counts = {name: self.about[name] for name in ("characters", "bytes")}
+        tokens = self.about["tokens"] - self.about["documents"]  # a document's first is given
+
+        def validate(device: torch.device) -> Validation:
+            loss = mean_loss(learner, held, device, batch=batch)
+            found = Perplexity()
+            found.add(loss=loss * tokens, tokens=tokens, **counts)
+            written = decode_all(
+                learner.model,
+                [prompt for prompt, _ in parts],
+                eos_id=self.eos_id,
+                pad_id=self.pad_id,
+                max_new_tokens=most,
+            )
+            return Validation(
+                metrics={
+                    "loss": loss,
+                    "perplexity": found.perplexity,
+                    "bits_per_character": found.bits_per_character or 0.0,
+                    "bits_per_byte": found.bits_per_byte or 0.0,
+                },
+                samples=[
+                    Sample(
+                        source=tokenizer.decode(prompt),
+                        expected=tokenizer.decode(following),
+                        got=tokenizer.decode(ids),
+                    )
+                    for (prompt, following), ids in zip(parts, written, strict=True)
+                ],
+            )
+
+        return validate
+
+
+class EncodedTexts:
+    """Pieces of documents as ids, each document closed by the end token.
+
+    A document begins with the tokenizer's begin token where it puts one before a text. characters, bytes:
+    what has been foretold so far: all but what the first token of a document stands for.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, end: int) -> None:
+        self.tokenizer, self.end = tokenizer, end
+        marked = tokenizer.bos_id is not None and tokenizer.encode("a").ids[:1] == [tokenizer.bos_id]
+        self.begin = [tokenizer.bos_id] if marked and tokenizer.bos_id is not None else []
+        self.characters = self.bytes = 0
+        self._document = -1
+
+    def documents(self, pieces: Iterable[tuple[int, str]]) -> Iterator[Iterator[list[int]]]:
+        """The ids of one document after another, in pieces; read each before asking for the next."""
+        for _, parts in groupby(self._encoded(pieces), itemgetter(0)):
+            yield chain([self.begin], map(itemgetter(1), parts), [[self.end]])
+
+    def _encoded(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[int]]]:
+        for many in _together(pieces):
+            encoded = self.tokenizer.encode_batch([text for _, text in many], special=False)
+            for (number, text), found in zip(many, encoded, strict=True):
+                self._count(text)
+                if number != self._document and not self.begin and found.offsets:
+                    self._count(text[: found.offsets[0][1]], -1)
+                self._document = number
+                yield number, found.ids
+
+    def _count(self, text: str, sign: int = 1) -> None:
+        self.characters += sign * len(text)
+        self.bytes += sign * len(text.encode())
+
+
+def _together(pieces: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Pieces in lists of about as many letters as are tokenised at once."""
+    held: list[tuple[int, str]] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece[1])
+        if size >= TOGETHER:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def block_length(tokens: int, longest: int) -> int:
+    """How many tokens to read at once: a power of two from 128 to 1024, so that blocks are many.
+
+    No longer than the longest document needs, nor than leaves 2,500 blocks to learn from.
+
+    >>> block_length(1_000_000, 1_000_000), block_length(1_000_000, 90), block_length(10**9, 10**6)
+    (256, 128, 1024)
+    """
+    length = 128
+    while length < min(LONGEST, longest) and tokens // (2 * length) >= 2500:
+        length *= 2
+    return length
+
+
+def prompts(store: Store, many: int, *, most: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Up to `many` places of a text: at most `most` tokens, and as many that follow, of one document."""
+    ids, ends = store.end_to_end("text")
+    seen: set[int] = set()
+    for n in range(many):
+        at = n * len(ids) // many
+        document = int(np.searchsorted(ends, at, side="right"))
+        begin, end = int(ends[document - 1]) if document else 0, int(ends[document])
+        at = max(begin, min(at, end - 2 * most)) if end - begin > 2 * most else begin
+        cut = at + min(most, max(1, (end - at) // 2))
+        if at not in seen and cut < end:
+            seen.add(at)
+            yield ids[at:cut].tolist(), ids[cut : min(cut + most, end)].tolist()
