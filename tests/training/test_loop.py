@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,118 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Place
 from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
-from glassformer.data.store import Store, write_store
 from glassformer.training.keeping import averaged
-from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.log import RunLog
-from glassformer.training.loop import Loop
 from glassformer.training.optimise import schedule_for
-from glassformer.training.parallel import Alone
-from glassformer.training.recipe import Training
 from glassformer.training.signals import Stopping
-from glassformer.training.task import Task, Validation
-from glassformer.weights.store import open_weights, save_weights
-
-PAD, START = 0, 3
-Change = Callable[[int, Tensor, Tensor], Tensor]
-WORDS = Training(
-    steps=12,
-    batch=120,
-    lr=3e-3,
-    warmup=2,
-    schedule="cosine",
-    label_smoothing=0.1,
-    validate_every=4,
-    save_every=4,
-    batching="lengths",
-    eps=1e-3,  # so that a gradient that is nothing but rounding moves nothing
-)
-
-
-class Tampered(PairLearner):
-    """A learner whose loss is changed by the number of times it was asked for, the source, and the loss."""
-
-    def __init__(self, model: nn.Module, change: Change) -> None:
-        super().__init__(model, smoothing=0.1)
-        self.change, self.times = change, 0
-
-    def forward(self, src: Tensor, *others: Tensor, **more: Tensor) -> Tensor:
-        if self.training:
-            self.times += 1
-        loss = super().forward(src, *others, **more)
-        return self.change(self.times, src, loss) if self.training else loss
-
-
-def task_in(
-    folder: Path, *, dropout: float = 0.1, scores: list[float] | None = None, change: Change | None = None
-) -> Task:
-    """Reversing short rows of ids; a validation gives the next of `scores`, or the loss on ten rows."""
-    rng = np.random.default_rng(0)
-    if not (folder / "data").exists():
-        rows = [rng.integers(4, 20, rng.integers(2, 9)).tolist() for _ in range(60)]
-        pairs = [(row, [*reversed(row), START]) for row in rows]
-        write_store(folder / "data", ("source", "target"), pairs, highest=20)
-    examples = PairExamples(Store(folder / "data"), pad_id=PAD, start_id=START)
-    torch.manual_seed(5)
-    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "src_vocab_size": 21}
-    model = glassformer.build("original", dropout=dropout, norm="pre", **sizes)
-    learner = PairLearner(model, smoothing=0.1) if change is None else Tampered(model, change)
-    given = iter(scores or [])
-
-    def validate(device: torch.device) -> Validation:
-        score = next(given, None)
-        if score is None:
-            batch = {n: torch.from_numpy(a) for n, a in examples.batch(np.arange(10), epoch=0).items()}
-            score = float(learner.forward(**batch))
-        return Validation(metrics={"loss": score})
-
-    return Task(
-        learner=learner,
-        train=examples,
-        units="tokens",
-        count=tokens_learned,
-        metric="loss",
-        better="lower",
-        validate=validate,
-        save=lambda path: save_weights(path, dict(model.state_dict())),
-        row_width=16,
-    )
-
-
-@contextmanager
-def loop_in(folder: Path, words: Training = WORDS, **task: Any) -> Iterator[Loop]:
-    folder.mkdir(exist_ok=True)
-    alone = Alone(device=torch.device("cpu"))
-    with RunLog(folder, total_steps=words.steps or 1) as log:
-        yield Loop(
-            task_in(folder, **task),
-            words,
-            seed=7,
-            folder=folder,
-            parallel=alone,
-            log=log,
-            stopping=Stopping(),
-        )
-
-
-def weights(loop: Loop) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in loop.learner.model.state_dict().items()}
-
-
-def noted(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+from glassformer.weights.store import open_weights
+from tests.training.reversing import WORDS, loop_in, noted, same, weights
 
 
 def test_however_a_step_is_divided_it_is_one_big_batch(tmp_path: Path) -> None:
