@@ -22,6 +22,10 @@ from glassformer.core.errors import GlassformerError
 
 VERBS = {
     "demo": "Train the paper's Transformer on a tiny task, and look inside it.",
+    "train": "Train a model on your files, or go on with a run.",
+    "evaluate": "Measure a model on files it has not seen.",
+    "average": "Average the weights of several models into one.",
+    "recipes": "List the ready recipes, or copy one out.",
     "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
     "convert": "Write a model folder anew, in the published layout or in ours.",
     "verify": "Prove on this machine that a model's numbers are right.",

@@ -63,10 +63,11 @@ def judge(
         one = COLUMNS[name] == "column"
         if one and len(columns) != 1:
             raise GlassformerError(f"{len(columns)} columns were named; {name} reads one")
-        asked["data"][COLUMNS[name]] = columns[0] if one else list(columns)
+        numbered = [int(name) if name.isascii() and name.isdecimal() else name for name in columns]
+        asked["data"][COLUMNS[name]] = numbered[0] if one else numbered
     for change in changes:
         if not change.startswith("data."):
-            raise GlassformerError(f"'{change}' cannot be changed here; only how data is read, as data.unit=line")
+            raise GlassformerError(f"'{change}' is no setting of the data, such as data.unit=line")
     recipe = recipe_from(changed(asked, changes), "evaluate")
     with TemporaryDirectory(prefix="glassformer-") as place:
         made = job_for(recipe, Path(place), _quiet)

@@ -20,6 +20,7 @@ from glassformer.core.schema import nearest
 from glassformer.training.settings import fitted, read_settings
 
 Paths = tuple[str, ...]
+Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class PairData:
 
     train: Paths
     valid: Paths | float = 0.02
-    columns: Paths | None = None
+    columns: Columns | None = None
     max_len: int = 128
 
 
@@ -50,7 +51,7 @@ class TextData:
     train: Paths
     valid: Paths | float = 0.05
     unit: Literal["line", "document", "file"] = "document"
-    column: str | None = None
+    column: str | int | None = None
     length: int | None = None
 
 
@@ -60,7 +61,7 @@ class LabelledData:
 
     train: Paths
     valid: Paths | float = 0.05
-    columns: Paths | None = None
+    columns: Columns | None = None
     max_len: int = 128
 
 
@@ -70,7 +71,7 @@ class SentenceData:
 
     train: Paths
     valid: Paths | float = 0.02
-    column: str | None = None
+    column: str | int | None = None
     max_len: int = 64
     trim: float = 0.3
     gap: float = 0.3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,11 +18,15 @@ LOWER = ("loss", "perplexity", "bits", "mse", "mae")  # how measures begin that 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """How good the model is, in numbers and examples; `signatures` say how a number was reckoned."""
+    """How good the model is, in numbers and examples; `signatures` say how a number was reckoned.
+
+    tables: figures that stand in rows, as one for each class, by the table's name; a row has named columns.
+    """
 
     metrics: dict[str, float]
     samples: Sequence[Sample] = ()
     signatures: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,8 @@ class Job(ABC):
         self.facts: dict[str, Any] = {}
 
     def follow_model(self) -> None:
-        """Where a saved model is only to be measured: take from it how data is read, before it is gathered."""
+        """Before `gather`, where a saved model is only measured: take from it how data is to be read."""
+        return  # most models leave nothing to say
 
     @abstractmethod
     def gather(self) -> None:
