@@ -69,3 +69,12 @@ class DamagedExamples(PairExamples):
         (whole,) = self.store.row(number)
         rng = np.random.default_rng([self.seed, epoch, number, _SALT])
         return np.concatenate((self.how.done(whole[:-1], rng), whole[-1:])), whole
+
+    def together(
+        self, rows: NDArray[np.int64], epoch: int
+    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        pairs = [self.row(int(row), epoch) for row in rows]
+        nothing = np.empty(0, np.int64)
+        sides = [np.concatenate([nothing, *(pair[n] for pair in pairs)]) for n in (0, 1)]
+        lengths = np.array([[len(side) for side in pair] for pair in pairs], np.int64)
+        return sides, lengths.reshape(-1, 2)

@@ -60,6 +60,12 @@ class PairExamples:
         """The source and the target of one example in an epoch."""
         return self.store.row(number)
 
+    def together(
+        self, rows: NDArray[np.int64], epoch: int
+    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """All sources and all targets of some examples, each end to end; and their lengths (rows, 2)."""
+        return self.store.together(rows)
+
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src (B, S), tgt (B, T), labels (B, T)."""
         sources, targets = zip(*(self.row(int(row), epoch) for row in rows), strict=True)

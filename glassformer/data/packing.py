@@ -15,36 +15,34 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data.batches import Batches
 from glassformer.data.examples import IGNORED, Arrays, PairExamples
 
-OPEN = 48  # rows being filled at once: more fill better, fewer are quicker to look through
+WAITING = 96  # examples a row may choose its last ones from
 NEXT = -1  # stands between the examples of one row and of the next
 
 
-def packed(lengths: NDArray[np.int64], width: int) -> list[list[int]]:
-    """Examples (n, fields) put into rows of `width` in every field: each into the fullest row that has room.
+def packed(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
+    """Examples (n, fields) put into rows of `width` in every field.
 
-    >>> packed(np.array([[3, 2], [2, 2], [5, 4], [1, 1]]), 6)
+    A row takes those that wait as they come, as far as they fit, and then the largest that still fit.
+
+    >>> [row.tolist() for row in packed(np.array([[3, 2], [2, 2], [5, 4], [1, 1]]), 6)]
     [[0, 1, 3], [2]]
     """
-    rooms = np.empty((OPEN, lengths.shape[1]), np.int64)
-    rows: list[list[int]] = []
-    opened: list[int] = []
-    for n, size in enumerate(lengths):
-        many = len(opened)
-        fits = (rooms[:many] >= size).all(1)
-        if fits.any():
-            left = np.where(fits, rooms[:many].sum(1), np.iinfo(np.int64).max)
-            slot = int(left.argmin())
-        else:
-            slot = many
-            if many == OPEN:  # the fullest makes way
-                slot = int(rooms.sum(1).argmin())
-            else:
-                opened.append(0)
-            opened[slot] = len(rows)
-            rows.append([])
-            rooms[slot] = width
-        rows[opened[slot]].append(n)
-        rooms[slot] -= size
+    rows, taken = [], min(WAITING, len(lengths))
+    waiting = np.arange(taken)
+    while len(waiting):
+        sizes = lengths[waiting]  # (waiting, fields)
+        first = int((sizes.cumsum(0) <= width).all(1).sum())
+        left = np.arange(len(waiting)) >= first
+        row, room = [waiting[:first]], width - sizes[:first].sum(0)
+        while (fits := left & (sizes <= room).all(1)).any():
+            largest = int(np.where(fits, sizes.sum(1), -1).argmax())
+            left[largest] = False
+            row.append(waiting[largest : largest + 1])
+            room = room - sizes[largest]
+        rows.append(np.concatenate(row))
+        more = min(taken + len(waiting) - int(left.sum()), len(lengths))
+        waiting = np.concatenate((waiting[left], np.arange(taken, more)))
+        taken = more
     return rows
 
 
@@ -93,36 +91,46 @@ class PackedBatches(Batches):
         return batches
 
 
-class PackedPairs(PairExamples):
+class PackedPairs:
     """Pairs, several in a row: what each token belongs to is counted from 1 in `segments`, 0 is padding."""
 
     def __init__(self, examples: PairExamples, width: int) -> None:
-        super().__init__(examples.store, pad_id=examples.pad_id, start_id=examples.start_id)
         self.examples, self.width = examples, width
+
+    def __len__(self) -> int:
+        return len(self.examples)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.examples.lengths(rows)
 
-    def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
-        return self.examples.row(number, epoch)
-
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src, tgt, labels and the segments of both sides, each (rows, width)."""
-        lines = np.split(rows, np.flatnonzero(rows == NEXT))
-        shape = (len(lines), self.width)
-        found = {name: np.zeros(shape, np.int64) for name in ("src_segments", "tgt_segments")}
-        src, tgt = np.full(shape, self.pad_id, np.int64), np.full(shape, self.pad_id, np.int64)
-        labels = np.full(shape, IGNORED, np.int64)
-        for line, numbers in enumerate(lines):
-            at = [0, 0]
-            for segment, number in enumerate(numbers[numbers != NEXT], 1):
-                source, target = self.row(int(number), epoch)
-                read, written = (
-                    slice(begin, begin + len(ids)) for begin, ids in zip(at, (source, target), strict=True)
-                )
-                src[line, read], found["src_segments"][line, read] = source, segment
-                labels[line, written], found["tgt_segments"][line, written] = target, segment
-                tgt[line, written.start] = self.start_id
-                tgt[line, written.start + 1 : written.stop] = target[:-1]
-                at = [read.stop, written.stop]
-        return {"src": src, "tgt": tgt, "labels": labels, **found}
+        gaps = rows == NEXT
+        many, line = int(gaps.sum()) + 1, gaps.cumsum()[~gaps]  # the line of each example
+        first = np.searchsorted(line, np.arange(many))[line]  # the first example of that line
+        segment = np.arange(len(line)) - first + 1
+        (source, target), lengths = self.examples.together(rows[~gaps], epoch)
+        pad_id, start_id = self.examples.pad_id, self.examples.start_id
+        places, segments, begins = [], [], []
+        for size in lengths.T:
+            before = size.cumsum() - size  # in all examples end to end
+            begin = line * self.width + before - before[first]  # in all lines end to end
+            begins.append(begin)
+            places.append(np.arange(int(size.sum())) + np.repeat(begin - before, size))
+            segments.append(np.repeat(segment, size))
+
+        def spread(fill: int, where: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
+            made = np.full(many * self.width, fill, np.int64)
+            made[where] = values
+            return made
+
+        tgt = spread(pad_id, places[1][1:], target[:-1])  # each target one place on,
+        tgt[begins[1]] = start_id  # and a start token where the end of the one before has come to stand
+        flat = {
+            "src": spread(pad_id, places[0], source),
+            "tgt": tgt,
+            "labels": spread(IGNORED, places[1], target),
+            "src_segments": spread(0, places[0], segments[0]),
+            "tgt_segments": spread(0, places[1], segments[1]),
+        }
+        return {name: array.reshape(many, self.width) for name, array in flat.items()}

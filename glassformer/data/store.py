@@ -128,6 +128,17 @@ class Store:
             parts.append(np.asarray(ids[begin : int(ends[number])], dtype=np.int64))
         return tuple(parts)
 
+    def together(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """The ids of these rows, one row after another, by field; and their lengths (rows, fields)."""
+        lengths = self.lengths(rows)
+        found = []
+        for ids, ends, many in zip(self._ids, self._ends, lengths.T, strict=True):
+            after = many.cumsum()  # where each row ends among those asked for
+            shift = np.asarray(ends[rows], np.int64) - after
+            places = np.arange(int(many.sum())) + np.repeat(shift, many)
+            found.append(np.asarray(ids[places], dtype=np.int64))
+        return found, lengths
+
     def end_to_end(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """All ids of a field one row after another, and where each row ends; both stay on disk."""
         if field not in self.fields:

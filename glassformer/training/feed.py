@@ -99,7 +99,9 @@ def batches_of(task: Task, words: Training, seed: int) -> tuple[Batches, Example
                 "training.batching is rows, which only pairs can be packed into; use lengths"
             )
         packed = PackedPairs(task.train, task.row_width)
-        return PackedBatches(data=packed, tokens=words.batch, seed=seed, width=task.row_width), packed
+        # Pools small enough that planning one is done within the steps read ahead.
+        pools = {"pool": 8192, "width": task.row_width}
+        return PackedBatches(data=packed, tokens=words.batch, seed=seed, **pools), packed
     return Batches(data=task.train, tokens=words.batch, seed=seed), task.train
 
 

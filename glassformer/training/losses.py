@@ -5,6 +5,7 @@ Letters: N tokens, D d_model, V vocabulary.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,13 +36,14 @@ def projected_cross_entropy(
     *,
     bias: Tensor | None = None,
     smoothing: float = 0.0,
-    chunk: int = 2048,
+    chunk: int | None = None,
 ) -> Tensor:
     """`cross_entropy(x @ weight.T + bias, labels)` without ever holding all logits at once.
 
     x (..., D), weight (V, D), labels (...). The logits of `chunk` tokens at a time are made, turned into
     their gradient where they lie, and forgotten: memory is chunk x V whatever N is, and no product is done
-    twice. Under autocast the products run in its precision; sums are float32.
+    twice. Under autocast the products run in its precision; sums are float32. On a GPU one kernel makes loss
+    and gradient, and a chunk is as many tokens as give 2^31 logits: there, few large products are quicker.
 
     >>> x, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 6, 2, IGNORED, 1])
     >>> plain = cross_entropy(x @ weight.T, labels)
@@ -50,10 +52,19 @@ def projected_cross_entropy(
     """
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if chunk is None:
+        chunk = max(1, (1 << 31) // len(weight)) if x.is_cuda else 2048
     total: Tensor = _Projected.apply(
         x.flatten(0, -2), weight, bias, labels.flatten(), smoothing, chunk, dtype
     )
     return total
+
+
+@cache
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return has_triton()
 
 
 class _Projected(torch.autograd.Function):
@@ -73,22 +84,22 @@ class _Projected(torch.autograd.Function):
         wanted = ctx.needs_input_grad[:3]
         matrix = weight.to(dtype)
         total = torch.zeros((), device=x.device)
-        dx = torch.empty_like(x) if wanted[0] else None
-        dweight = torch.zeros(weight.shape, device=x.device) if wanted[1] else None
-        dbias = torch.zeros(weight.shape[0], device=x.device) if bias is not None and wanted[2] else None
+        dx: list[Tensor] = []
+        dweight = dbias = None
         with torch.autocast(x.device.type, enabled=False):
             for begin in range(0, len(x), chunk):
                 part = x[begin : begin + chunk].to(dtype)  # (n, D)
-                wrong, slope = _chunk(part @ matrix.T, bias, labels[begin : begin + chunk], smoothing)
-                total += wrong
-                slope = slope.to(dtype)  # (n, V)
-                if dx is not None:
-                    dx[begin : begin + chunk] = slope @ matrix
-                if dweight is not None:
-                    dweight += slope.T @ part
-                if dbias is not None:
-                    dbias += slope.sum(0, dtype=torch.float32)
-        ctx.save_for_backward(dx, dweight, dbias)
+                wrong, slope = _loss_and_slope(part, matrix, bias, labels[begin : begin + chunk], smoothing)
+                total = total + wrong
+                if wanted[0]:
+                    dx.append((slope @ matrix).to(x.dtype))
+                if wanted[1]:
+                    more = (slope.T @ part).float()
+                    dweight = more if dweight is None else dweight + more
+                if bias is not None and wanted[2]:
+                    more = slope.sum(0, dtype=torch.float32)
+                    dbias = more if dbias is None else dbias + more
+        ctx.save_for_backward(torch.cat(dx) if dx else None, dweight, dbias)
         ctx.dtypes = (x.dtype, weight.dtype, None if bias is None else bias.dtype)
         return total
 
@@ -99,6 +110,19 @@ class _Projected(torch.autograd.Function):
             for slope, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None, None)
+
+
+def _loss_and_slope(
+    part: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The summed loss of some tokens (n, D), and its slope by each logit (n, V) in their precision."""
+    if part.is_cuda and (torch.compiler.is_compiling() or _has_triton()):  # compiling there needs Triton
+        from glassformer.training.slopes import replace_by_slopes
+
+        logits = F.linear(part, matrix, None if bias is None else bias.to(part.dtype))
+        return replace_by_slopes(logits, labels, smoothing, IGNORED).sum(), logits
+    wrong, slope = _chunk(part @ matrix.T, bias, labels, smoothing)
+    return wrong, slope.to(part.dtype)
 
 
 def _chunk(logits: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

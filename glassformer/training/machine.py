@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -44,6 +45,9 @@ def casting(device: torch.device, precision: torch.dtype) -> AbstractContextMana
 def settle_machine(words: Training, device: torch.device) -> None:
     """Process-wide switches that a run wants."""
     torch.set_float32_matmul_precision("highest" if words.deterministic else "high")
+    if device.type == "cuda":
+        # The thread that reads ahead may else keep the one that launches waiting for 5 ms at a time.
+        sys.setswitchinterval(2e-4)
     if words.deterministic and device.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
@@ -60,8 +64,8 @@ def compile_learner(learner: nn.Module, words: Training, device: torch.device) -
             return "not compiled: torch finds no Triton for this GPU; training runs uncompiled, slower"
     from torch._inductor import config
 
-    if hasattr(config.triton, "mix_order_reduction"):
-        config.triton.mix_order_reduction = False  # a sixth slower with it, on blocks as narrow as these
+    if words.batching == "rows" and hasattr(config.triton, "mix_order_reduction"):
+        config.triton.mix_order_reduction = False  # a sixth slower with it, on rows as short as these
     mode = words.compile
     if mode == "auto":  # rows come in one shape, whose launches can be recorded once and played back
         mode = "reduce-overhead" if words.batching == "rows" else "default"
