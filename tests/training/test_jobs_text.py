@@ -1,0 +1,306 @@
+"""Jobs on text learn what they should: from files to a saved model, on a few hundred made-up examples."""
+
+import json
+import math
+import os
+import random
+from collections import Counter
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import api
+from glassformer.data.damaged import Damage, DamagedExamples
+from glassformer.data.lines import lines
+from glassformer.data.store import write_store
+from glassformer.text.train import TokenizerPlan, train_tokenizer
+from glassformer.training.jobs.restore import BEFORE, GAP, tidy, word_beginnings
+from glassformer.training.recipe import recipe_from
+from glassformer.training.run import run
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout": 0.0}
+
+
+def trained(folder: Path, job: str, data: dict[str, Any], **sections: Any) -> list[dict[str, float]]:
+    """Run a recipe to its end; the metrics of every validation."""
+    sections["training"] = {"device": "cpu", "validate_every": 10**6, **sections.get("training", {})}
+    recipe = recipe_from({"job": job, "data": data, **sections})
+    assert run(recipe, folder, say=lambda sentence: None).ending == "finished"
+    noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["metrics"] for line in noted if line["kind"] == "valid"]
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {name: fact for line in noted for name, fact in line.get("facts", {}).items()}
+
+
+def written(path: Path, rows: list[str]) -> str:
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+# ---- a small language whose entropy is known --------------------------------------------------------
+
+NOUNS = ("cat", "dog", "horse", "goat", "hen", "pig")
+ADJECTIVES = ("old", "grey", "small", "wild")
+VERBS = ("see", "like", "chase", "meet", "hear")
+# what is drawn after the first word: two adjectives, two nouns, a verb; the rest follows from it
+ENTROPY = 2 * math.log(len(ADJECTIVES)) + 2 * math.log(len(NOUNS)) + math.log(len(VERBS))
+FORETOLD = 8  # six more words, the full stop, the end
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+
+    def one() -> str:
+        many = rng.random() < 0.5
+        det, s, v = ("two", "s", "") if many else ("one", "", "s")
+        noun, other = rng.choice(NOUNS) + s, rng.choice(NOUNS)
+        verb, *adjectives = rng.choice(VERBS) + v, rng.choice(ADJECTIVES), rng.choice(ADJECTIVES)
+        return f"{det} {adjectives[0]} {noun} {verb} the {adjectives[1]} {other}."
+
+    return [one() for _ in range(count)]
+
+
+# ---- translate --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+def test_letters_are_copied_and_reversed(tmp_path: Path, task: str) -> None:
+    rng = random.Random(0)
+    words = ["".join(letters) for length in (2, 3, 4, 5) for letters in product("abcd", repeat=length)]
+    turn = -1 if task == "reverse" else 1
+    rows = [f"{word}\t{word[::turn]}" for word in words]
+    rng.shuffle(rows)
+    held = written(tmp_path / "valid.tsv", rows[:200])
+    (found,) = trained(
+        tmp_path / "run",
+        "translate",
+        {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
+        tokenizer={"kind": "char"},
+        model=SMALL,
+        training={
+            "steps": 320,
+            "batch": 900,
+            "lr": 3e-3,
+            "schedule": "cosine",
+            "label_smoothing": 0.0,
+        },
+    )
+    assert found["exact"] > 0.99
+
+
+@pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="GLASSFORMER_DATA has no multi30k")
+def test_real_pairs_are_learned_by_heart(tmp_path: Path) -> None:
+    files = []
+    for language in ("en", "de"):
+        first = map(str, islice(lines(DATA / f"multi30k/train.{language}.gz"), 50))
+        files.append(written(tmp_path / f"train.{language}", list(first)))
+    (found,) = trained(
+        tmp_path / "run",
+        "translate",
+        {"train": files, "valid": files},
+        tokenizer={"vocab_size": 400},
+        model={**SMALL, "d_model": 96},
+        training={"steps": 140, "batch": 1200, "lr": 3e-3, "schedule": "cosine", "label_smoothing": 0.0},
+    )
+    assert found["bleu"] > 95
+
+
+def test_a_recurrent_translator_learns(tmp_path: Path) -> None:
+    rows = [f"{line}\t{line.upper()}" for line in sentences(300, 1)]
+    train = written(tmp_path / "train.tsv", rows)
+    first, *_, last = trained(
+        tmp_path / "run",
+        "translate",
+        {"train": train, "valid": 0.1},
+        tokenizer={"kind": "word"},
+        model={"preset": "lstm", "d_model": 64, "num_layers": 1, "dropout": 0.0},
+        training={"steps": 60, "batch": 1500, "lr": 1e-2, "validate_every": 20, "label_smoothing": 0.0},
+    )
+    assert last["loss"] < 0.5 * first["loss"]
+    assert type(glassformer.load(tmp_path / "run" / "model").spec).__name__ == "LSTMEncoderDecoder"
+
+
+def test_a_published_layout_is_gone_on_from(tmp_path: Path) -> None:
+    """A model that did not come from here: its folder stays as it is, the new one has its layout."""
+    rows = [f"{line}\t{line}" for line in sentences(200, 2)]
+    plan = TokenizerPlan(kind="word", vocab_size=100)
+    tokenizer = train_tokenizer((row.split("\t")[0] for row in rows), plan)
+    torch.manual_seed(0)
+    words = {"vocab_size": tokenizer.vocab_size, "pad_id": 0, "start_id": 0}
+    base = api.save(
+        api.Bundle(model=glassformer.tiny("marian", **words), tokenizer=tokenizer), tmp_path / "base"
+    )
+    before = {path.name: path.read_bytes() for path in base.iterdir()}
+    first, *_, last = trained(
+        tmp_path / "run",
+        "translate",
+        {"train": written(tmp_path / "train.tsv", rows), "valid": 0.1},
+        model={"folder": str(base)},
+        training={"steps": 40, "batch": 1500, "lr": 1e-2, "validate_every": 10},
+    )
+    assert last["loss"] < 0.8 * first["loss"]
+    assert {path.name: path.read_bytes() for path in base.iterdir()} == before
+    bundle = glassformer.load(tmp_path / "run" / "model")
+    assert bundle.family == "marian"
+    assert (
+        bundle.tokenizer is not None
+        and bundle.tokenizer.encode("one cat").ids == tokenizer.encode("one cat").ids
+    )
+
+
+# ---- lm ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", ["gpt2", "llama", "lstm"])
+def test_a_language_is_learned_to_its_entropy(tmp_path: Path, preset: str) -> None:
+    """No model can do better than the grammar's own entropy; one that knows it comes near."""
+    held = sentences(100, 4)
+    words = {"d_model": 48, "num_layers": 2}
+    if preset != "lstm":
+        words |= {"num_heads": 4, "d_ff": 96}
+    (found,) = trained(
+        tmp_path / "run",
+        "lm",
+        {
+            "train": written(tmp_path / "train.txt", sentences(600, 3)),
+            "valid": written(tmp_path / "valid.txt", held),
+            "unit": "line",
+            "length": 8 * (1 + FORETOLD),  # so that no sentence lies in two blocks
+        },
+        tokenizer={"kind": "word"},
+        model={"preset": preset, **words},
+        training={"steps": 120, "batch": 1024, "lr": 1e-2},
+    )
+    counts = Counter(word for line in held for word in line.replace(".", " . </s>").split()[1:])
+    total = sum(counts.values())
+    unigram = -sum(n / total * math.log(n / total) for n in counts.values())
+    assert total == FORETOLD * len(held)
+    assert 0.97 * ENTROPY / FORETOLD < found["loss"] < 1.12 * ENTROPY / FORETOLD < 0.5 * unigram
+    assert math.isclose(found["perplexity"], math.exp(found["loss"]))
+    letters = sum(len(line) - len(line.split()[0]) for line in held)
+    assert math.isclose(found["bits_per_character"], found["loss"] * total / math.log(2) / letters)
+    # the loss of packed blocks is that of every sentence read alone, by the model as it was saved
+    bundle = glassformer.load(tmp_path / "run" / "model")
+    tokenizer: Any = bundle.tokenizer
+    alone = 0.0
+    for line in held:
+        ids = torch.tensor([[*tokenizer.encode(line, special=False).ids, tokenizer.eos_id]])
+        with torch.no_grad():
+            scores = bundle.model(ids[:, :-1]).log_softmax(-1)
+        alone -= float(scores.gather(-1, ids[:, 1:, None]).sum())
+    if preset != "lstm":  # which reads on from one sentence into the next
+        assert math.isclose(alone / total, found["loss"], rel_tol=1e-4)
+
+
+def test_a_language_model_is_gone_on_from(tmp_path: Path) -> None:
+    text = written(tmp_path / "a.txt", sentences(200, 5))
+    other = written(tmp_path / "b.txt", [line.replace("the", "that") for line in sentences(200, 6)])
+    data = {"unit": "line", "length": 32}
+    tokenizer = {"kind": "char"}
+    model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
+    words = {"steps": 40, "batch": 2048, "lr": 1e-2}
+    trained(tmp_path / "one", "lm", {"train": text, **data}, tokenizer=tokenizer, model=model, training=words)
+    first, *_, last = trained(
+        tmp_path / "two",
+        "lm",
+        {"train": other, **data},
+        model={"folder": str(tmp_path / "one" / "model")},
+        training={**words, "steps": 30, "lr": 3e-3, "validate_every": 10},
+    )
+    assert last["loss"] < first["loss"] < 2.0  # nats a letter: what was learned before is not lost
+    bundle = glassformer.load(tmp_path / "two" / "model")
+    assert bundle.family == "gpt2" and bundle.generation["eos_token_id"] == 3
+
+
+def test_the_end_of_one_text_is_held_out(tmp_path: Path) -> None:
+    """Where there is one document, the last tenth of it is validated with."""
+    text = " ".join(sentences(60, 7))
+    path = tmp_path / "text.txt"
+    path.write_text(text, encoding="utf-8")
+    trained(
+        tmp_path / "run",
+        "lm",
+        {"train": str(path), "valid": 0.1, "length": 32},
+        tokenizer={"kind": "char"},
+        model={"d_model": 16, "num_heads": 2, "num_layers": 1},
+        training={"steps": 2, "batch": 512},
+    )
+    told = facts(tmp_path / "run")
+    learned, held = told["training tokens"] - 1, told["validation tokens"] - 1  # without the end tokens
+    assert learned + held == len(text)
+    assert 0.1 * len(text) <= held < 0.1 * len(text) + 20
+
+
+# ---- restore ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "word", "char"])
+def test_damage_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) -> None:
+    whole = sentences(60, 8)
+    tokenizer = train_tokenizer(whole, TokenizerPlan(kind=kind, vocab_size=300, tags=(GAP,)))
+    ids = [encoded.ids for encoded in tokenizer.encode_batch([BEFORE + line for line in whole])]
+    store = write_store(tmp_path / "store", ("text",), ((row,) for row in ids), highest=299)
+    gap = tokenizer.token_id(GAP)
+    how = Damage(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, begins=word_beginnings(tokenizer))
+    examples = DamagedExamples(store, how=how, seed=1, pad_id=0, start_id=3)
+    changed = gaps = 0
+    for n, line in enumerate(whole):
+        damaged, target = examples.row(n, 0)
+        assert target.tolist() == ids[n] and damaged[-1] == tokenizer.eos_id
+        assert len(damaged) <= len(target)
+        words = tidy(tokenizer.decode(damaged)).split()
+        assert words and not Counter(words) - Counter(line.split())
+        changed += words != line.split()
+        gaps += gap in damaged
+        assert examples.row(n, 0)[0].tolist() == damaged.tolist()
+    assert changed > 40 and gaps > 15
+    rows = np.arange(20)
+    one, other = (examples.batch(rows, epoch=epoch)["src"] for epoch in (0, 1))
+    assert one.shape != other.shape or (one != other).any()
+
+
+RESTORE = {"trim": 0.0, "gap": 0.3, "shuffle": 0.8}
+
+
+def test_sentences_are_restored(tmp_path: Path) -> None:
+    (found,) = trained(
+        tmp_path / "run",
+        "restore",
+        {
+            "train": written(tmp_path / "train.txt", sentences(800, 9)),
+            "valid": written(tmp_path / "valid.txt", sentences(150, 10)),
+            **RESTORE,
+        },
+        tokenizer={"kind": "word"},
+        model=SMALL,
+        training={"steps": 130, "batch": 1200, "lr": 4e-3, "schedule": "cosine", "label_smoothing": 0.0},
+    )
+    left = facts(tmp_path / "run")["damaged sentences as they are"]
+    assert left["exact"] < 0.25 and left["chrf"] < 80
+    assert found["exact"] > left["exact"] + 0.3
+    assert found["chrf"] > left["chrf"] + 10
+    bundle = glassformer.load(tmp_path / "run" / "model")
+    assert bundle.files[api.JOB] == {"job": "restore", "before": " ", "gap": GAP}
+
+
+def test_a_run_taken_up_again_ends_in_the_same_bits(tmp_path: Path) -> None:
+    """Over several epochs, whose damage differs, with dropout, and stopped within an epoch."""
+    data = {"train": written(tmp_path / "train.txt", sentences(120, 11)), "valid": 0.2, **RESTORE}
+    words = {"batch": 500, "lr": 1e-3, "schedule": "constant", "warmup": 1, "final": "last"}
+    model = {**SMALL, "dropout": 0.1}
+    for folder, stops in (("whole", (14,)), ("stopped", (5, 14))):
+        for steps in stops:
+            trained(tmp_path / folder, "restore", data, model=model, training={**words, "steps": steps})
+    whole, stopped = (
+        (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("whole", "stopped")
+    )
+    assert whole == stopped
