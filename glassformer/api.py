@@ -43,6 +43,8 @@ from glassformer.weights.store import open_weights, save_weights
 
 Layout = Literal["hf", "glassformer"]
 JOB = "job.json"  # what a model was trained to do: its labels, its scaling
+PICTURES = "preprocessor_config.json"  # how pictures are made ready for a model, as it is published
+KEPT = (JOB, PICTURES)  # files beside a model that its spec does not tell
 
 
 @dataclass
@@ -167,8 +169,7 @@ def load(
     wanted = dtype_for(dtype, device, tensors.values())
     materialise(model, {n: _placed(t, wanted, device) for n, t in tensors.items()}, str(device))
     model.eval()
-    if (path / JOB).is_file():
-        files[JOB] = read_json(path / JOB)
+    files |= {name: read_json(path / name) for name in KEPT if (path / name).is_file()}
     generation = path / "generation_config.json"
     return Bundle(
         model=model,
@@ -212,8 +213,7 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
         files = published_files(bundle, family, state)
     else:
         files["spec.json"] = spec_dict(bundle.spec)
-    if JOB in bundle.files:
-        files[JOB] = bundle.files[JOB]
+    files |= {name: bundle.files[name] for name in KEPT if name in bundle.files}
     if bundle.generation:
         files["generation_config.json"] = bundle.generation
     names = [*save_weights(path, state), *files]
@@ -244,7 +244,7 @@ def published_files(bundle: Bundle, family: Family, names: Collection[str]) -> d
 
 def clear_folder(path: Path, keep: Collection[str]) -> None:
     """Remove what an earlier save left and this one did not write: it would contradict the new files."""
-    stale = ["spec.json", "config.json", "generation_config.json", JOB]
+    stale = ["spec.json", "config.json", "generation_config.json", *KEPT]
     stale += [name for family in families().values() for name in family.beside]
     for name in stale:
         if name not in keep:
