@@ -12,8 +12,8 @@ from glassformer.core import spec as specs
 from glassformer.core.build import build, canonical
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
-from glassformer.families.family import Family
-from glassformer.families.registry import families, presets, spec_of
+from glassformer.families.family import Config, Family
+from glassformer.families.registry import families, family_for, presets, spec_of
 from glassformer.training import recipe as recipes
 
 
@@ -51,13 +51,31 @@ def fresh_spec(words: recipes.Model, fixed: Mapping[str, Any]) -> specs.Model:
 def loaded(folder: str, head: specs.Head | None = None) -> api.Bundle:
     """A model to go on from, in float32; with another head where one is given, which is drawn fresh."""
     bundle = api.load(folder, dtype="float32")
-    if head is None or bundle.spec.head == head:
+    return bundle if head is None else with_head(bundle, head)
+
+
+def with_head(bundle: api.Bundle, head: specs.Head) -> api.Bundle:
+    """The model under another head, which is drawn fresh; where it has this very head, as it is."""
+    if bundle.spec.head == head:
         return bundle
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
     model = build(replace(bundle.spec, head=head, tied=tied))
     kept = {name: t for name, t in canonical(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(kept, strict=False)
-    return replace(bundle, model=model, config={})
+    return replace(bundle, model=model, family=None, config={})
+
+
+def labelling_head(spec: specs.EncoderOnly, count: int) -> specs.Head:
+    """The head with which the published layout of this encoder of text tells `count` labels apart."""
+    plain = replace(spec, head=specs.Features(), tied=())
+    family = family_for(plain)
+    if family is not None:
+        config = family.to_config(plain)
+        name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
+        if name in family.architectures:
+            labels = {str(n): str(n) for n in range(count)}
+            return family.from_config(Config({**config, "architectures": [name], "id2label": labels})).head
+    return specs.Classify(num_labels=count)
 
 
 def room(spec: Any) -> int:

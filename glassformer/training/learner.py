@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.distributions import mapped
+from glassformer.core.distributions import Parameters, mapped
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
 from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
@@ -84,22 +84,26 @@ class LabelLearner(Learner):
     def scores(self, inputs: Tensor) -> Tensor:
         """A score for each class: (B, L)."""
         answer = self.model(inputs)
-        return answer if isinstance(answer, Tensor) else answer.logits
+        logits: Tensor = answer if isinstance(answer, Tensor) else answer.logits
+        return logits
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(self.scores(inputs), labels, smoothing=self.spread)
 
 
+def point(told: Tensor | Parameters) -> Tensor:
+    """One number for each value to come, of values or of a distribution: (B, N, C)."""
+    return (told if isinstance(told, Tensor) else told.mean).float()
+
+
 class SeriesLearner(Learner):
     """Learns the values to come: squared error, or the chance a distribution gives them."""
 
-    def point(self, past: Tensor) -> Tensor:
-        """One number for each value to come: (B, N, C)."""
-        told = self.model(past)
-        return (told if isinstance(told, Tensor) else told.mean).float()
-
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
-        told = self.model(past)
+        return self.wrong(self.model(past), future)
+
+    def wrong(self, told: Tensor | Parameters, future: Tensor) -> Tensor:
+        """The summed loss of what the model told."""
         if isinstance(told, Tensor):
             return F.mse_loss(told.float(), future, reduction="sum")
         told = mapped(told, lambda _, tensor: tensor.float())

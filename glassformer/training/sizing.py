@@ -93,14 +93,16 @@ def fitting(
     units: int,
     vocab_size: int,
     stacks: int = 1,
+    passes: float | None = None,
     ladder: Sequence[Size] = LADDER,
 ) -> tuple[Size, float, str]:
     """A size, how many passes over the data, and a sentence that says why.
 
-    `units` are learned in a pass; `stacks` is 2 where an encoder reads about as much beside. A size is too
-    large when the time a person waits gives it neither ten passes nor three units a weight.
+    `units` are learned in a pass; `stacks` is 2 where an encoder reads about as much beside; `passes` are
+    those wanted, where they do not follow from the units. A size is too large when the time a person waits
+    gives it neither ten passes nor three units a weight.
     """
-    wanted = passes_wanted(units)
+    wanted = passes_wanted(units) if passes is None else passes
     worthy = [size for size in ladder if units >= size.worth] or [ladder[0]]
 
     def weights(size: Size) -> float:
@@ -114,12 +116,12 @@ def fitting(
         return learned(size) >= min(units * min(wanted, 10), 3 * weights(size))
 
     chosen = next((size for size in reversed(worthy) if enough(size)), worthy[0])
-    passes = min(float(f"{wanted:.2g}"), float(f"{learned(chosen) / units:.2g}"))
+    done = min(float(f"{wanted:.2g}"), float(f"{learned(chosen) / units:.2g}"))
     why = f"the size '{chosen.name}' suits {units:,} units to learn"
     if chosen is not worthy[-1]:
         why += f" in the time this {machine.device.type} takes ('{worthy[-1].name}' would suit the data)"
-    about = passes * units / learned(chosen) * PATIENCE
-    return chosen, passes, f"{why}; {passes:g} passes over the data are reckoned at {told_time(about)}"
+    about = done * units / learned(chosen) * PATIENCE
+    return chosen, done, f"{why}; {done:g} passes over the data are reckoned at {told_time(about)}"
 
 
 def told_time(seconds: float) -> str:

@@ -54,11 +54,13 @@ class TextJob(Job):
         settings: tuple[object, ...],
         marks: Marks,
         tags: tuple[str, ...] = (),
+        texts: int | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Make the tokenizer and the stores, or find them; what `write` noted of "train" and "valid".
 
         Where both are the same there is one store, "valid".
-        `settings` are those that what is written depends on, besides the files and the tokenizer's.
+        `settings` are those that what is written depends on, besides the files and the tokenizer's. `texts`
+        is how many fields of a row, from the first, a tokenizer is to learn from; None is all.
         """
         words = self.recipe.tokenizer
         prints = (train.fingerprint(), valid.fingerprint())
@@ -69,7 +71,7 @@ class TextJob(Job):
         self.tokenizer = tokenizer_for(
             words,
             self.folder,
-            lambda: train.rows(Problems()),
+            lambda: (row[:texts] for row in train.rows(Problems())),
             marks=marks,
             tags=tags,
             base=self.base.tokenizer if self.base else None,
