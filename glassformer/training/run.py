@@ -103,6 +103,12 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
                 f"nothing better since step {loop.standing.best_step}; stopped before step {loop.steps}"
             )
         finish(loop, root)
+        with torch.no_grad():
+            tested = job.test(root / "model", parallel.device) if parallel.main else {}
+        if tested:
+            loop.log.facts({f"test {name}": value for name, value in tested.items()})
+            told = ", ".join(f"{name} {value:.4g}" for name, value in tested.items())
+            loop.log.say(f"on what was kept for the end: {told}")
         loop.log.facts({"steps skipped": loop.standing.skipped, "seconds waited for data": loop.waited})
     if parallel.main:
         try:

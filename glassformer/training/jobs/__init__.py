@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from glassformer.core.errors import GlassformerError
+from glassformer.training.jobs.classify import Classify
+from glassformer.training.jobs.forecast import Forecast
+from glassformer.training.jobs.images import Images
 from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.lm import LanguageModelling
 from glassformer.training.jobs.restore import Restore
@@ -16,6 +19,9 @@ JOBS: dict[str, type[Job]] = {
     "translate": Translate,
     "lm": LanguageModelling,
     "restore": Restore,
+    "classify": Classify,
+    "images": Images,
+    "forecast": Forecast,
 }
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
 from glassformer.training.prepare import Say
@@ -42,6 +44,10 @@ class Job(ABC):
     @abstractmethod
     def task(self) -> Task:
         """Build the model, and all the loop needs."""
+
+    def test(self, folder: Path, device: torch.device) -> dict[str, float]:
+        """How good the finished model in a folder is on what was kept for the very end, if anything was."""
+        return {}
 
     def settle(self, examples: Examples, *, batch: int, passes: float, **words: Any) -> list[str]:
         """Fill in the training's open settings: those given in `words`, and what follows from the steps.

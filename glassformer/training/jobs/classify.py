@@ -1,0 +1,165 @@
+"""Learn to label texts: a text and its label in every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassformer import api
+from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
+from glassformer.core.schema import nearest
+from glassformer.data.examples import LabelledExamples
+from glassformer.data.labelled import labelled
+from glassformer.data.problems import Problems
+from glassformer.data.sources import Source
+from glassformer.data.store import Store, write_store
+from glassformer.training.building import accepted, fresh_spec, labelling_head, room, with_head
+from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class
+from glassformer.training.jobs.text import TextJob
+from glassformer.training.prepare import in_tens, keep_texts, kept_texts, refuse_empty, two_sides
+from glassformer.training.recipe import LabelledData
+from glassformer.training.sizing import Machine, fitting
+from glassformer.training.task import Task
+
+
+class Classify(TextJob):
+    """Labelled texts in, an encoder with a head of labels out; measured by accuracy and F1."""
+
+    classes: Sequence[str] = ()
+    followed: Sequence[str] | None = None  # the classes of a model that is only measured
+
+    @property
+    def data(self) -> LabelledData:
+        assert isinstance(self.recipe.data, LabelledData)
+        return self.recipe.data
+
+    def follow_model(self) -> None:
+        self.followed = classes_of(self.base) if self.base else None
+
+    def gather(self) -> None:
+        data = self.data
+        if self.base is not None and data.max_len > room(self._encoder(self.base.spec)):
+            raise GlassformerError(
+                f"data.max_len is {data.max_len}, but the model in '{self.recipe.model.folder}' reads "
+                f"{room(self.base.spec)} tokens at most; lower it"
+            )
+        train, valid = two_sides(
+            lambda files: labelled(files, columns=data.columns), data, seed=self.recipe.seed
+        )
+        settings = (data.max_len, self.recipe.training.max_valid)
+        noted = self.gather_text(train, valid, self._write, settings=settings, marks="around", texts=1)
+        self.classes = noted["valid"]["classes"]
+        self.told("texts", 0, data.max_len)
+        self.facts["classes"] = self.classes
+        more = ", ..." if len(self.classes) > 20 else ""
+        self.say(f"{len(self.classes)} classes: {', '.join(self.classes[:20])}{more}")
+        if cut := sum(part["cut"] for part in noted.values()):
+            self.facts["texts cut"] = cut
+            self.say(f"{cut:,} texts are longer than {data.max_len} tokens and are read up to there")
+
+    def _write(self, folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
+        """Write a part's ids and class numbers. The first part says which classes there are."""
+        self.classes = self.classes or self.followed or self._found(part)
+        numbers = {label: n for n, label in enumerate(self.classes)}
+        most, cut, texts = self.data.max_len, 0, list[tuple[str, ...]]()
+
+        def rows() -> Iterator[tuple[list[int], list[int]]]:
+            nonlocal cut
+            for together in in_tens(part.rows(problems)):
+                encoded = self.tokenizer.encode_batch([row[0] for row in together])
+                for row, one in zip(together, encoded, strict=True):
+                    if row[1] not in numbers:
+                        raise GlassformerError(
+                            f"the label '{row[1]:.60}' of a row to validate with is not one that was "
+                            f"trained{nearest(row[1], numbers)}; mend it, or have it in both"
+                        )
+                    ids = one.ids
+                    if len(ids) > most:
+                        ids, cut = [*ids[: most - 1], ids[-1]], cut + 1  # with the mark at its end
+                    if len(texts) < self.recipe.training.max_valid:
+                        texts.append(row)
+                    yield ids, [numbers[row[1]]]
+
+        highest = max(self.highest, len(self.classes))
+        refuse_empty(write_store(folder, part.fields, rows(), highest=highest), f"row of {folder.name} data")
+        keep_texts(folder, texts)
+        return {"classes": self.classes, "cut": cut}
+
+    def _found(self, part: Source) -> Sequence[str]:
+        """The labels of a part; those of a model gone on from, in its order, where it has the same."""
+        found = in_order(list({row[1] for row in part.rows(Problems())}))
+        refuse_one_class(found, "the training data")
+        before = classes_of(self.base) if self.base else None
+        return before if before is not None and set(before) == set(found) else found
+
+    def choose(self, machine: Machine) -> list[str]:
+        lengths = self.train.lengths(np.arange(len(self.train)))[:, 0]
+        units, tuned = int(lengths.sum()), self.recipe.model.folder is not None
+        size, passes, why = fitting(
+            machine,
+            units=units,
+            vocab_size=len(self.classes),
+            passes=min(40.0, max(3.0, 300_000 / len(self.train))),
+        )
+        preset = self.recipe.model.preset or "bert"
+        self.settle_model(preset, {} if tuned else accepted(preset, size.words()))
+        together = 64 * max(16, int(lengths.mean()))
+        return ([] if tuned else [why]) + self.settle(
+            self.examples(self.train),
+            batch=max(int(lengths.max()), min(16_384 if machine.on_gpu else 4096, together, units // 20)),
+            passes=3 if tuned else passes,
+            lr=3e-5 if tuned else min(2e-3, 0.1 / size.d_model),
+            schedule="linear" if tuned else "cosine",
+        )
+
+    def examples(self, store: Store) -> LabelledExamples:
+        return LabelledExamples(store, pad_id=self.pad_id)
+
+    def _encoder(self, spec: Any) -> specs.EncoderOnly:
+        if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):
+            return spec
+        where = self.recipe.model.folder or self.recipe.model.preset
+        raise GlassformerError(
+            f"the model '{where}' is no encoder of text, which labelling needs; bert, roberta and "
+            "distilbert are"
+        )
+
+    def build(self) -> api.Bundle:
+        """The model of the recipe with tokenizer and labels, as it will be saved."""
+        base = self.base
+        if base is None:
+            words = self.recipe.model
+            fixed = {
+                "vocab_size": self.tokenizer.vocab_size,
+                "pad_id": self.pad_id,
+                "max_len": self.data.max_len,
+            }
+            spec = self._encoder(fresh_spec(words, accepted(words.preset or "", fixed)))
+            base = api.Bundle(model=api.build(spec))
+        spec = self._encoder(base.spec)
+        assert isinstance(spec.input, specs.Tokens)
+        if self.highest >= spec.input.vocab_size:
+            raise GlassformerError(
+                f"the tokenizer has {self.highest + 1:,} tokens and the model only "
+                f"{spec.input.vocab_size:,}; use the tokenizer it was trained with"
+            )
+        bundle = with_head(base, labelling_head(spec, len(self.classes)))
+        bundle.tokenizer = self.tokenizer
+        return named(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
+
+    def task(self) -> Task:
+        texts = kept_texts(self.valid.folder)
+        return label_task(
+            self.build(),
+            train=self.examples(self.train),
+            valid=self.examples(self.valid),
+            true=[self.classes.index(label) for _, label in texts],
+            shown=[text for text, _ in texts],
+            classes=self.classes,
+            units="texts",
+            words=self.recipe.training,
+        )
