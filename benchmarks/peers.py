@@ -18,10 +18,12 @@ BASE = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
 class TorchTransformer(nn.Module):
     """torch.nn.Transformer at base size with what it leaves to its user: embeddings, positions, output."""
 
-    def __init__(self, vocab: int, length: int, dropout: float = 0.1, padded: bool = True) -> None:
+    def __init__(
+        self, vocab: int, length: int, dropout: float = 0.1, padded: bool = True, pad_id: int = 0
+    ) -> None:
         super().__init__()
         width = BASE["d_model"]
-        self.padded = padded
+        self.padded, self.pad_id = padded, pad_id
         self.src, self.tgt = nn.Embedding(vocab, width), nn.Embedding(vocab, width)
         self.dropout = nn.Dropout(dropout)
         self.inner = nn.Transformer(
@@ -39,43 +41,50 @@ class TorchTransformer(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         scale = BASE["d_model"] ** 0.5
-        x = self.dropout(self.src(src) * scale + self.positions)
-        y = self.dropout(self.tgt(tgt) * scale + self.positions)
-        masks: dict[str, Any] = {"tgt_mask": self.causal, "tgt_is_causal": True}
+        x = self.dropout(self.src(src) * scale + self.positions[: src.shape[1]])
+        y = self.dropout(self.tgt(tgt) * scale + self.positions[: tgt.shape[1]])
+        steps = tgt.shape[1]
+        masks: dict[str, Any] = {"tgt_mask": self.causal[:steps, :steps], "tgt_is_causal": True}
         if self.padded:
-            hidden, later = src == 0, torch.zeros_like(tgt, dtype=torch.float32).masked_fill(tgt == 0, -1e9)
+            hidden = src == self.pad_id
+            later = torch.zeros_like(tgt, dtype=torch.float32).masked_fill(tgt == self.pad_id, -1e9)
             masks["src_key_padding_mask"] = masks["memory_key_padding_mask"] = hidden
             masks["tgt_key_padding_mask"] = later
         return self.out(self.inner(x, y, **masks))
 
 
-class Marian(nn.Module):
+def marian(vocab: int, length: int, *, pad_id: int = 0, eos_id: int = 1, start_id: int = 0) -> Any:
     """The reference library's MarianMT at base size."""
+    import transformers
+
+    sides = {}
+    for side in ("encoder", "decoder"):
+        sides[f"{side}_layers"] = BASE["num_layers"]
+        sides[f"{side}_attention_heads"] = BASE["num_heads"]
+        sides[f"{side}_ffn_dim"] = BASE["d_ff"]
+    config = transformers.MarianConfig(
+        vocab_size=vocab,
+        d_model=BASE["d_model"],
+        dropout=0.1,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=pad_id,
+        eos_token_id=eos_id,
+        decoder_start_token_id=start_id,
+        max_position_embeddings=length,
+        **sides,
+    )
+    return transformers.MarianMTModel(config)
+
+
+class Marian(nn.Module):
+    """MarianMT called as the others are."""
 
     def __init__(self, vocab: int, length: int) -> None:
         super().__init__()
-        import transformers
-
-        sides = {}
-        for side in ("encoder", "decoder"):
-            sides[f"{side}_layers"] = BASE["num_layers"]
-            sides[f"{side}_attention_heads"] = BASE["num_heads"]
-            sides[f"{side}_ffn_dim"] = BASE["d_ff"]
-        config = transformers.MarianConfig(
-            vocab_size=vocab,
-            d_model=BASE["d_model"],
-            dropout=0.1,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            activation_function="relu",
-            scale_embedding=True,
-            pad_token_id=0,
-            eos_token_id=1,
-            decoder_start_token_id=0,
-            max_position_embeddings=length,
-            **sides,
-        )
-        self.inner = transformers.MarianMTModel(config)
+        self.inner = marian(vocab, length)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         real = (src != 0).long()

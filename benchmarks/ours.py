@@ -1,0 +1,144 @@
+"""Our side of the training benchmark: the loop that `glassformer train` runs, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import peers
+from glassformer.data.store import Store, write_store
+from glassformer.training.feed import ReadAhead
+from glassformer.training.jobs.job import Job
+from glassformer.training.log import RunLog
+from glassformer.training.loop import Loop
+from glassformer.training.machine import settle_machine
+from glassformer.training.parallel import Alone
+from glassformer.training.recipe import Recipe, recipe_from
+from glassformer.training.run import begin
+from glassformer.training.signals import Stopping
+
+ENDLESS = 1_000_000  # steps: nothing here trains to an end
+
+
+def translating(data: Path, *, batch: int, device: torch.device, **words: Any) -> Recipe:
+    """Multi30k, English to German, at base size, one vocabulary of 8000; all else as the job chooses."""
+    files = {
+        "train": [str(data / "train.en.gz"), str(data / "train.de.gz")],
+        "valid": [str(data / "val.en.gz"), str(data / "val.de.gz")],
+    }
+    rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
+    training = {"batch": batch, "device": str(device), **rare, **words}
+    return recipe_from(
+        {
+            "job": "translate",
+            "data": files,
+            "tokenizer": {"kind": "bpe", "vocab_size": 8000},
+            "model": {"preset": "original", **peers.BASE, "dropout": 0.1},
+            "training": training,
+        }
+    )
+
+
+def prepared(recipe: Recipe, folder: Path) -> Any:
+    """The job with its data written, its tokenizer trained and every setting filled in."""
+    return begin(recipe, folder, torch.device(recipe.training.device), lambda sentence: None)
+
+
+def speaking(folder: Path, *, tokens: int, vocab: int, length: int, rows: int, device: torch.device) -> Loop:
+    """GPT-2 124M without dropout on a store of random ids, as one document."""
+    from glassformer import api
+    from glassformer.data.blocks import Blocks
+    from glassformer.training.learner import TextLearner, tokens_learned
+    from glassformer.training.recipe import Training
+    from glassformer.training.task import Task, Validation
+
+    ids = np.random.default_rng(0).integers(0, vocab, tokens)
+    store = write_store(folder / "data", ["text"], [[ids]], highest=vocab - 1)
+    quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
+    task = Task(
+        learner=TextLearner(api.build("gpt2", vocab_size=vocab, **quiet)),
+        train=Blocks(store, length=length, seed=0),
+        units="tokens",
+        count=tokens_learned,
+        metric="loss",
+        better="lower",
+        validate=lambda device: Validation(metrics={}),
+        save=lambda path: None,
+    )
+    rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
+    words = Training(batch=rows * length, lr=1e-4, schedule="constant", device=str(device), **rare)
+    return loop_of(task, words, folder, device)
+
+
+def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int = 1) -> Loop:
+    """The loop of a task, its log in the folder."""
+    settle_machine(words, device)
+    log = RunLog(folder, total_steps=ENDLESS, unit=task.units, every=words.log_every or 50)
+    task.learner.to(device)
+    return Loop(
+        task,
+        words,
+        seed=seed,
+        folder=folder,
+        parallel=Alone(device=device),
+        log=log,
+        stopping=Stopping(),
+    )
+
+
+def loop_for(job: Job, device: torch.device) -> Loop:
+    torch.manual_seed(job.recipe.seed)
+    return loop_of(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
+
+
+@contextmanager
+def stepping(loop: Loop) -> Iterator[ReadAhead]:
+    """The loop's data being read ahead, as `Loop.run` has it."""
+    loop.learner.train()
+    with ReadAhead(loop.feed, loop.standing.place) as ahead:
+        yield ahead
+
+
+def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
+    """The same ids for the peers: every source and every target."""
+    rows = [store.row(n) for n in range(len(store))]
+    return [row[0].tolist() for row in rows], [row[1].tolist() for row in rows]
+
+
+def own_memory() -> int:
+    """Bytes that are this process's alone: files mapped into it, which the system may drop, not counted."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+
+def repeated(job: Any, times: int, folder: Path) -> Path:
+    """The job's training pairs, so many times over, as a store of their own."""
+    again = (job.train.row(n) for _ in range(times) for n in range(len(job.train)))
+    return write_store(folder, job.train.fields, again, highest=job.highest).folder
+
+
+def memory_of(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:
+    """A tiny model trained for some steps from a prepared store: its pairs, bytes, memory and waiting."""
+    torch.set_num_threads(1)
+    cpu, small = torch.device("cpu"), {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
+    job = prepared(recipe, run)
+    job.recipe = replace(
+        job.recipe, model=replace(job.recipe.model, words={**job.recipe.model.words, **small})
+    )
+    job.train = Store(store)
+    loop = loop_for(job, cpu)
+    most, began = 0, time.perf_counter()
+    with stepping(loop) as ahead:
+        for _ in range(steps):
+            loop._step(ahead)
+            most = max(most, own_memory())
+    waited = loop.waited / (time.perf_counter() - began)
+    size = sum(file.stat().st_size for file in store.iterdir())
+    return {"rows": len(job.train), "bytes": size, "own": most, "waited": waited}
