@@ -25,6 +25,8 @@ from glassformer.training.measure import mean_loss, perplexity
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task, Validation
 
+ROW = 128  # tokens of a row that several short pairs share
+
 
 class Rewriting(TextJob):
     """Pairs of sequences in, an encoder-decoder (or its LSTM baseline) out."""
@@ -66,7 +68,19 @@ class Rewriting(TextJob):
             lr=5e-5 if tuned else min(2e-3, 0.7 / size.d_model + 3e-4),
             schedule="linear" if tuned else "inverse_sqrt",
             label_smoothing=0.1,
+            # one shape compiles once; a CPU would rather have no token it need not look at
+            batching="rows" if machine.on_gpu and self.row_width is not None else "lengths",
         )
+
+    @property
+    def row_width(self) -> int | None:
+        """How wide a row of several pairs is; a recurrent model reads one pair a row."""
+        if self.recipe.model.preset == "lstm" or (
+            self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoder)
+        ):
+            return None
+        data: Any = self.recipe.data
+        return max(ROW, data.max_len)
 
     @property
     def start_id(self) -> int:
@@ -127,6 +141,7 @@ class Rewriting(TextJob):
             count=tokens_learned,
             metric=self.metric,
             better="higher",
+            row_width=self.row_width,
             validate=self.validation(learner),
             save=lambda path: api.save(bundle, path),
         )
