@@ -6,6 +6,7 @@ what the kernel would get, after Python's buffering.
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -97,22 +98,31 @@ class _File(io.FileIO):
 @contextmanager
 def watched(disk: Disk) -> Iterator[Disk]:
     """Every call of the standard library's Python code goes by `disk` until the block ends."""
-    real = {name: getattr(os, name) for name in ("open", "close", "fsync", "rename", "replace")}
+    real = {name: getattr(os, name) for name in ("open", "close", "fsync", "rename", "replace", "write")}
     plain_open = io.open
 
-    def open_file(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **more: Any) -> Any:
+    def open_file(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        **more: Any,
+    ) -> Any:
         path = disk.below(file)
-        if path is None or "b" not in mode:
-            return plain_open(file, mode, buffering, *rest, **more)
-        raw = _File(disk, path, file, mode)
+        if path is None or "+" in mode or isinstance(file, int):
+            return plain_open(file, mode, buffering, encoding, errors, newline, **more)
+        raw = _File(disk, path, file, mode.replace("t", "").replace("b", "") + "b")
         if buffering == 0:
             return raw
-        return io.BufferedWriter(raw) if raw.writes else io.BufferedReader(raw)
+        buffered = io.BufferedWriter(raw) if raw.writes else io.BufferedReader(raw)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
     def os_open(path: Any, *rest: Any, dir_fd: int | None = None, **more: Any) -> int:
         place = disk.below(path, dir_fd)
         if place is not None:
-            disk.ask(Call("open", place))
+            disk.ask(Call("create" if (rest and rest[0] & os.O_CREAT) else "open", place))
         descriptor: int = real["open"](path, *rest, dir_fd=dir_fd, **more)
         if place is not None:
             disk._open[descriptor] = place
@@ -121,6 +131,14 @@ def watched(disk: Disk) -> Iterator[Disk]:
     def os_close(descriptor: int) -> None:
         disk._open.pop(descriptor, None)
         real["close"](descriptor)
+
+    def os_write(descriptor: int, data: Any) -> int:
+        place = disk.below(descriptor)
+        if place is None:
+            return real["write"](descriptor, data)
+        content = bytes(data)
+        allowed = disk.ask(Call("write", place, content))
+        return real["write"](descriptor, content if allowed is None else content[:allowed])
 
     def os_fsync(descriptor: int) -> None:
         place = disk.below(descriptor)
@@ -162,6 +180,7 @@ def watched(disk: Disk) -> Iterator[Disk]:
             os,
             open=os_open,
             close=os_close,
+            write=os_write,
             fsync=os_fsync,
             rename=renaming("rename"),
             replace=renaming("replace"),
@@ -171,5 +190,6 @@ def watched(disk: Disk) -> Iterator[Disk]:
             },
         ),
         mock.patch.object(io, "open", open_file),
+        mock.patch.object(builtins, "open", open_file),
     ):
         yield disk
