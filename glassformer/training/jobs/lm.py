@@ -111,7 +111,10 @@ class LanguageModelling(TextJob):
         # text that is hardly seen twice is not learned by heart
         dropout = size.dropout if passes > 2 else 0.0
         drops = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
-        self.settle_model(preset, accepted(preset, {**size.words(), **drops, "max_len": length}))
+        words: dict[str, Any] = {**size.words(), **drops, "max_len": length}
+        if preset.startswith("mistral"):
+            words["num_kv_heads"] = None  # as many as heads: the preset has more than a small model's heads
+        self.settle_model(preset, accepted(preset, words))
         most = 32_768 if machine.on_gpu else 4096
         return reasons + self.settle(
             self.blocks(self.train, seed=self.recipe.seed),
@@ -133,14 +136,15 @@ class LanguageModelling(TextJob):
         """The model of the recipe with the tokenizer, as it will be saved."""
         tokenizer = self.tokenizer
         fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
+        preset = self.recipe.model.preset or ""
         bundle = self.bundle(
-            words=lambda: fixed,
+            words=lambda: accepted(preset, fixed),
             lstm=("LSTMLanguageModel", {**fixed, "tied": ("head",)}),
             generation={"eos_token_id": self.eos_id, "pad_token_id": self.pad_id},
         )
         spec: Any = bundle.spec
         if not isinstance(spec, specs.DecoderOnly | baselines.spec.LSTMLanguageModel):
-            what = self.recipe.model.folder or self.recipe.model.preset
+            what = self.recipe.model.folder or preset
             raise GlassformerError(
                 f"the model '{what}' does not continue text, which this job needs; gpt2, llama and lstm do"
             )
