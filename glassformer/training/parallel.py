@@ -221,9 +221,15 @@ class Fsdp(_Several):
         hooks = [(held, dict(held)) for held in (part._state_dict_pre_hooks for part in module.modules())]
         for held, _ in hooks:
             held.clear()
+        # A CPU's weights may be lent to numpy, and memory that was can no longer be let go of: lend copies.
+        lent = [(weight, weight.data) for weight in module.parameters() if weight.device.type == "cpu"]
+        for weight, data in lent:
+            weight.data = data.clone()
         try:
             yield
         finally:
+            for weight, data in lent:
+                weight.data = data
             for held, kept in hooks:
                 held.update(kept)
             for part in _parts(module):
