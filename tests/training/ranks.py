@@ -49,12 +49,12 @@ class Tiny(nn.Module):
         return projected_cross_entropy(x, self.model.head.weight, labels)
 
 
-def batch(step: int, piece: int) -> dict[str, Tensor]:
+def batch(step: int, piece: int, device: torch.device | None = None) -> dict[str, Tensor]:
     """Of its own number of rows, and of labels that count."""
     draw = torch.Generator().manual_seed(1000 * step + piece)
     ids = torch.randint(1, VOCAB, (2 + piece % 3, 8), generator=draw)
     labels = ids[:, 1:].masked_fill(torch.rand(ids[:, 1:].shape, generator=draw) < 0.2, IGNORED)
-    return {"ids": ids[:, :-1], "labels": labels}
+    return {"ids": ids[:, :-1].to(device), "labels": labels.to(device)}
 
 
 class Run:
@@ -73,10 +73,10 @@ class Run:
         parallel, said = self.parallel, []
         for step in steps:
             mine = [piece for piece in range(PIECES) if piece % parallel.ranks == parallel.rank]
-            batches = {piece: batch(step, piece) for piece in mine}
+            batches = {piece: batch(step, piece, parallel.device) for piece in mine}
             counts = [(b["labels"] != IGNORED).sum() for b in batches.values()]
             units = parallel.total(torch.stack(counts).sum())
-            lost = torch.zeros(())
+            lost = torch.zeros((), device=parallel.device)
             for piece, inputs in batches.items():
                 torch.manual_seed(1000 * step + piece)
                 with parallel.accumulating(self.module, last=piece == mine[-1]):
@@ -147,6 +147,7 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
             model = parallel.inner(run.module).model.state_dict()
             assert model.pop("head.weight") is not None
             kept = differing({"model": model}, {"model": ended["model"]})
+            assert all(value.numpy().shape == value.shape for value in model.values())  # as a save does
     run.module.train()
     further = run.steps([STEPS + 1])
     after = Run(parallel, seed=2)

@@ -240,3 +240,47 @@ def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(GlassformerError, match="'first', not a number"):
         parallel_from_environment("auto", "cpu")
+
+
+def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path) -> None:
+    """By FSDP on two ranks, by DDP on two, then alone: losses, averages and validation as of one process."""
+    words = "a dog runs by the old red house and sees nine small trees".split()
+    pairs = [[words[(7 * n + k * k) % len(words)] for k in range(3 + n % 5)] for n in range(200)]
+    table = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in pairs)
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + table)
+    recipe = {
+        "job": "translate",
+        "data": {"train": str(tmp_path / "pairs.tsv"), "valid": 0.1},
+        "tokenizer": {"kind": "word"},
+        "model": {"preset": "original", "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2},
+        "training": {"batch": 200, "accumulate": 2, "device": "cpu", "ema": 0.9, "lr": 0.003, "warmup": 4}
+        | {"schedule": "constant", "validate_every": 4, "save_every": 4, "log_every": 1, "epochs": 1000.0},
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe))  # YAML holds JSON
+
+    def train(folder: str, steps: int, kind: str, ranks: int) -> None:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = command if ranks > 1 else [sys.executable]
+        command += ["-m", "glassformer", "train", str(path), "--out", str(tmp_path / folder)]
+        command += ["--set", f"training.steps={steps}", "--set", f"training.parallel={kind}"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def told(folder: str, kind: str) -> dict[int, dict[str, Any]]:
+        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
+        return {line["step"]: line for line in map(json.loads, lines) if line["kind"] == kind}
+
+    train("one", 12, "none", 1)
+    for steps, kind, ranks in ((4, "fsdp", 2), (8, "ddp", 2), (12, "none", 1)):
+        train("changing", steps, kind, ranks)
+    ours, theirs = told("changing", "step"), told("one", "step")
+    assert ours.keys() == theirs.keys() == set(range(1, 13))
+    for what in ("loss", "grad_norm"):
+        assert close([ours[step][what] for step in ours], [theirs[step][what] for step in ours])
+    valid, expected = told("changing", "valid"), told("one", "valid")
+    assert [*valid] == [*expected] == [4, 8, 12]
+    assert close(
+        [v["metrics"]["loss"] for v in valid.values()], [v["metrics"]["loss"] for v in expected.values()]
+    )
