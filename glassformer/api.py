@@ -300,5 +300,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
     if dtype is not None and tensor.is_floating_point():
-        return tensor.to(device=device, dtype=dtype)
-    return tensor.to(device=device)
+        tensor = tensor.to(dtype)
+    # All are views of one mapped file, and autograd takes a write to one (a running mean) for a write to all;
+    # `data` is the same memory as a tensor of its own.
+    return tensor.to(device=device).data
