@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from glassformer.data.labelled import labelled
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store, write_store
-from glassformer.training.building import accepted, fresh_spec, labelling_head, room, with_head
+from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
 from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.prepare import in_tens, keep_texts, kept_texts, refuse_empty, two_sides
@@ -130,24 +131,25 @@ class Classify(TextJob):
 
     def build(self) -> api.Bundle:
         """The model of the recipe with tokenizer and labels, as it will be saved."""
-        base = self.base
+        base, words = self.base, self.recipe.model
         if base is None:
-            words = self.recipe.model
             fixed = {
                 "vocab_size": self.tokenizer.vocab_size,
                 "pad_id": self.pad_id,
                 "max_len": self.data.max_len,
             }
             spec = self._encoder(fresh_spec(words, accepted(words.preset or "", fixed)))
-            base = api.Bundle(model=api.build(spec))
-        spec = self._encoder(base.spec)
-        assert isinstance(spec.input, specs.Tokens)
-        if self.highest >= spec.input.vocab_size:
-            raise GlassformerError(
-                f"the tokenizer has {self.highest + 1:,} tokens and the model only "
-                f"{spec.input.vocab_size:,}; use the tokenizer it was trained with"
-            )
-        bundle = with_head(base, labelling_head(spec, len(self.classes)))
+            head = labelling_head(spec, len(self.classes))
+            bundle = api.Bundle(model=fresh(replace(spec, head=head, tied=())))
+        else:
+            spec = self._encoder(base.spec)
+            assert isinstance(spec.input, specs.Tokens)
+            if self.highest >= spec.input.vocab_size:
+                raise GlassformerError(
+                    f"the tokenizer has {self.highest + 1:,} tokens and the model in '{words.folder}' only "
+                    f"{spec.input.vocab_size:,}; use the tokenizer it was trained with"
+                )
+            bundle = with_head(base, labelling_head(spec, len(self.classes)))
         bundle.tokenizer = self.tokenizer
         return named(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
 

@@ -18,7 +18,7 @@ from glassformer.data.augment import Augment, ImageExamples, channel_statistics
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
-from glassformer.training.building import accepted, fresh_spec, loaded, with_head
+from glassformer.training.building import accepted, fresh, fresh_spec, loaded, with_head
 from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.labels import classes_of, label_task, named
 from glassformer.training.prepare import Prepared
@@ -184,7 +184,7 @@ class Images(Job):
                     f"model.preset '{words.preset}' is no encoder of pictures, which this job needs; vit and "
                     "deit are"
                 )
-            bundle = api.Bundle(model=api.build(fresh_spec(words, fixed)))
+            bundle = api.Bundle(model=fresh(fresh_spec(words, fixed)))
         else:
             read = self.reads
             if (read.image_size, read.channels) != ((height, width), channels):
