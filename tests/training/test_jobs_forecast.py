@@ -1,0 +1,128 @@
+"""Forecasters, from a file of series to a folder that the reference library loads too."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import api
+from glassformer.core.errors import GlassformerError
+from glassformer.training.history import read_history
+from glassformer.training.recipe import recipe_from
+from glassformer.training.run import run
+
+COLUMNS = 8
+SIZES: dict[str, float] = {
+    "patch_length": 8,
+    "stride": 4,
+    "d_model": 32,
+    "num_heads": 4,
+    "d_ff": 64,
+    "num_layers": 1,
+}
+SIZES |= dict.fromkeys(("dropout", "ffn_dropout", "embed_dropout"), 0.0)
+
+
+@pytest.fixture(scope="module")
+def waves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steep waves on trends, each column with a period of its own: too many for one linear map."""
+    draw, time = np.random.default_rng(0), np.arange(500)
+    columns = []
+    for _ in range(COLUMNS):
+        wave = np.sin(2 * np.pi * time / draw.uniform(8, 40) + draw.uniform(0, 6))
+        columns.append(np.tanh(4 * wave) + time * draw.uniform(-0.004, 0.004) + draw.normal(0, 0.03, 500))
+    return table(tmp_path_factory.mktemp("series") / "waves.csv", np.stack(columns, 1))
+
+
+def table(path: Path, values: Any, left_out: int | None = None) -> Path:
+    lines = ["date," + ",".join(f"c{n}" for n in range(values.shape[1]))]
+    for n, row in enumerate(values):
+        if n != left_out:
+            when = datetime(2024, 1, 1) + timedelta(hours=n)
+            lines.append(f"{when:%Y-%m-%d %H:%M:%S}," + ",".join(f"{value:.4f}" for value in row))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def forecast(file: Path, out: Path, model: Any, **training: Any) -> dict[str, float]:
+    """Train; the figures on the test part, which neither training nor choosing has seen."""
+    data = {"train": [str(file)], "context": 48, "horizon": 12}
+    words = {"steps": 160, "lr": 0.003, "batch": 32, "validate_every": 160, **training}
+    asked = {"job": "forecast", "data": data, "model": model, "training": words}
+    run(recipe_from(asked), out, say=lambda _: None)
+    facts = read_history(out).facts()
+    return {name.removeprefix("test "): facts[name] for name in facts if name.startswith("test ")}
+
+
+def test_a_transformer_beats_the_simple_ones_which_are_run_alike(waves: Path, tmp_path: Path) -> None:
+    repeat = forecast(waves, tmp_path / "repeat", "repeat")
+    linear = forecast(waves, tmp_path / "linear", "linear", lr=0.01)
+    found = forecast(waves, tmp_path / "patches", SIZES)
+    assert repeat["mse"] == repeat["repeat_mse"] == linear["repeat_mse"] == found["repeat_mse"]
+    assert found["mse"] < 0.8 * linear["mse"] < 0.8 * repeat["mse"]
+    assert found["mae"] < linear["mae"] < repeat["mae"]
+    for name in ("repeat", "linear", "patches"):
+        bundle = glassformer.load(tmp_path / name / "model")
+        about = bundle.files[api.JOB]
+        assert about["columns"] == [f"c{n}" for n in range(COLUMNS)] and about["frequency"] == "1 hour"
+        assert (about["context"], about["horizon"]) == (48, 12)
+        assert len(about["mean"]) == len(about["std"]) == COLUMNS
+        past = torch.randn(2, 48, COLUMNS)
+        with torch.no_grad():
+            told = bundle.model(past)
+        assert told.shape == (2, 12, COLUMNS)
+    theirs = pytest.importorskip("transformers").PatchTSTForPrediction.from_pretrained(
+        tmp_path / "patches/model"
+    )
+    with torch.no_grad():
+        assert torch.allclose(told, theirs.eval()(past).prediction_outputs, atol=1e-4)
+
+
+def test_a_distribution_is_learned_below_zero_without_a_step_skipped(waves: Path, tmp_path: Path) -> None:
+    """Sharp densities have losses below 0, where ten times the usual would mean nothing."""
+    words = {**SIZES, "distribution": "student_t"}
+    found = forecast(waves, tmp_path / "run", words, validate_every=40)
+    history = read_history(tmp_path / "run")
+    assert history.validations[-1]["metrics"]["loss"] < history.validations[0]["metrics"]["loss"]
+    assert found["mse"] < 0.5 * found["repeat_mse"]
+    assert history.facts()["steps skipped"] == 0
+    told = glassformer.load(tmp_path / "run/model").model(torch.randn(2, 48, COLUMNS))
+    assert told.df.shape == told.mean.shape == (2, 12, COLUMNS) and bool((told.scale > 0).all())
+
+
+def test_a_forecaster_goes_on_with_its_own_steps(waves: Path, tmp_path: Path) -> None:
+    forecast(waves, tmp_path / "first", SIZES, steps=40)
+    before = read_history(tmp_path / "first").validations[-1]["metrics"]
+    data = {"train": [str(waves)], "context": None, "horizon": 96}  # which the model knows better
+    model = {"folder": str(tmp_path / "first/model")}
+    words = {"steps": 1, "lr": 1e-7, "batch": 32}
+    run(
+        recipe_from({"job": "forecast", "data": data, "model": model, "training": words}),
+        tmp_path / "again",
+        say=lambda _: None,
+    )
+    after = read_history(tmp_path / "again").validations[-1]["metrics"]
+    assert after["mse"] == pytest.approx(before["mse"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, "line 302"),
+        ({"fill": "linear", "split": [0.5, 0.5]}, "three shares"),
+        ({"fill": "linear", "horizon": 400}, "no window of .* fits"),
+        ({"fill": "linear", "target": ["nothing"]}, "nothing"),
+    ],
+    ids=["gap", "split", "horizon", "column"],
+)
+def test_bad_series_are_one_sentence(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    file = table(tmp_path / "gap.csv", np.random.default_rng(0).normal(size=(400, 2)), left_out=300)
+    asked = {"job": "forecast", "data": {"train": [str(file)], "horizon": 12, **change}}
+    with pytest.raises(GlassformerError, match=sentence):
+        run(recipe_from(asked), tmp_path / "run", say=lambda _: None)

@@ -1,0 +1,177 @@
+"""Classifiers of texts and pictures, from files to a folder that the reference library loads too."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import api
+from glassformer.core.errors import GlassformerError
+from glassformer.training.history import read_history
+from glassformer.training.jobs.images import square
+from glassformer.training.recipe import recipe_from
+from glassformer.training.run import run
+
+GOOD = "great lovely superb brilliant moving funny warm".split()
+BAD = "dull awful boring weak flat tedious cold".split()
+PLAIN = "film plot actor scene music story the a it was with and".split()
+ENCODER = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
+
+
+def reviews(path: Path, count: int, *, labels: tuple[str, str] = ("bad", "good"), more: str = "") -> Path:
+    """Sentences with two telling words among words that tell nothing."""
+    draw = random.Random(count)
+    lines = ["text\tlabel"]
+    for _ in range(count):
+        good = draw.random() < 0.5
+        words = draw.choices(PLAIN, k=draw.randint(4, 10)) + draw.choices(GOOD if good else BAD, k=2)
+        draw.shuffle(words)
+        lines.append(f"{' '.join(words)}\t{labels[good]}")
+    path.write_text("\n".join(lines) + "\n" + more)
+    return path
+
+
+def texts(train: Path, out: Path, said: list[str] | None = None, **sections: Any) -> dict[str, float]:
+    """Train on labelled texts; the last validation's figures."""
+    asked: dict[str, Any] = {
+        "job": "classify",
+        "data": {"train": [str(train)], "valid": 0.2, "max_len": 16, **sections.pop("data", {})},
+        "tokenizer": {"kind": "word"},
+        "model": ENCODER,
+        "training": {"steps": 60, "lr": 0.003, "batch": 512, "validate_every": 30},
+    }
+    told: list[str] = [] if said is None else said
+    run(recipe_from({**asked, **sections}), out, say=told.append)
+    figures: dict[str, float] = read_history(out).validations[-1]["metrics"]
+    return figures
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on reviews, one of them too long."""
+    place = tmp_path_factory.mktemp("texts")
+    said: list[str] = []
+    file = reviews(place / "reviews.tsv", 500, more=f"{'film ' * 40}superb\tgood\n")
+    figures = texts(file, place / "run", said)
+    assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
+    assert "1 texts are longer than 16 tokens and are read up to there" in said
+    return place / "run"
+
+
+def test_a_classifier_of_texts_is_one_in_the_reference_library_too(classified: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    bundle = glassformer.load(classified / "model")
+    assert bundle.files[api.JOB]["classes"] == ["bad", "good"] and bundle.tokenizer is not None
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(classified / "model").eval()
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert theirs.config.id2label == {0: "bad", 1: "good"}
+    ids = [bundle.tokenizer.encode(text).ids for text in ("a dull and flat film", "superb")]
+    rows = torch.tensor([row + [0] * (len(ids[0]) - len(row)) for row in ids])
+    with torch.no_grad():
+        ours = bundle.model(rows)
+        assert torch.allclose(ours, theirs(rows, attention_mask=rows != 0).logits, atol=1e-5)
+    assert ours.argmax(-1).tolist() == [0, 1]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(classified / "model")
+    assert tokenizer("a dull and flat film")["input_ids"] == ids[0]
+
+
+def test_a_classifier_goes_on_with_its_labels_in_its_own_order(classified: Path, tmp_path: Path) -> None:
+    """The same labels: the head is kept, so it is right before it learns. Others: a fresh head, as many."""
+    model = {"folder": str(classified / "model")}
+    few = {"steps": 1, "lr": 1e-6, "batch": 512}
+    same = texts(reviews(tmp_path / "same.tsv", 120), tmp_path / "same", model=model, training=few)
+    assert same["accuracy"] > 0.95
+    rows = reviews(tmp_path / "three.tsv", 150, more="film plot\tneither\n" * 60)
+    more = {"steps": 40, "lr": 0.002, "batch": 512, "validate_every": 40}
+    assert texts(rows, tmp_path / "three", model=model, training=more)["accuracy"] > 0.95
+    assert glassformer.load(tmp_path / "three/model").files[api.JOB]["classes"] == ["bad", "good", "neither"]
+
+
+@pytest.mark.parametrize("preset", ["roberta", "distilbert"])
+def test_other_encoders_of_text_have_their_published_heads(preset: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = {"steps": 1, "lr": 0.001, "batch": 512}
+    file = reviews(tmp_path / "reviews.tsv", 60)
+    texts(file, tmp_path / "run", model={"preset": preset, **ENCODER}, training=words)
+    bundle = glassformer.load(tmp_path / "run/model")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
+    rows = torch.tensor([[2, 9, 8, 7, 3], [2, 9, 3, 0, 0]])
+    with torch.no_grad():
+        ours, other = bundle.model(rows), theirs(rows, attention_mask=rows != 0).logits
+    assert bundle.family == preset and torch.allclose(ours, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("valid", "model", "sentence"),
+    [
+        ("film\tgod\n", {}, "the label 'god' of a row to validate with .* did you mean 'good'"),
+        ("film\tgood\n", {"preset": "gpt2"}, "'gpt2' is no encoder of text"),
+    ],
+)
+def test_bad_texts_are_one_sentence(valid: str, model: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "valid.tsv").write_text(f"text\tlabel\n{valid}")
+    train = reviews(tmp_path / "train.tsv", 40)
+    with pytest.raises(GlassformerError, match=sentence):
+        texts(train, tmp_path / "run", data={"valid": [str(tmp_path / "valid.tsv")]}, model=model)
+
+
+def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
+    with pytest.raises(GlassformerError, match="only the label 'bad'"):
+        texts(reviews(tmp_path / "train.tsv", 40, labels=("bad", "bad")), tmp_path / "run")
+
+
+def test_digits_are_told_apart(tmp_path: Path) -> None:
+    """Also by the reference library, from bytes to the same scores."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)
+    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target.astype(np.int64))
+    asked = {
+        "job": "images",
+        "data": {"train": [str(tmp_path / "digits.npz")], "valid": 0.15},
+        "model": {
+            "patch_size": 4,
+            "d_model": 64,
+            "num_heads": 4,
+            "d_ff": 128,
+            "num_layers": 2,
+            "dropout": 0.0,
+        },
+        "training": {"steps": 160, "lr": 0.002, "batch": 64, "validate_every": 160},
+    }
+    run(recipe_from(asked), tmp_path / "run", say=lambda _: None)
+    figures = read_history(tmp_path / "run").validations[-1]["metrics"]
+    assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
+    transformers = pytest.importorskip("transformers")
+    bundle = glassformer.load(tmp_path / "run/model")
+    about = bundle.files[api.JOB]
+    assert about["classes"] == [str(n) for n in range(10)] and about["size"] == [8, 8]
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "run/model").eval()
+    process = transformers.AutoImageProcessor.from_pretrained(tmp_path / "run/model")
+    pixels = process(list(images[:20, :, :, None]), return_tensors="pt", input_data_format="channels_last")
+    mine = (torch.from_numpy(images[:20, None]) / 255 - about["mean"][0]) / about["std"][0]
+    with torch.no_grad():
+        ours, other = bundle.model(mine), theirs(**pixels).logits
+    assert torch.allclose(ours, other, atol=1e-4)
+    assert (ours.argmax(-1).numpy() == digits.target[:20]).mean() > 0.9
+
+
+def test_squares_divide_the_picture_or_it_is_refused() -> None:
+    assert [square(*size) for size in ((28, 28), (32, 32), (224, 224), (96, 64), (3, 5))] == [4, 4, 16, 8, 1]
+    with pytest.raises(GlassformerError, match=r"data.size=\[112,112\]"):
+        square(101, 101)
+
+
+def test_a_class_unseen_in_training_is_one_sentence(tmp_path: Path) -> None:
+    pixels = np.zeros((40, 8, 8), np.uint8)
+    pixels[:, 0] = np.arange(40)[:, None]
+    np.savez(tmp_path / "train.npz", images=pixels, labels=np.arange(40) % 2)
+    np.savez(tmp_path / "valid.npz", images=pixels, labels=np.arange(40) % 3)
+    data = {"train": [str(tmp_path / "train.npz")], "valid": [str(tmp_path / "valid.npz")]}
+    with pytest.raises(GlassformerError, match="class '2', which is not among 0, 1"):
+        run(recipe_from({"job": "images", "data": data}), tmp_path / "run", say=lambda _: None)
