@@ -140,8 +140,8 @@ def _show(model: Path, judged: Judged, metrics: dict[str, float], signatures: di
         screen.print(
             f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}".rstrip(), soft_wrap=True
         )
-    for name, rows in judged.found.tables.items():
-        _show_table(screen, name, rows)
+    if "classes" in judged.found.tables:  # a table of steps is for programs
+        _show_table(screen, "classes", judged.found.tables["classes"])
 
 
 def _show_table(screen: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:

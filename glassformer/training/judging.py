@@ -53,7 +53,7 @@ def judge(
     where = device_for(device)
     asked: dict[str, Any] = {
         "job": name,
-        "data": {"train": list(files), "valid": list(files)},
+        "data": {side: list(files) for side in ("train", "valid") if side in JOBS[name].__dataclass_fields__},
         "model": {"folder": str(folder)},
         "training": {"batch": batch, "max_valid": sys.maxsize, "samples": 0, "device": device},
     }

@@ -94,6 +94,8 @@ class Loop:
         """Train until the last step, an early stop, or being asked to stop; each leaves a checkpoint."""
         if self.standing.step >= self.steps:
             return "finished"
+        if self._impatient():
+            return "patience"
         if not self.parameters:
             self.log.say("this model has nothing to learn; it is only measured")
             self.validate()
@@ -314,7 +316,11 @@ class Loop:
             else:
                 standing.stale += 1
             self._keep_weights(score if higher else -score)
-        return words.patience is not None and standing.stale >= words.patience
+        return self._impatient()
+
+    def _impatient(self) -> bool:
+        """Whether there was nothing better for as long as the recipe waits."""
+        return self.words.patience is not None and self.standing.stale >= self.words.patience
 
     def _keep_weights(self, score: float) -> None:
         """Keep these weights for the average, and let go of those that will not be in it."""

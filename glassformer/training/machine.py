@@ -20,7 +20,8 @@ def device_for(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).is_meta:  # holds no numbers, so nothing can be learned there
+            raise RuntimeError
     except (RuntimeError, AssertionError):
         raise GlassformerError(
             f"training.device is '{name}', which is not there; `glassformer env` lists devices"

@@ -25,6 +25,7 @@ from glassformer.weights.replacing import replacing
 Say = Callable[[str], None]
 Item = TypeVar("Item")
 TOGETHER = 2000  # rows tokenised at once
+MOST_UNKNOWN = 0.5  # of a text's tokens; with more, there is nothing to learn
 
 
 def in_tens(items: Iterable[Item], size: int = TOGETHER) -> Iterator[list[Item]]:
@@ -119,9 +120,22 @@ def tokenizer_for(
             base = separate(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
         else:
             base = train_tokenizer((text for row in texts() for text in row), plan)
+        _refuse_blind(base, texts(), plan)
     made = base
     replace_folder(kept, lambda path: made.save(path))
     return made
+
+
+def _refuse_blind(made: Tokenizer, rows: Iterator[Sequence[str]], plan: TokenizerPlan) -> None:
+    """A sentence where a vocabulary is too small to read its own texts with."""
+    first = [row[0] for row in islice(rows, TOGETHER)]
+    ids = [token for one in made.encode_batch(first, special=False) for token in one.ids]
+    unknown = sum(token == made.unk_id for token in ids)
+    if ids and unknown > MOST_UNKNOWN * len(ids):
+        raise GlassformerError(
+            f"a {plan.kind} tokenizer of {plan.vocab_size} tokens leaves {unknown / len(ids):.0%} of the "
+            "text unknown; raise tokenizer.vocab_size"
+        )
 
 
 def write_rows(

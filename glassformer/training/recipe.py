@@ -226,6 +226,16 @@ JOBS: dict[str, type[Data]] = {
     "forecast": SeriesData,
     "restore": SentenceData,
 }
+_LABELS = ("loss", "accuracy", "f1")
+_REWRITES = ("loss", "perplexity", "bleu", "chrf", "exact")
+METRICS: dict[str, tuple[str, ...]] = {  # what each job measures
+    "translate": _REWRITES,
+    "lm": ("loss", "perplexity", "bits_per_character", "bits_per_byte"),
+    "classify": _LABELS,
+    "images": _LABELS,
+    "forecast": ("loss", "mse", "mae"),
+    "restore": _REWRITES,
+}
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
@@ -329,6 +339,12 @@ def recipe_from(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
     own = {name: model.pop(name) for name in ("preset", "folder") if name in model}
     hints = typing.get_type_hints(Model)
     named = {name: fitted(value, hints[name], f"{where}: model.{name}") for name, value in own.items()}
+    training = read_settings(Training, data.get("training"), f"{where}: training")
+    if training.metric is not None and training.metric not in METRICS[job]:
+        raise GlassformerError(
+            f"training.metric is '{training.metric}', which {job} does not measure; it has "
+            f"{', '.join(METRICS[job])}"
+        )
     if "data" not in data:
         raise GlassformerError(f"{where} has no section 'data'; it names the files to learn from")
     return Recipe(
@@ -337,5 +353,5 @@ def recipe_from(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
         data=read_settings(JOBS[job], data["data"], f"{where}: data"),
         tokenizer=read_settings(Tokenizer, data.get("tokenizer"), f"{where}: tokenizer"),
         model=Model(**named, words=model),
-        training=read_settings(Training, data.get("training"), f"{where}: training"),
+        training=training,
     )

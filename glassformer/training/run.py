@@ -148,7 +148,7 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say) -> Job:
 def settled(asked: Recipe, root: Path) -> Recipe | None:
     """The recipe of the run that the folder holds, if it is the one asked for; None where there is none.
 
-    Another run's folder is refused with the first setting that differs.
+    Another run's folder is refused with the first setting that differs, unless nothing was saved of it yet.
     """
     if not (root / "recipe.yaml").is_file():
         return None
@@ -159,6 +159,8 @@ def settled(asked: Recipe, root: Path) -> Recipe | None:
     now = asked.to_dict()
     differs = difference(now, before)
     if differs and difference(now, kept.to_dict()):
+        if not any((root / name).exists() for name in ("checkpoints", "model")):
+            return None  # it came to nothing, as where a setting turned out to be wrong
         name, new, old = differs
         raise GlassformerError(
             f"'{root}' holds another run, where {name} is {old!r:.60} and not {new!r:.60}; give another "
@@ -213,7 +215,8 @@ def _loop(
             for told in saved.passed_over:
                 log.say(f"passed over a damaged checkpoint: {told}")
             loop.restore(saved)
-            log.say(f"going on from step {step} of {words.steps}")
+            done = step >= words.steps
+            log.say(f"{'finished at' if done else 'going on from'} step {step} of {words.steps}")
         yield loop
 
 

@@ -1,0 +1,248 @@
+"""`glassformer train`: bad input is a sentence that blocks nothing; a run is rehearsed, stopped, gone on."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.core.precision import dtype_for
+from glassformer.training.recipe import read_recipe
+from tests.recipes.made_up import text_files
+
+QUICK = {"training.steps": 2, "training.device": "cpu", "tokenizer.vocab_size": 60, "model.d_model": 16}
+QUICK |= {"model.num_heads": 2, "model.d_ff": 16, "model.num_layers": 1}
+ROOT = Path(__file__).parents[2]
+PAIRS = ["translate", "--train", "pairs.tsv"]
+
+
+def quick(*changes: str) -> list[str]:
+    """Options for a run of two steps, with changes."""
+    words = [f"{name}={value}" for name, value in QUICK.items()]
+    return [word for change in (*words, *changes) for word in ("--set", change)]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    text_files(tmp_path)
+    yield tmp_path
+    torch.set_num_threads(before)
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def with_recipe(text):
+    return lambda place: write(place / "mine.yaml", text)
+
+
+def shorter(place):
+    lines = (place / "train.de").read_text().splitlines(keepends=True)
+    write(place / "train.de", "".join(lines[:-3]))
+
+
+def folder(name):
+    return lambda place: (place / name).mkdir()
+
+
+def saved(family):
+    return lambda place: glassformer.save(glassformer.tiny(family), place / "model")
+
+
+def nothing(place):
+    pass
+
+
+GOOD = "job: translate\ndata: {train: pairs.tsv}\n"
+RECIPE = ["mine.yaml"]
+# what is wrong: (how to get there, arguments, what the sentence says)
+BAD = {
+    "unknown job": (nothing, ["translat", "--train", "pairs.tsv"], "translat"),
+    "nearest recipe": (nothing, ["multi30k-en-ed"], "did you mean 'multi30k-en-de'"),
+    "no files": (nothing, ["translate"], "--train"),
+    "missing file": (nothing, ["translate", "--train", "no-such.tsv"], "no-such.tsv"),
+    "missing second file": (nothing, ["translate", "--train", "train.en", "--train", "no.de"], "no.de"),
+    "file is a folder": (folder("files"), ["translate", "--train", "files"], "files"),
+    "empty file": (lambda place: write(place / "e.tsv", ""), ["translate", "--train", "e.tsv"], "e.tsv"),
+    "misaligned": (shorter, ["translate", "--train", "train.en", "--train", "train.de"], "117"),
+    "one column": (nothing, ["translate", "--train", "sentences.txt"], "needs 2"),
+    "unknown column": (nothing, [*PAIRS, "--set", "data.columns=[english, german]"], "english"),
+    "three columns": (nothing, [*PAIRS, "--set", "data.columns=[1, 2, 3]"], "3 columns"),
+    "unknown section": (with_recipe(GOOD + "trianing: {}\n"), RECIPE, "did you mean 'training'"),
+    "unknown key": (nothing, [*PAIRS, "--set", "training.step=3"], "did you mean 'steps'"),
+    "unknown data key": (nothing, [*PAIRS, "--set", "data.colums=[1, 2]"], "did you mean 'columns'"),
+    "unknown model word": (nothing, [*PAIRS, "--set", "model.d_modle=16"], "did you mean 'd_model'"),
+    "unknown preset": (nothing, [*PAIRS, "--set", "model.preset=orginal"], "did you mean 'original'"),
+    "preset of another shape": (nothing, [*PAIRS, "--set", "model.preset=bert"], "encoder-decoder"),
+    "wrong type": (nothing, [*PAIRS, "--set", "training.steps=many"], "training.steps cannot be 'many'"),
+    "wrong choice": (nothing, [*PAIRS, "--set", "tokenizer.kind=bp"], "tokenizer.kind"),
+    "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "at least 1"),
+    "negative rate": (nothing, [*PAIRS, "--set", "training.lr=-1"], "training.lr"),
+    "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "divi"),
+    "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "section.key=value"),
+    "set in a value": (nothing, [*PAIRS, "--set", "seed.x=3"], "seed"),
+    "data gone": (nothing, [*PAIRS, "--set", "data=null"], "data"),
+    "out is a file": (nothing, [*PAIRS, "--out", "pairs.tsv"], "pairs.tsv"),
+    "valid share 0": (nothing, [*PAIRS, "--valid", "0"], "share"),
+    "valid share 1": (nothing, [*PAIRS, "--valid", "1"], "share"),
+    "valid share 2": (nothing, [*PAIRS, "--valid", "2"], "share"),
+    "nothing held out": (nothing, [*PAIRS, "--valid", "0.000001"], "leaves none"),
+    "valid file missing": (nothing, [*PAIRS, "--valid", "no-such.tsv"], "no-such.tsv"),
+    "metric unknown": (nothing, [*PAIRS, "--set", "training.metric=blue"], "'blue'"),
+    "device unknown": (nothing, [*PAIRS, "--set", "training.device=tpu9"], "tpu9"),
+    "device that holds nothing": (nothing, [*PAIRS, "--set", "training.device=meta"], "meta"),
+    "no such GPU": (nothing, [*PAIRS, "--set", "training.device=cuda:99"], "cuda:99"),
+    "vocabulary too small": (
+        nothing,
+        [*PAIRS, "--set", "tokenizer.kind=word", "--set", "tokenizer.vocab_size=5"],
+        "raise tokenizer.vocab_size",
+    ),
+    "vocabulary without all bytes": (
+        nothing,
+        [*PAIRS, "--set", "tokenizer.kind=byte", "--set", "tokenizer.vocab_size=60"],
+        "260",
+    ),
+    "tokenizer folder without one": (
+        folder("tok"),
+        [*PAIRS, "--set", "tokenizer.folder=tok"],
+        "holds no tokenizer",
+    ),
+    "tokenizer folder missing": (nothing, [*PAIRS, "--set", "tokenizer.folder=tok"], "tok"),
+    "model folder missing": (nothing, [*PAIRS, "--set", "model.folder=model"], "model"),
+    "model folder of another shape": (
+        saved("gpt2"),
+        [*PAIRS, "--set", "model.folder=model", "--set", "tokenizer.folder=model"],
+        "model",
+    ),
+    "resume without a run": (nothing, [*PAIRS, "--resume"], "--resume"),
+    "no recipe file": (nothing, ["mine.yaml"], "mine.yaml"),
+    "broken YAML": (with_recipe("job: translate\nseed: 1\ndata: }\n"), RECIPE, "line 3"),
+    "a list for a recipe": (with_recipe("- job\n"), RECIPE, "sections"),
+    "a binary recipe": (lambda place: (place / "mine.yaml").write_bytes(b"\xff\xfe\0"), RECIPE, "UTF-8"),
+    "no job": (with_recipe("data: {train: pairs.tsv}\n"), RECIPE, "job"),
+    "no data": (with_recipe("job: translate\n"), RECIPE, "data"),
+    "all too long": (nothing, [*PAIRS, "--set", "data.max_len=1"], "max_len"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(run, place, case):
+    """Exit 2, one line, no traceback; and the corrected command then trains in the same folder."""
+    prepare, args, said = BAD[case]
+    prepare(place)
+    given = [word for n, word in enumerate(quick()) if n % 2 == 1]
+    options = [word for change in given if not _is_set(change, args) for word in ("--set", change)]
+    if args == RECIPE and case.startswith(("broken", "a ", "no recipe")):
+        options = []
+    out = [] if "--out" in args else ["--out", "runs/x"]
+    done = run("train", *args[:1], *options, *args[1:], *out)
+    assert done.code == 2 and done.out == "", done
+    line = done.err.splitlines()[-1]
+    assert line.startswith("error: ") and said in line and "Traceback" not in done.err, done.err
+    assert done.err.count("error: ") == 1
+    if (place / "runs/x").exists() and any(path.name != "lock" for path in (place / "runs/x").iterdir()):
+        corrected = run("train", *PAIRS, *quick(), "--out", "runs/x")
+        assert corrected.code == 0, f"after: {line}\n{corrected.err}"
+
+
+def _is_set(change, args):
+    return any(arg.partition("=")[0] == change.partition("=")[0] for arg in args)
+
+
+def test_low_precision_where_the_processor_lacks_it(run, monkeypatch):
+    """bfloat16 on a CPU is taken where it works, and refused in a sentence where it does not."""
+    try:
+        dtype_for("bfloat16", "cpu")
+    except glassformer.GlassformerError:
+        done = run("train", *PAIRS, *quick("training.precision=bfloat16"), "--out", "runs/x")
+        assert done.code == 2 and "bfloat16" in done.err and done.err.splitlines()[-1].startswith("error: ")
+    else:
+        assert run("train", *PAIRS, *quick("training.precision=bfloat16"), "--out", "runs/x").code == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place(run, place):
+    (place / "runs").mkdir(mode=0o500)
+    done = run("train", *PAIRS, *quick(), "--out", "runs/x")
+    assert done.code == 2 and "runs/x" in done.err
+
+
+def test_dry_run_prints_and_leaves_nothing(run, place):
+    before = sorted(place.rglob("*"))
+    done = run("train", *PAIRS, *quick(), "--dry-run", "--out", "runs/x")
+    assert done.code == 0, done.err
+    assert "job: translate" in done.out and "parameters" in done.out and "self_attn" in done.out
+    assert sorted(place.rglob("*")) == before
+
+
+def test_the_same_command_again_says_it_is_finished(run, place):
+    command = ["train", *PAIRS, *quick(), "--out", "runs/x"]
+    assert run(*command).code == 0
+    model = (place / "runs/x/model/model.safetensors").read_bytes()
+    again = run(*command)
+    assert again.code == 0 and "finished" in again.err, again.err
+    assert (place / "runs/x/model/model.safetensors").read_bytes() == model
+    further = run("train", *PAIRS, *quick("training.steps=3"), "--out", "runs/x", "--resume")
+    assert further.code == 0 and "going on from step 2" in further.err, further.err
+
+
+def test_another_run_s_folder_is_refused(run, place):
+    assert run("train", *PAIRS, *quick(), "--out", "runs/x").code == 0
+    done = run("train", *PAIRS, *quick("seed=2"), "--out", "runs/x")
+    assert done.code == 2 and "seed is 1 and not 2" in done.err
+    shutil.copyfile(place / "pairs.tsv", place / "copy.tsv")
+    done = run("train", "translate", "--train", "copy.tsv", *quick(), "--out", "runs/x")
+    assert done.code == 2 and "data.train" in done.err
+
+
+def test_a_run_s_own_recipe_is_the_same_training(run, place):
+    assert run("train", *PAIRS, *quick(), "--out", "runs/x").code == 0
+    kept = place / "runs/x/recipe.yaml"
+    assert read_recipe(kept).training.lr is not None
+    assert run("train", kept, "--out", "runs/y").code == 0
+    one, other = ((place / "runs" / n / "model/model.safetensors").read_bytes() for n in "xy")
+    assert one == other
+
+
+def test_interrupted_and_continued(run, place):
+    """Ctrl-C saves and leaves with 130; the same command comes to the very weights of an unbroken run."""
+    command = ["train", *PAIRS, *quick("training.steps=400", "training.validate_every=200"), "--out"]
+    args = [sys.executable, "-m", "glassformer", *command, "runs/x"]
+    child = subprocess.Popen(
+        args,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    until = time.monotonic() + 120
+    while (
+        child.poll() is None
+        and time.monotonic() < until
+        and not _noted_a_step(place / "runs/x/metrics.jsonl")
+    ):
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=120)
+    assert child.returncode == 130 and "the same command goes on" in told, told
+    done = run(*command, "runs/x")
+    assert done.code == 0 and "going on from step" in done.err, done.err
+    assert run(*command, "runs/y").code == 0
+    one, other = ((place / "runs" / n / "model/model.safetensors").read_bytes() for n in "xy")
+    assert one == other
+
+
+def _noted_a_step(path):
+    lines = path.read_text().splitlines() if path.exists() else []
+    return any(json.loads(line)["kind"] == "step" for line in lines[:-1])

@@ -1,0 +1,67 @@
+"""Tiny made-up data under the names that the recipes and the guide use."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+WHO, DOES, WHERE = (
+    ["a dog", "a cat", "the old man", "a woman", "two boys", "the horse"],
+    ["runs", "sleeps", "sings", "waits"],
+    ["by the sea", "in the house", "on a hill", "under the tree", "at night"],
+)
+ENGLISH = [f"{who} {does} {where} ." for who in WHO for does in DOES for where in WHERE]  # 120
+REVERSED = [" ".join(reversed(line.split())) for line in ENGLISH]
+
+
+def text_files(folder: Path) -> None:
+    pairs = [f"{one}\t{other}\n" for one, other in zip(ENGLISH, REVERSED, strict=True)]
+    for name in ("pairs.tsv", "train.tsv", "more.tsv", "test.tsv"):
+        (folder / name).write_text("".join(pairs))
+    both = {"en": "\n".join(ENGLISH) + "\n", "de": "\n".join(REVERSED) + "\n"}
+    (folder / "multi30k").mkdir()
+    for side, text in both.items():
+        (folder / f"train.{side}").write_text(text)
+        for part in ("train", "val"):
+            (folder / "multi30k" / f"{part}.{side}.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("sentences.txt", "book.txt", "input.txt"):
+        (folder / name).write_text(both["en"] * 3)
+    lines = "".join(json.dumps({"text": line}) + "\n" for line in ENGLISH * 3)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    rows = [(line, "good" if "a " in line else "bad") for line in ENGLISH]
+    (folder / "reviews.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    (folder / "reviews.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in rows))
+
+
+def image_files(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = (rng.integers(0, 60, (60, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+    np.savez(folder / "digits.npz", images=images, labels=labels)
+    (folder / "mnist").mkdir()
+    for part in ("train", "t10k"):
+        head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in images.shape)
+        path = folder / "mnist" / f"{part}-images-idx3-ubyte.gz"
+        path.write_bytes(gzip.compress(head + images.tobytes()))
+        head = b"\0\0\x08\x01" + len(labels).to_bytes(4, "big")
+        path = folder / "mnist" / f"{part}-labels-idx1-ubyte.gz"
+        path.write_bytes(gzip.compress(head + labels.astype(np.uint8).tobytes()))
+
+
+def series_files(folder: Path, rows: int = 700) -> None:
+    """Two sines an hour apart in each row."""
+    times = np.datetime64("2024-01-01T00") + np.arange(rows) * np.timedelta64(1, "h")
+    lines = [
+        f"{str(at).replace('T', ' ')}:00:00,{math.sin(n / 4):.5f},{math.cos(n / 9):.5f}\n"
+        for n, at in enumerate(times)
+    ]
+    for name in ("series.csv", "ETTh1.csv"):
+        (folder / name).write_text("date,high,low\n" + "".join(lines))
+
+
+def all_files(folder: Path) -> Path:
+    for write in (text_files, image_files, series_files):
+        write(folder)
+    return folder
