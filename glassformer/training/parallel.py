@@ -306,16 +306,16 @@ def _attempt(ranks: int) -> dist.Store:
     torchrun keeps one store over its restarts. On one machine its count of them tells attempts apart; several
     machines do not count alike, so there each attempt needs a store of its own.
     """
-    store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(ranks):
-        return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    together = os.environ.get("LOCAL_WORLD_SIZE") == str(ranks)
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if kept and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+    if kept and not together and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         raise GlassformerError(
             "Restarts on several machines find the addresses of processes that died; set "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started, or leave --max-restarts at 0."
         )
-    return store
+    store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if together else "any"
+    return dist.PrefixStore(f"attempt {count}", store)
 
 
 def _own(device: torch.device, local_rank: int) -> torch.device:

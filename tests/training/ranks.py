@@ -150,6 +150,10 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
             assert all(value.numpy().shape == value.shape for value in model.values())  # as a save does
     run.module.train()
     further = run.steps([STEPS + 1])
+    norm = nn.BatchNorm1d(2)
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(parallel.rank)
+    parallel.settle(norm)
     after = Run(parallel, seed=2)
     with parallel.gathered(after.module):  # before the first step too
         pass
@@ -161,6 +165,7 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         "changed": changed,
         "reloaded": differing(reloaded, saved) if parallel.main else [],
         "kept": kept,
+        "settled": norm.running_mean.tolist(),
         "further": further,
         "alone": float(parallel.total(torch.tensor(alone))),
         "agree": [parallel.agree(parallel.rank == 1), parallel.agree(False)],

@@ -74,6 +74,7 @@ def test_two_ranks_learn_as_one_does(kind: str, runs: tuple[Path, dict[str, Any]
     assert close(said[kind]["further"], said["further"])
     assert said[kind]["kept"] == []
     assert said[kind]["agree"] == [True, False]
+    assert said[kind]["settled"] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -222,6 +223,15 @@ def test_recomputed_blocks_keep_less_and_give_the_same_gradients() -> None:
     assert held(copied)[0] == little and copied.model.embed.token.weight.grad is not None
 
 
+RESTARTING = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+}
+
+
 def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
@@ -237,6 +247,10 @@ def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(GlassformerError, match="2 processes, which would all do the same"):
         parallel_from_environment("none", "cpu")
+    for name, value in RESTARTING.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(GlassformerError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        parallel_from_environment("auto", "cpu")
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(GlassformerError, match="'first', not a number"):
         parallel_from_environment("auto", "cpu")
