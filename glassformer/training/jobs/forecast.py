@@ -32,6 +32,7 @@ from glassformer.training.task import Task, Validation
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 LITTLE = 1_000_000  # values to learn from below which a small model does better
+FULL_WIDTH = 128  # a model's width from which on a machine is kept busy
 TOLD = 6  # numbers of a series that a sample shows
 
 
@@ -304,6 +305,7 @@ def passes_for(
     patches = (context - words["patch_length"]) // words["stride"] + 1
     layer = 4 * words["d_model"] ** 2 + 2 * words["d_model"] * words["d_ff"]
     weights = patches * (words["num_layers"] * layer + words["d_model"] * horizon)
-    seconds = 6 * weights * rows / machine.speed  # of a pass
+    idle = max(1.0, FULL_WIDTH / words["d_model"])  # narrow products leave most of a machine idle
+    seconds = 6 * weights * rows * idle / machine.speed  # of a pass
     passes = float(f"{min(30.0, max(1.0, PATIENCE / seconds)):.2g}")
     return passes, f"{passes:g} passes over the windows are reckoned at {told_time(passes * seconds)}"
