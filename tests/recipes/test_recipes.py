@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from glassformer.recipes import names, ready, title
-from glassformer.training.recipe import JOBS, SECTIONS, Tokenizer, Training, read_recipe
+from glassformer.training.recipe import JOBS, METRICS, SECTIONS, Tokenizer, Training, read_recipe
 
 KEY = re.compile(r"^ *[a-z_]+:")
 
@@ -47,3 +47,36 @@ def test_paths_are_plain_names(name):
     valid = getattr(recipe.data, "valid", ())
     for path in (*recipe.data.train, *(valid if isinstance(valid, tuple) else ())):
         assert not path.startswith(("/", "~", "..")), path
+
+
+SMALL = {  # what two steps on a CPU have no time for
+    "translate-base": ["model.d_model=64", "model.num_layers=1", "model.d_ff=64"],
+    "lm-char-shakespeare": ["model.d_model=48", "model.num_layers=1", "training.batch=512"],
+    "lm-gpt2-small": [
+        "model.d_model=48",
+        "model.num_layers=1",
+        "training.batch=1024",
+        "tokenizer.vocab_size=300",
+    ],
+    "classify-reviews": ["data.max_len=16"],
+    "forecast-ett": ["data.context=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
+}
+
+
+@pytest.mark.parametrize("name", names())
+def test_trains(run, place, monkeypatch, name):
+    """Two steps on made-up files of the names in it give a model that can be measured."""
+    monkeypatch.chdir(place)
+    recipe = read_recipe(ready(name))
+    steps = ["training.steps=2", "training.accumulate=1", "training.validate_every=1", "training.device=cpu"]
+    changes = [word for change in (*steps, *SMALL.get(name, ())) for word in ("--set", change)]
+    out = place / "runs" / name
+    assert len(recipe.data.train) and all((place / path).exists() for path in recipe.data.train)
+    done = run("train", name, "--out", out, *changes)
+    assert done.code == 0, done.err
+    assert read_recipe(out / "recipe.yaml").training.steps == 2
+    done = run("evaluate", out / "model", *recipe.data.train, "--json")
+    assert done.code == 0, done.err
+    found = yaml.safe_load(done.out)
+    assert found["job"] == recipe.job
+    assert {name for name in found["metrics"] if not name.startswith("repeat")} == set(METRICS[recipe.job])

@@ -39,7 +39,11 @@ class Classify(TextJob):
         return self.recipe.data
 
     def follow_model(self) -> None:
-        self.followed = classes_of(self.base) if self.base else None
+        if self.base is not None:
+            self.followed = classes_of(self.base)
+            most = room(self._encoder(self.base.spec))
+            most = min(most, self.base.files.get(api.JOB, {}).get("max_len", most))
+            self.recipe = replace(self.recipe, data=replace(self.data, max_len=most))
 
     def gather(self) -> None:
         data = self.data

@@ -1,0 +1,110 @@
+"""`glassformer evaluate` and `average`: the figures of a run's own validation, and means of weights."""
+
+import json
+
+import pytest
+import sacrebleu
+import torch
+
+import glassformer
+from glassformer.weights.store import open_weights
+from tests.cli.test_train import PAIRS, place, quick
+
+__all__ = ["place"]
+
+
+@pytest.fixture
+def trained(run, place):
+    """A run that keeps its last two weights, whose model is that of its last step."""
+    words = ("training.steps=4", "training.validate_every=2", "training.average=2")
+    done = run("train", *PAIRS, "--valid", "test.tsv", *quick(*words), "--out", "runs/x")
+    assert done.code == 0, done.err
+    return place / "runs/x"
+
+
+def document(done):
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_figures_are_the_validation_s_own(run, trained):
+    """The same files give what the run noted of the same weights, whatever the batch."""
+    lines = map(json.loads, (trained / "metrics.jsonl").read_text().splitlines())
+    noted = [line for line in lines if line["kind"] == "valid" and line["step"] == 4][-1]
+    found = document(run("evaluate", trained / "kept/step-00000004", "test.tsv", "--json"))
+    assert found["job"] == "translate" and found["signatures"] == noted["signatures"]
+    assert found["metrics"] == pytest.approx(noted["metrics"], rel=1e-5)
+    small = document(run("evaluate", trained / "kept/step-00000004", "test.tsv", "--json", "--batch", "64"))
+    assert small["metrics"] == pytest.approx(found["metrics"], rel=1e-5)
+
+
+def test_answers_are_what_is_scored(run, trained, place):
+    """All of them, in order; the reference tool finds the same BLEU and chrF in the file."""
+    options = ("--tokenize", "char", "--lowercase", "--out", "answers.txt", "--json")
+    found = document(run("evaluate", trained / "model", "test.tsv", *options))
+    answers = (place / "answers.txt").read_text().splitlines()
+    expected = [line.split("\t")[1] for line in (place / "test.tsv").read_text().splitlines()]
+    assert len(answers) == len(expected) == 120
+    metric = sacrebleu.metrics.BLEU(tokenize="char", lowercase=True)
+    assert found["metrics"]["bleu"] == pytest.approx(metric.corpus_score(answers, [expected]).score)
+    assert found["signatures"]["bleu"] == str(metric.get_signature())
+    metric = sacrebleu.metrics.CHRF(lowercase=True)
+    assert found["metrics"]["chrf"] == pytest.approx(metric.corpus_score(answers, [expected]).score)
+
+
+def test_table_and_columns(run, trained):
+    done = run("evaluate", trained / "model", "test.tsv", "--columns", "1,2")
+    assert done.code == 0 and "perplexity" in done.out and "tok:13a" in done.out
+    plain = run("evaluate", trained / "model", "train.en", "train.de")
+    assert plain.out == done.out
+    assert run("evaluate", trained / "model", "test.tsv", "--columns", "2,1").out != done.out
+
+
+BAD = {
+    "no such folder": (["no/such", "test.tsv"], "no/such"),
+    "a run": (["runs/x", "test.tsv"], "runs/x/model"),
+    "no job known": (["tiny", "test.tsv"], "--job"),
+    "unknown job": (["runs/x/model", "test.tsv", "--job", "translat"], "did you mean 'translate'"),
+    "job of another shape": (["runs/x/model", "book.txt", "--job", "lm"], "continue"),
+    "missing file": (["runs/x/model", "no.tsv"], "no.tsv"),
+    "wrong column": (["runs/x/model", "reviews.tsv", "--columns", "en,de"], "'en'"),
+    "three columns": (["runs/x/model", "test.tsv", "--columns", "1,2,3"], "3 columns"),
+    "not of the data": (["runs/x/model", "test.tsv", "--set", "training.lr=1"], "training.lr"),
+    "unknown setting": (["runs/x/model", "test.tsv", "--set", "data.colums=1"], "did you mean 'columns'"),
+    "out is a folder": (["runs/x/model", "test.tsv", "--out", "runs"], "folder"),
+    "out is nowhere": (["runs/x/model", "test.tsv", "--out", "no/where.txt"], "where.txt"),
+    "device": (["runs/x/model", "test.tsv", "--device", "cuda:99"], "cuda:99"),
+    "average of a run": (["average", "runs/x", "--out", "avg"], "--last"),
+    "average of too many": (["average", "runs/x", "--last", "9", "--out", "avg"], "training.average=9"),
+    "average both ways": (["average", "runs/x", "--last", "1", "--best", "1", "--out", "avg"], "one of them"),
+    "average unlike": (["average", "runs/x/model", "tiny", "--out", "avg"], "not the same model"),
+    "average nothing": (["average", "no/such", "--out", "avg"], "no/such"),
+    "average over a folder": (["average", "runs/x/model", "--out", "runs/x/best"], "already"),
+}
+
+
+def test_bad_input_is_one_sentence(run, trained, place):
+    glassformer.save(glassformer.tiny("gpt2"), place / "tiny")
+    before = sorted(place.rglob("*"))
+    for case, (args, said) in BAD.items():
+        done = run(*([] if args[0] == "average" else ["evaluate"]), *args)
+        assert done.code == 2 and done.out == "", (case, done)
+        assert done.err.startswith("error: ") and done.err.count("\n") == 1 and said in done.err, (case, done)
+        assert sorted(place.rglob("*")) == before, case
+
+
+def test_average_is_the_mean(run, trained, place):
+    """Of the folders named, of a run's last, of its best; the run's own model is such a one too."""
+    kept = sorted((trained / "kept").iterdir())
+    assert len(kept) == 2
+    one, other = map(open_weights, kept)
+    for out, args in {"a": kept, "b": [trained, "--last", 2], "c": [trained, "--best", 2]}.items():
+        done = run("average", *args, "--out", out)
+        assert done.code == 0, done.err
+        found = open_weights(place / out)
+        for name in one:
+            mean = ((one[name].double() + other[name].double()) / 2).to(one[name].dtype)
+            assert torch.equal(found[name], mean), name
+        model = glassformer.load(place / out).model
+        ids = torch.tensor([[5, 6, 7]])
+        assert torch.equal(model(ids, ids), glassformer.load(trained / "model").model(ids, ids))
