@@ -37,7 +37,7 @@ def kill_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]:
         out = work.folder / f"killed-{number}"
         for _ in range(200):
             child = work.start(out, report=True)
-            killed = _killed_after(child, chance.uniform(0, 0.6 * work.seconds))
+            killed = kills < count and _killed_after(child, chance.uniform(0, 0.6 * work.seconds))
             told = child.wait()
             if not killed or told.code == 0:
                 break

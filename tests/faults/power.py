@@ -9,7 +9,7 @@ the others. fsync of a file says nothing of its name, and fsync of a folder noth
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -75,11 +75,13 @@ class _Folder:
         return [self.after([c for c, keep in zip(self.pending, row, strict=True) if keep]) for row in kept]
 
 
-def crash_states(calls: Sequence[Call], start: int, chance: random.Random) -> Iterator[tuple[int, Tree]]:
-    """For each moment from the `start`th change on: how many changes were asked for, and each state left."""
+def crash_states(
+    calls: Sequence[Call], moments: Container[int], chance: random.Random
+) -> Iterator[tuple[int, Tree]]:
+    """For each of the moments, counted in changes that were asked for: the moment, and each state left."""
     root = _Folder()
     for moment in range(len(calls) + 1):
-        if moment >= start:
+        if moment in moments:
             seen: set[str] = set()
             for tree in _states(root, chance):
                 if (key := repr(tree)) not in seen:

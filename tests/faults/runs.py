@@ -24,7 +24,7 @@ from glassformer.training.checkpoint import load_checkpoint
 from glassformer.training.history import read_history
 from glassformer.training.learner import PairLearner
 
-STEPS, SAVE_EVERY, ACCUMULATE = 24, 4, 2
+STEPS, SAVE_EVERY, ACCUMULATE = 16, 4, 2
 # Two batches to a step, dropout and a running average: all that a resumed run could get wrong.
 SETTINGS = {
     "seed": 3,
@@ -42,7 +42,7 @@ SETTINGS = {
     "training.schedule": "inverse_sqrt",
     "training.ema": 0.9,
     "training.final": "last",
-    "training.validate_every": 12,
+    "training.validate_every": 8,
     "training.save_every": SAVE_EVERY,
     "training.log_every": 1,
     "training.max_valid": 4,

@@ -173,7 +173,7 @@ def read_only_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[st
     changing = ("create", "write", "mkdir", "rename", "unlink", "rmdir", "fsync")
     for number in range(count):
         out = work.folder / "read-only"
-        begin = 0 if number == 0 else chance.randrange(600)
+        begin = 0 if number == 0 else chance.randrange(450)
 
         def judge(count: int, call: Call, begin: int = begin) -> Verdict:
             refused = count >= begin and call.name in changing
