@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ from glassformer.core.errors import GlassformerError
 if TYPE_CHECKING:
     from glassformer.training.judging import Judged
 
+TOLD_EVERY = 15.0  # seconds
 REWRITES = ("translate", "restore")  # jobs whose answers are texts to be compared
 
 
@@ -59,16 +63,17 @@ def evaluate(
         _check_out(out)
     from glassformer.training.judging import judge
 
-    judged = judge(
-        model,
-        data,
-        job=job,
-        columns=[name.strip() for name in columns.split(",")] if columns else (),
-        changes=changes,
-        batch=batch,
-        device=device,
-        say=_say,
-    )
+    with _alive(f"measuring {model}"):
+        judged = judge(
+            model,
+            data,
+            job=job,
+            columns=[name.strip() for name in columns.split(",")] if columns else (),
+            changes=changes,
+            batch=batch,
+            device=device,
+            say=_say,
+        )
     metrics, signatures = dict(judged.found.metrics), dict(judged.found.signatures)
     if judged.job in REWRITES:
         if tokenize is not Words.standard or lowercase:
@@ -95,6 +100,24 @@ def evaluate(
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _alive(doing: str) -> Iterator[None]:
+    """Say now and then how long it has been going on; what is soon done is done without a word."""
+    done, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(TOLD_EVERY):
+            _say(f"{doing}: {time.monotonic() - began:.0f} s so far")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _likeness(judged: Judged, tokenize: Words, lowercase: bool) -> tuple[dict[str, float], dict[str, str]]:

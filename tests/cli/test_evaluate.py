@@ -89,7 +89,8 @@ def test_bad_input_is_one_sentence(run, trained, place):
     for case, (args, said) in BAD.items():
         done = run(*([] if args[0] == "average" else ["evaluate"]), *args)
         assert done.code == 2 and done.out == "", (case, done)
-        assert done.err.startswith("error: ") and done.err.count("\n") == 1 and said in done.err, (case, done)
+        line = done.err.splitlines()[-1]
+        assert line.startswith("error: ") and said in line and "Traceback" not in done.err, (case, done)
         assert sorted(place.rglob("*")) == before, case
 
 
@@ -108,3 +109,9 @@ def test_average_is_the_mean(run, trained, place):
         model = glassformer.load(place / out).model
         ids = torch.tensor([[5, 6, 7]])
         assert torch.equal(model(ids, ids), glassformer.load(trained / "model").model(ids, ids))
+
+
+def test_says_that_it_is_still_at_it(run, trained, monkeypatch):
+    monkeypatch.setattr("glassformer.cli.evaluate.TOLD_EVERY", 0.001)
+    done = run("evaluate", trained / "model", "test.tsv")
+    assert done.code == 0 and "s so far" in done.err and "so far" not in done.out
