@@ -108,7 +108,9 @@ def test_a_forecaster_goes_on_with_its_own_steps(waves: Path, tmp_path: Path) ->
         say=lambda _: None,
     )
     after = read_history(tmp_path / "again").validations[-1]["metrics"]
-    assert after["mse"] == pytest.approx(before["mse"], rel=0.02)
+    # the weights hardly move in one such step; the running means of its norms do, towards better ones
+    assert after["repeat_mse"] == before["repeat_mse"] > 3 * before["mse"]
+    assert after["mse"] < 1.05 * before["mse"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_of
 from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share
-from glassformer.training.building import accepted, fresh, fresh_spec, loaded
+from glassformer.training.building import accepted, fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
 from glassformer.training.log import Sample
@@ -174,7 +174,7 @@ class Forecast(Job):
                 raise GlassformerError(
                     f"model.preset '{words.preset}' forecasts nothing; patchtst, {', '.join(BASELINES)} do"
                 )
-            bundle = api.Bundle(model=fresh(fresh_spec(words, fixed)))
+            bundle = api.Bundle(model=api.build(fresh_spec(words, fixed)))
         about = {
             "job": self.recipe.job,
             "columns": list(self.series.names),
