@@ -29,14 +29,29 @@ def write_store(
     `highest` is the largest id that may come: it decides how many bytes an id takes. The folder appears
     under its name only when it is whole.
     """
-    return _write(folder, fields, (tuple((values,) for values in row) for row in rows), highest)
+    return _written(folder, fields, (tuple((values,) for values in row) for row in rows), highest)
 
 
 def write_documents(
     folder: str | Path, documents: Iterable[Iterable[Sequence[int]]], *, highest: int, field: str = "text"
 ) -> Store:
     """Write rows of one field, each given in pieces to be put end to end, so that none need fit in memory."""
-    return _write(folder, (field,), ((pieces,) for pieces in documents), highest)
+    return _written(folder, (field,), ((pieces,) for pieces in documents), highest)
+
+
+def _written(
+    folder: str | Path,
+    fields: Sequence[str],
+    rows: Iterable[Sequence[Iterable[Sequence[int]]]],
+    highest: int,
+) -> Store:
+    try:
+        return _write(folder, fields, rows, highest)
+    except OSError as error:
+        raise GlassformerError(
+            f"The examples could not be written to {folder} ({error.strerror or error}); "
+            "free space or mend the folder, then run the same command again."
+        ) from error
 
 
 def _write(
@@ -145,6 +160,10 @@ class Store:
             raise GlassformerError(f"'{self.folder}' has no field '{field}'; it has {', '.join(self.fields)}")
         place = self.fields.index(field)
         return self._ids[place], self._ends[place]
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many ids each field has in all."""
+        return tuple(len(ids) for ids in self._ids)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many ids each field of these rows has: (rows, fields)."""

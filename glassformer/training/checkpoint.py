@@ -63,7 +63,7 @@ def save_checkpoint(
     part, aside = (root / f".{final.name}.{secrets.token_hex(4)}.{end}" for end in ("part", "old"))
     try:
         make_folder(root)
-        _remove_unfinished(root)  # before the writing: what a killed save left may be the room that is needed
+        remove_unfinished(root)  # before the writing: what a killed save left may be the room that is needed
         part.mkdir()
         names = ["state.json"]
         for group, values in tensors.items():
@@ -80,7 +80,7 @@ def save_checkpoint(
         with replacing(root / "latest") as file:
             file.write(f"{final.name}\n".encode())
     except (OSError, GlassformerError) as error:
-        _remove_unfinished(root)
+        remove_unfinished(root)
         with suppress(OSError):
             if aside.exists() and not final.exists():
                 os.rename(aside, final)
@@ -92,7 +92,7 @@ def save_checkpoint(
             f"The checkpoint of step {step} (about {size:,} bytes) could not be written to {root} "
             f"({cause.strerror or cause}); free space or mend the folder. Earlier checkpoints are untouched."
         ) from error
-    _prune(root, keep=max(keep, 1), step=step)
+    prune(root, keep=max(keep, 1), step=step)
     return final
 
 
@@ -100,7 +100,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     """The newest whole checkpoint, damaged ones passed over; None where there is none at all."""
     root = Path(folder)
     passed: list[str] = []
-    for _, path in _newest_first(root):
+    for _, path in newest_first(root):
         try:
             if not verify_checksums(path):
                 raise GlassformerError(f"{path} has no checksums.json")
@@ -123,7 +123,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     return None
 
 
-def _newest_first(root: Path) -> list[tuple[int, Path]]:
+def newest_first(root: Path) -> list[tuple[int, Path]]:
     """By step: `latest` is for people and other programs; a name of its own is whole by construction.
 
     Of one step, the checkpoint in its place comes before one that stepped aside for it.
@@ -137,14 +137,14 @@ def _newest_first(root: Path) -> list[tuple[int, Path]]:
     return [(step, path) for step, _, path in sorted(named + aside, reverse=True)]
 
 
-def _prune(root: Path, *, keep: int, step: int) -> None:
+def prune(root: Path, *, keep: int, step: int) -> None:
     """Older checkpoints go. A failure here loses nothing, so it is let be.
 
     One newer than `step` was passed over as damaged: it stays, and does not count.
     """
     with suppress(GlassformerError):
         kept: set[int] = set()
-        for found, path in _newest_first(root):
+        for found, path in newest_first(root):
             if found > step:
                 continue
             if found in kept or len(kept) >= keep:
@@ -153,7 +153,7 @@ def _prune(root: Path, *, keep: int, step: int) -> None:
                 kept.add(found)
 
 
-def _remove_unfinished(root: Path) -> None:
+def remove_unfinished(root: Path) -> None:
     """Remove what broken-off saves left; what cannot be removed is never loaded either."""
     with suppress(OSError):
         for path in root.glob(".step-*.part"):

@@ -308,19 +308,25 @@ class Loop:
                     f"training.metric is '{name}', which this job does not measure; it has "
                     f"{', '.join(found.metrics)}"
                 )
-            score = found.metrics[name]
-            if standing.best is None or (score > standing.best if higher else score < standing.best):
-                standing.best, standing.best_step, standing.stale = score, standing.step, 0
+            score = self._agreed(found.metrics[name])
+            # Of equals the later is kept, having learned more; but only a better one is worth waiting for.
+            gain = math.inf if standing.best is None else (score - standing.best) * (1 if higher else -1)
+            standing.stale = 0 if gain > 0 else standing.stale + 1
+            if gain >= 0:
+                standing.best, standing.best_step = score, standing.step
                 if self.parallel.main:
                     replace_folder(self.folder / "best", self.task.save)
-            else:
-                standing.stale += 1
             self._keep_weights(score if higher else -score)
         return self._impatient()
 
     def _impatient(self) -> bool:
         """Whether there was nothing better for as long as the recipe waits."""
         return self.words.patience is not None and self.standing.stale >= self.words.patience
+
+    def _agreed(self, score: float) -> float:
+        """The first rank's score on every rank, so that all decide alike."""
+        mine = torch.tensor(score if self.parallel.main else 0.0, dtype=torch.float64)
+        return float(self.parallel.total(mine))
 
     def _keep_weights(self, score: float) -> None:
         """Keep these weights for the average, and let go of those that will not be in it."""

@@ -7,7 +7,7 @@ ranks, so that ranks times accumulation is one big batch. A step of the loop:
     for n, batch in enumerate(my_batches):
         with parallel.accumulating(module, last=n + 1 == len(my_batches)):
             (module(**batch) / units).backward()
-    norm = parallel.clip(module.parameters(), 1.0)
+    norm = parallel.norm(module.parameters())
 
 Every rank builds the same model from the same seed, and makes these calls in the same order as the others.
 """
@@ -15,7 +15,7 @@ Every rank builds the same model from the same seed, and makes these calls in th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,13 +27,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from glassformer.core.block import Block
 from glassformer.core.errors import GlassformerError
-from glassformer.training.named import Tensors, misfit, named_state
+from glassformer.training.named import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +79,6 @@ class Alone:
         """True on every rank as soon as it is on one."""
         return flag
 
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-
     def close(self) -> None:
         """Take leave of the other ranks."""
 
@@ -91,32 +87,9 @@ class Alone:
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-        """Scale the gradients down to a global norm of at most `max_norm`; the norm before."""
-        norm = nn.utils.clip_grad_norm_(parameters, max_norm)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
     def gather(self, tensors: Tensors) -> dict[str, Tensor]:
         """Copies on rank 0's CPU, whole; other ranks get no names. Every rank calls it."""
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-
-    @torch.no_grad()
-    def fill(self, targets: Tensors, values: Tensors) -> None:
-        """Copy rank 0's whole `values` into every rank's tensors. Every rank calls it."""
-        if fault := misfit(targets, values):
-            raise GlassformerError(fault)
-        for name, target in targets.items():
-            target.copy_(values[name])
-
-    def gather_state(self, module: nn.Module, optimiser: Optimizer) -> dict[str, dict[str, Tensor]]:
-        """`named_state`, gathered: the same on any number of ranks."""
-        return {group: self.gather(tensors) for group, tensors in named_state(module, optimiser).items()}
-
-    def load_state(self, module: nn.Module, optimiser: Optimizer, state: Mapping[str, Tensors]) -> None:
-        """Put back what `gather_state` gave, on any number of ranks; only rank 0's is read."""
-        stepped = self.agree(self.main and bool(state["optimiser"]))
-        for group, targets in named_state(module, optimiser, begin=stepped).items():
-            self.fill(targets, state[group] if self.main else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +112,6 @@ class _Several(Alone):
     def agree(self, flag: bool) -> bool:
         return bool(self.total(torch.tensor(int(flag))))
 
-    def barrier(self) -> None:
-        self.agree(False)
-
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -154,22 +124,6 @@ class _Several(Alone):
             if self.main:
                 found[name] = value.to("cpu", copy=True)
         return found
-
-    @torch.no_grad()
-    def fill(self, targets: Tensors, values: Tensors) -> None:
-        fault = misfit(targets, values) if self.main else ""
-        if self.agree(bool(fault)):
-            raise GlassformerError(fault or "Rank 0 has a checkpoint that does not fit this run.")
-        for name, target in targets.items():
-            if self.main:
-                value = values[name].to(self.device, target.dtype).contiguous()
-            else:
-                value = torch.empty(target.shape, dtype=target.dtype, device=self.device)
-            if isinstance(target, DTensor):
-                target.copy_(distribute_tensor(value, target.device_mesh, target.placements))
-            else:
-                dist.broadcast(value, src=0)
-                target.copy_(value)
 
 
 @dataclass(frozen=True, kw_only=True)

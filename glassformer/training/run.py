@@ -11,10 +11,11 @@ runs/x/
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,13 @@ def _quiet(sentence: str) -> None:
 
 
 def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say: Say) -> Outcome:
-    job = _in_turn(parallel, lambda: begin(asked, root, parallel.device, say if parallel.main else _quiet))
+    job = _in_turn(parallel, lambda: begin(asked, root, parallel.device, say, ranks=parallel.ranks))
     recipe = job.recipe
     words = recipe.training
     if words.accumulate % parallel.ranks:
         raise GlassformerError(
-            f"training.accumulate is {words.accumulate}, which {parallel.ranks} processes cannot share "
-            f"evenly; set it to a multiple of {parallel.ranks}"
+            f"a step of this run has {words.accumulate} batches (training.accumulate), which "
+            f"{parallel.ranks} processes cannot share evenly; take it up with a number that divides it"
         )
     settle_machine(words, parallel.device)
     torch.manual_seed(recipe.seed)
@@ -120,20 +121,23 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
 
 def _in_turn(parallel: Parallel, prepare: Callable[[], Job]) -> Job:
     """The first rank prepares the folder; the others then find everything there."""
-    if parallel.main:
-        job = prepare()
-        parallel.barrier()
-        return job
-    parallel.barrier()
-    return prepare()
+    job = None
+    try:
+        if parallel.main:
+            job = prepare()
+    finally:
+        failed = parallel.agree(parallel.main and job is None)
+    if failed:
+        raise GlassformerError("the first process could not prepare the run; what it says is the reason")
+    return job or prepare()
 
 
-def begin(asked: Recipe, root: Path, device: torch.device, say: Say) -> Job:
+def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: int = 1) -> Job:
     """The job with its data gathered and every setting filled in, kept in the folder for the next time."""
     for name in ("best", "model", "tokenizer"):
         mend_folder(root / name)
     known = settled(asked, root)
-    job = job_for(known or asked, root, say)
+    job = job_for(known or shared_evenly(asked, ranks, say), root, say)
     job.gather()
     if known is None:
         reasons = job.choose(look_at_machine(device))
@@ -143,6 +147,15 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say) -> Job:
         _write(root / "asked.json", json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
         _write(root / "recipe.yaml", job.recipe.to_yaml())
     return job
+
+
+def shared_evenly(asked: Recipe, ranks: int, say: Say) -> Recipe:
+    """With as many batches a step as the processes can share, at least one each."""
+    training = asked.training
+    batches = -(-training.accumulate // ranks) * ranks
+    if batches != training.accumulate:
+        say(f"a step has {batches} batches, to be shared by {ranks} processes")
+    return replace(asked, training=replace(training, accumulate=batches))
 
 
 def settled(asked: Recipe, root: Path) -> Recipe | None:
@@ -167,9 +180,13 @@ def settled(asked: Recipe, root: Path) -> Recipe | None:
             "--out, or remove the folder to begin anew"
         )
     changed = kept.to_dict()
+    further = changed["training"]
     for name in FREE:
         if now["training"][name] is not None:
-            changed["training"][name] = now["training"][name]
+            further[name] = now["training"][name]
+    epochs = kept.training.epochs
+    if epochs and now["training"]["steps"] is None and further["epochs"] != epochs:
+        further["steps"] = math.ceil(further["steps"] * further["epochs"] / epochs)
     return recipe_from(changed, str(root / "recipe.yaml"))
 
 

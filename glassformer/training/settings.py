@@ -46,6 +46,8 @@ def fitted(value: Any, hint: Any, where: str) -> Any:
     one = [choice for choice in choices(hint) if typing.get_origin(choice) is not tuple]
     if many and not isinstance(given, tuple) and given is not None and not _any_fits(given, one):
         given = (given,)  # one file is a list of one
+    if isinstance(given, bool):
+        given = _word(given, one)
     if isinstance(given, str) and float in one and not _any_fits(given, one):
         given = _number(given)
     if isinstance(given, tuple) and many:
@@ -60,6 +62,12 @@ def fitted(value: Any, hint: Any, where: str) -> Any:
 
 def _any_fits(value: Any, hints: typing.Iterable[Any]) -> bool:
     return any(fits(value, hint) for hint in hints)
+
+
+def _word(given: bool, hints: list[Any]) -> Any:
+    """`off` and `on`, which YAML 1.1 takes for no and yes, where a field has these words."""
+    word = "on" if given else "off"
+    return word if not _any_fits(given, hints) and _any_fits(word, hints) else given
 
 
 def _number(text: str) -> Any:

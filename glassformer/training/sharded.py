@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from glassformer.core.errors import GlassformerError
-from glassformer.training.checkpoint import _newest_first, _prune, _remove_unfinished
+from glassformer.training.checkpoint import newest_first, prune, remove_unfinished
 from glassformer.training.named import Tensors, misfit
 from glassformer.training.parallel import Parallel
 from glassformer.training.slices import Slices
@@ -57,7 +57,7 @@ def save_sharded(
 
     def prepare() -> None:
         make_folder(root)
-        _remove_unfinished(root)
+        remove_unfinished(root)
         for group in tensors:
             make_folder(part / group)
 
@@ -86,7 +86,7 @@ def save_sharded(
         sync_folder(root)
         with replacing(root / "latest") as file:
             file.write(f"{final.name}\n".encode())
-        _prune(root, keep=max(keep, 1), step=step)
+        prune(root, keep=max(keep, 1), step=step)
 
     what = f"The checkpoint of step {step} could not be written to {root}"
     _together(parallel, prepare if parallel.main else None, what)
@@ -127,7 +127,7 @@ def load_sharded(folder: str | Path, *, parallel: Parallel) -> Sharded | None:
     passed: list[str] = []
     chosen = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
     if parallel.main:
-        for _, path in _newest_first(root):
+        for _, path in newest_first(root):
             try:
                 if not verify_checksums(path):
                     raise GlassformerError(f"{path} has no checksums.json")

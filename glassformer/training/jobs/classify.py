@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from glassformer import api
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
@@ -102,8 +100,7 @@ class Classify(TextJob):
         return before if before is not None and set(before) == set(found) else found
 
     def choose(self, machine: Machine) -> list[str]:
-        lengths = self.train.lengths(np.arange(len(self.train)))[:, 0]
-        units, tuned = int(lengths.sum()), self.recipe.model.folder is not None
+        units, tuned = self.train.sizes()[0], self.recipe.model.folder is not None
         size, passes, why = fitting(
             machine,
             units=units,
@@ -112,10 +109,10 @@ class Classify(TextJob):
         )
         preset = self.recipe.model.preset or "bert"
         self.settle_model(preset, {} if tuned else accepted(preset, size.words()))
-        together = 64 * max(16, int(lengths.mean()))
+        together = 64 * max(16, units // len(self.train))
         return ([] if tuned else [why]) + self.settle(
             self.examples(self.train),
-            batch=max(int(lengths.max()), min(16_384 if machine.on_gpu else 4096, together, units // 20)),
+            batch=max(self.data.max_len, min(16_384 if machine.on_gpu else 4096, together, units // 20)),
             passes=3 if tuned else passes,
             lr=3e-5 if tuned else min(2e-3, 0.1 / size.d_model),
             schedule="linear" if tuned else "cosine",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from glassformer import api, baselines
@@ -55,7 +54,7 @@ class Rewriting(TextJob):
             self.recipe = replace(self.recipe, data=replace(data, max_len=room(self.base.spec)))
 
     def choose(self, machine: Machine) -> list[str]:
-        units = int(self.train.lengths(np.arange(len(self.train)))[:, -1].sum())
+        units = self.train.sizes()[-1]
         size, passes, why = fitting(
             machine, units=units, vocab_size=self.tokenizer.target_vocab_size, stacks=2
         )
