@@ -16,9 +16,9 @@ from benchmarks import peers
 from glassformer.data.store import Store, write_store
 from glassformer.training.feed import ReadAhead
 from glassformer.training.jobs.job import Job
-from glassformer.training.log import RunLog
 from glassformer.training.loop import Loop
 from glassformer.training.machine import settle_machine
+from glassformer.training.notes.log import RunLog
 from glassformer.training.parallel import Alone
 from glassformer.training.recipe import Recipe, recipe_from
 from glassformer.training.run import begin

@@ -28,7 +28,7 @@ def average(
         raise GlassformerError("--last and --best are two ways to choose; give one of them")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
-    from glassformer.training.keeping import average_folders, replace_folder
+    from glassformer.training.saving.keeping import average_folders, replace_folder
 
     chosen = _of_run(folders, last, best) if last or best else folders
     for folder in chosen:
@@ -68,7 +68,7 @@ def _scores(root: Path) -> dict[str, float]:
     """How good the kept weights were, a higher number being better whatever the metric."""
     from glassformer.training.machine import device_for
     from glassformer.training.parallel import Alone
-    from glassformer.training.sharded import load_sharded
+    from glassformer.training.saving.sharded import load_sharded
 
     newest = load_sharded(root / "checkpoints", parallel=Alone(device=device_for("cpu")))
     kept = newest.state.get("kept", []) if newest is not None else []

@@ -21,9 +21,9 @@ def rehearse(asked: Recipe) -> None:
     from glassformer.cli.drawing import drawing
     from glassformer.cli.stations import report
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-    from glassformer.training.log import RunLog
     from glassformer.training.loop import Loop
     from glassformer.training.machine import device_for, settle_machine
+    from glassformer.training.notes.log import RunLog
     from glassformer.training.parallel import Alone
     from glassformer.training.run import begin
     from glassformer.training.signals import Stopping

@@ -23,14 +23,14 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data import Place
 from glassformer.data.packing import NEXT
 from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
-from glassformer.training.keeping import replace_folder
 from glassformer.training.learner import Learner, flops_a_unit, model_parameters
-from glassformer.training.log import RunLog, StepNote
 from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
+from glassformer.training.notes.log import RunLog, StepNote
 from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
 from glassformer.training.parallel import Fsdp, Parallel
 from glassformer.training.recipe import Training
-from glassformer.training.saving import Saved, Saving
+from glassformer.training.saving.keeping import replace_folder
+from glassformer.training.saving.saves import Saved, Saving
 from glassformer.training.signals import Stopping
 from glassformer.training.standing import Standing
 from glassformer.training.task import LOWER, Task

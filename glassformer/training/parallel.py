@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.core.block import Block
 from glassformer.core.errors import GlassformerError
-from glassformer.training.named import Tensors
+from glassformer.training.saving.named import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)

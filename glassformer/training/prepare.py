@@ -19,7 +19,7 @@ from glassformer.text import Tokenizer, load_tokenizer
 from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
 from glassformer.training import recipe as recipes
-from glassformer.training.keeping import replace_folder
+from glassformer.training.saving.keeping import replace_folder
 from glassformer.weights.replacing import replacing
 
 Say = Callable[[str], None]

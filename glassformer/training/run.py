@@ -24,16 +24,16 @@ import torch
 from glassformer.core.errors import GlassformerError
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.job import Job
-from glassformer.training.keeping import average_folders, mend_folder, replace_folder
 from glassformer.training.lock import RunLock
-from glassformer.training.log import RunLog
 from glassformer.training.loop import Ending, Loop
 from glassformer.training.machine import best_speed, device_for, precision_for, settle_machine
+from glassformer.training.notes.log import RunLog
+from glassformer.training.notes.report import write_report
 from glassformer.training.parallel import Parallel, parallel_from_environment
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.report import write_report
-from glassformer.training.saving import Saving
+from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
+from glassformer.training.saving.saves import Saving
 from glassformer.training.signals import Stopping
 from glassformer.training.sizing import look_at_machine
 from glassformer.weights.replacing import replacing

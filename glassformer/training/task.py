@@ -11,7 +11,7 @@ import torch
 
 from glassformer.data.examples import Arrays, Examples
 from glassformer.training.learner import Learner
-from glassformer.training.log import Sample
+from glassformer.training.notes.log import Sample
 
 LOWER = ("loss", "perplexity", "bits", "mse", "mae")  # how measures begin that are better when lower
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from glassformer.cli.main import main
 from glassformer.training import run
-from glassformer.training.checkpoint import load_checkpoint
-from glassformer.training.history import read_history
 from glassformer.training.learner import PairLearner
+from glassformer.training.notes.history import read_history
+from glassformer.training.saving.checkpoint import load_checkpoint
 
 STEPS, SAVE_EVERY, ACCUMULATE = 16, 4, 2
 # Two batches to a step, dropout and a running average: all that a resumed run could get wrong.

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.build import build
-from glassformer.training.checkpoint import save_checkpoint
 from glassformer.training.losses import IGNORED, projected_cross_entropy
-from glassformer.training.named import named_state
 from glassformer.training.parallel import Ddp, Parallel, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.sharded import Sharded, load_sharded, save_sharded
+from glassformer.training.saving.checkpoint import save_checkpoint
+from glassformer.training.saving.named import named_state
+from glassformer.training.saving.sharded import Sharded, load_sharded, save_sharded
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
 

@@ -16,8 +16,8 @@ import glassformer
 from glassformer.data.examples import PairExamples
 from glassformer.data.store import Store, write_store
 from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.log import RunLog
 from glassformer.training.loop import Loop
+from glassformer.training.notes.log import RunLog
 from glassformer.training.parallel import Alone
 from glassformer.training.recipe import Training
 from glassformer.training.signals import Stopping

@@ -13,7 +13,7 @@ import torch
 import glassformer
 from glassformer import api
 from glassformer.core.errors import GlassformerError
-from glassformer.training.history import read_history
+from glassformer.training.notes.history import read_history
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run
 

@@ -16,8 +16,8 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Place
 from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
-from glassformer.training.keeping import averaged
 from glassformer.training.optimise import schedule_for
+from glassformer.training.saving.keeping import averaged
 from glassformer.training.signals import Stopping
 from glassformer.weights.store import open_weights
 from tests.training.reversing import WORDS, loop_in, noted, same, weights

@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from glassformer.core.errors import GlassformerError
 from glassformer.training.parallel import Alone, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.sharded import load_sharded
-from glassformer.training.slices import Slices, consolidate
+from glassformer.training.saving.sharded import load_sharded
+from glassformer.training.saving.slices import Slices, consolidate
 from glassformer.weights.store import open_weights
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
 

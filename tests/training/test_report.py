@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from glassformer.core.errors import GlassformerError
-from glassformer.training.history import as_line
-from glassformer.training.log import RunLog, Sample, StepNote
-from glassformer.training.report import write_report
+from glassformer.training.notes.history import as_line
+from glassformer.training.notes.log import RunLog, Sample, StepNote
+from glassformer.training.notes.report import write_report
 
 EVIL = "<script>alert('x')</script><img src=https://example.org/x.png onerror=alert(1)>\" ' & </pre></style>"
 

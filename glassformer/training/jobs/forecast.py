@@ -22,8 +22,8 @@ from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_s
 from glassformer.training.building import accepted, fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
-from glassformer.training.log import Sample
 from glassformer.training.measure import forecast_figures
+from glassformer.training.notes.log import Sample
 from glassformer.training.prepare import Prepared
 from glassformer.training.recipe import SeriesData
 from glassformer.training.sizing import PATIENCE, Machine, told_time

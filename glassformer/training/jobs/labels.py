@@ -13,8 +13,8 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import Examples
 from glassformer.families.registry import families, family_for
 from glassformer.training.learner import LabelLearner, tokens_learned
-from glassformer.training.log import Sample
 from glassformer.training.measure import label_figures
+from glassformer.training.notes.log import Sample
 from glassformer.training.recipe import Training
 from glassformer.training.task import Task, Validation
 

@@ -28,8 +28,8 @@ from glassformer.text import Tokenizer
 from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import TextLearner, tokens_learned
-from glassformer.training.log import Sample
 from glassformer.training.measure import mean_loss
+from glassformer.training.notes.log import Sample
 from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import TextData
 from glassformer.training.sizing import Machine, fitting

@@ -19,8 +19,8 @@ from glassformer.evaluation.exact import Exact
 from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.log import Sample
 from glassformer.training.measure import mean_loss, perplexity
+from glassformer.training.notes.log import Sample
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task, Validation
 

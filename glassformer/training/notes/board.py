@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from glassformer.training.appending import Appending
+from glassformer.training.notes.appending import Appending
 
 
 class Board(Protocol):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from glassformer.training.curves import Panel
-from glassformer.training.words import figure
+from glassformer.training.notes.curves import Panel
+from glassformer.training.notes.words import figure
 
 WIDTH, HEIGHT = 520, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 34, 34

@@ -25,11 +25,11 @@ from typing import Any, SupportsFloat
 from rich.console import Console
 
 from glassformer.core.errors import GlassformerError
-from glassformer.training.appending import Appending
-from glassformer.training.bar import Nowhere, Screen, screen
-from glassformer.training.board import Board, NoBoard, board
-from glassformer.training.history import NAME, Kind, as_line, cut_after
-from glassformer.training.words import duration, figure, one_line
+from glassformer.training.notes.appending import Appending
+from glassformer.training.notes.bar import Nowhere, Screen, screen
+from glassformer.training.notes.board import Board, NoBoard, board
+from glassformer.training.notes.history import NAME, Kind, as_line, cut_after
+from glassformer.training.notes.words import duration, figure, one_line
 
 AT_LEAST, AT_MOST = 10.0, 60.0  # seconds between two plain lines
 REMEMBERED = 20.0  # seconds over which speed is smoothed

@@ -28,10 +28,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from glassformer.core.errors import GlassformerError
-from glassformer.training.checkpoint import newest_first, prune, remove_unfinished
-from glassformer.training.named import Tensors, misfit
 from glassformer.training.parallel import Parallel
-from glassformer.training.slices import Slices
+from glassformer.training.saving.checkpoint import newest_first, prune, remove_unfinished
+from glassformer.training.saving.named import Tensors, misfit
+from glassformer.training.saving.slices import Slices
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import make_folder, replacing, sync_folder
 

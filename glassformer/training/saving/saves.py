@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from glassformer.training.checkpoint import save_checkpoint
-from glassformer.training.named import named_state
 from glassformer.training.parallel import Parallel
-from glassformer.training.sharded import Sharded as Saved
-from glassformer.training.sharded import load_sharded, save_sharded
+from glassformer.training.saving.checkpoint import save_checkpoint
+from glassformer.training.saving.named import named_state
+from glassformer.training.saving.sharded import Sharded as Saved
+from glassformer.training.saving.sharded import load_sharded, save_sharded
 
 Groups = Mapping[str, Mapping[str, Tensor]]
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from glassformer.training.words import one_line
+from glassformer.training.notes.words import one_line
 
 REDRAWN = 0.1  # seconds between two drawings of the bar
 NARROWEST = 11  # columns of the bar itself and the spaces beside it
