@@ -13,10 +13,14 @@ import torch
 
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
+from glassformer.families.registry import families, presets
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe
 from glassformer.training.sizing import Machine
 from glassformer.training.task import Task
+
+
+SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "dropout", "norm"})
 
 
 class Job(ABC):
@@ -80,10 +84,15 @@ class Job(ABC):
         return [f"training: {told}"] if told else []
 
     def settle_model(self, preset: str, words: Mapping[str, Any]) -> None:
-        """Fill in the model's open words; a recipe that goes on from a folder has none."""
+        """Fill in the model's open words; a recipe that goes on from a folder has none.
+
+        A family is sized for the data; a preset of a published size, as bert-base-cased, keeps it.
+        """
         model = self.recipe.model
         if model.folder is None:
-            chosen = {**words, **model.words}
+            published = model.preset in presets() and model.preset not in families()
+            chosen = {name: word for name, word in words.items() if not (published and name in SIZES)}
+            chosen |= model.words
             self.recipe = replace(
                 self.recipe, model=replace(model, preset=model.preset or preset, words=chosen)
             )
