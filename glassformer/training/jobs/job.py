@@ -19,8 +19,9 @@ from glassformer.training.recipe import Recipe
 from glassformer.training.sizing import Machine
 from glassformer.training.task import Task
 
-
-SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "dropout", "norm"})
+SIZES = frozenset(
+    {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
+)
 
 
 class Job(ABC):
