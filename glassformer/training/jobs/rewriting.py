@@ -14,7 +14,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import PairExamples
 from glassformer.decoding.greedy import decode_all
-from glassformer.evaluation.bleu import bleu, chrf
+from glassformer.evaluation.bleu import Case, bleu, chrf
 from glassformer.evaluation.exact import Exact
 from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
@@ -151,6 +151,8 @@ class Rewriting(TextJob):
         sources = [held.row(n, 0)[0].tolist() for n in range(len(shown))]
         expected = [target for _, target in shown]
         batch = self.recipe.training.batch or 4096
+        # A model that never saw a capital is not to be blamed for writing none; the signature says so.
+        case: Case = "lower" if self.recipe.tokenizer.lowercase else "mixed"
 
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, held, device, batch=batch)
@@ -163,7 +165,7 @@ class Rewriting(TextJob):
                 max_new_tokens=lambda length: 2 * length + 20,
             )
             got = [self.tokenizer.decode(ids).strip() for ids in found]
-            scores, signatures = likeness(got, expected)
+            scores, signatures = likeness(got, expected, case=case)
             return Validation(
                 metrics={"loss": loss, "perplexity": perplexity(loss), **scores},
                 samples=[
@@ -176,9 +178,11 @@ class Rewriting(TextJob):
         return validate
 
 
-def likeness(got: list[str], expected: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+def likeness(
+    got: list[str], expected: list[str], *, case: Case = "mixed"
+) -> tuple[dict[str, float], dict[str, str]]:
     """How near texts come to those expected, and how the scores were reckoned."""
-    words, letters, same = bleu(got, expected), chrf(got, expected), Exact()
-    same.add(got, expected)
+    words, letters, same = bleu(got, expected, case=case), chrf(got, expected, case=case), Exact()
+    same.add(got, [text.lower() for text in expected] if case == "lower" else expected)
     scores = {"bleu": words.score, "chrf": letters.score, "exact": same.match}
     return scores, {"bleu": words.signature, "chrf": letters.signature}
