@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import resource
 import sys
+import time
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from glassformer.cli.screen import bytes_text, console
 from glassformer.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from glassformer.training.loop import Loop
 
 STEPS = 4  # the first warms up
 
@@ -23,7 +28,7 @@ def rehearse(asked: Recipe) -> None:
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
     from glassformer.training.loop import Loop
     from glassformer.training.machine import device_for, settle_machine
-    from glassformer.training.notes.log import RunLog
+    from glassformer.training.notes.log import RunLog, most_memory
     from glassformer.training.parallel import Alone
     from glassformer.training.run import begin
     from glassformer.training.signals import Stopping
@@ -55,17 +60,34 @@ def rehearse(asked: Recipe) -> None:
                 log=log,
                 stopping=stopping,
             )
-            seconds = loop.rehearse(min(STEPS, words.steps))
+            seconds = _seconds_a_step(loop, min(STEPS, words.steps))
         count = sum(p.numel() for p in task.learner.parameters())
-        used = (
-            torch.cuda.max_memory_allocated(device)
-            if device.type == "cuda"
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
         out.print("[bold]Reckoned from a few steps[/]")
         out.print(f"  parameters  {count:,}")
         out.print(f"  steps       {words.steps:,} on {device}")
-        out.print(f"  memory      {bytes_text(used)} at most so far")
+        out.print(f"  memory      {bytes_text(most_memory())} at most so far")
         out.print(
             f"  time        {seconds:.2f} s a step: {told_time(seconds * words.steps)}, validation apart"
         )
+
+
+def _seconds_a_step(loop: Loop, steps: int) -> float:
+    """Seconds a step takes, from a few that are done and not kept."""
+    import torch
+
+    from glassformer.data import Place
+
+    if not loop.parameters:
+        return 0.0
+    loop.learner.train()
+    portions = loop.feed.portions(Place())
+    times = []
+    for _ in range(steps):
+        portion = next(portions)
+        began = time.perf_counter()
+        loop.learn(portion)
+        if loop.device.type == "cuda":
+            torch.cuda.synchronize(loop.device)
+        times.append(time.perf_counter() - began)
+        loop.standing.step += 1
+    return median(times[1:] or times)

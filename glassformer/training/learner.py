@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -117,6 +118,33 @@ def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
         for name, parameter in learner.named_parameters()
         if parameter.requires_grad
     }
+
+
+class Statistics:
+    """What a model's norms have seen of the batches so far, which moves as soon as one passes through.
+
+    So a step that is not done after all has to put it back.
+    """
+
+    def __init__(self, learner: nn.Module) -> None:
+        self.tensors = running_statistics(learner)
+        self._before: list[Tensor] = []
+
+    def remember(self) -> None:
+        """Before a step."""
+        self._before = [tensor.clone() for tensor in self.tensors]
+
+    @torch.no_grad()
+    def put_back(self, when: Tensor | None = None) -> None:
+        """As they were before the step; with `when`, a truth on the device, only where it holds."""
+        for tensor, before in zip(self.tensors, self._before, strict=True):
+            tensor.copy_(before if when is None else torch.where(when, before, tensor))
+
+
+def running_statistics(module: nn.Module) -> list[Tensor]:
+    """The buffers in which norms over batches keep means, variances and counts."""
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
 
 def flops_a_unit(learner: nn.Module) -> float:

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data import Place
 from glassformer.data.packing import NEXT
 from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
-from glassformer.training.learner import Learner, flops_a_unit, model_parameters
+from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
 from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
 from glassformer.training.notes.log import RunLog, StepNote
 from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
@@ -67,6 +66,7 @@ class Loop:
         self.module = parallel.wrap(task.learner)
         self.learner = cast(Learner, parallel.inner(self.module))
         self.parameters = model_parameters(self.learner)
+        self.statistics = Statistics(self.learner)
         self.optimiser = optimiser_for(self.parameters, words)
         self.ema = RunningAverage(self.parameters, words.ema) if words.ema else None
         self.usual = torch.zeros((), device=self.device)
@@ -154,13 +154,14 @@ class Loop:
         pieces = list(portion.pieces)
         for _ in range(int(math.log2(self.standing.parts))):
             pieces = [half for piece in pieces for half in self.feed.halved(piece)]
+        self.statistics.remember()
         while True:
             try:
                 return self._learn(pieces)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _is_memory(error):
                     raise
-                self.optimiser.zero_grad(set_to_none=True)
+                self._undo()
                 pieces = self._smaller(pieces, error)
 
     def _learn(self, pieces: list[Piece]) -> tuple[Tensor, Tensor, int] | None:
@@ -174,13 +175,18 @@ class Loop:
         total = torch.zeros((), device=self.device)
         for n, piece in enumerate(pieces):
             if self.stopping.asked and self.parallel.ranks == 1:
-                self.optimiser.zero_grad(set_to_none=True)  # half a step is no step; it is done again
+                self._undo()
                 return None
             total += self._backward(piece, step, last=n + 1 == len(pieces))
         loss = self.parallel.total(total) / units
         norm = self.parallel.norm(self.parameters.values()) / units
         self._update(step, loss, norm, units, pieces)
         return loss, norm, units
+
+    def _undo(self) -> None:
+        """Half a step is no step; it is done again from where it began."""
+        self.optimiser.zero_grad(set_to_none=True)
+        self.statistics.put_back()
 
     def _backward(self, piece: Piece, step: int, *, last: bool) -> Tensor:
         torch.manual_seed(seed_of(self.seed, step, piece.number, int(piece.rows[0])))
@@ -230,6 +236,7 @@ class Loop:
             self.optimiser.grad_scale, self.optimiser.found_inf = divisor, bad.float()  # type: ignore[attr-defined]
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
+        self.statistics.put_back(bad)
         self.parallel.settle(self.module)
         if self.ema is not None:
             self.ema.update(step)
@@ -308,15 +315,16 @@ class Loop:
                     f"training.metric is '{name}', which this job does not measure; it has "
                     f"{', '.join(found.metrics)}"
                 )
-            score = self._agreed(found.metrics[name])
+            score, sign = self._agreed(found.metrics[name]), 1 if higher else -1
+            worth = -math.inf if math.isnan(score) else sign * score
+            before = -math.inf if standing.best is None else sign * standing.best
             # Of equals the later is kept, having learned more; but only a better one is worth waiting for.
-            gain = math.inf if standing.best is None else (score - standing.best) * (1 if higher else -1)
-            standing.stale = 0 if gain > 0 else standing.stale + 1
-            if gain >= 0:
-                standing.best, standing.best_step = score, standing.step
+            standing.stale = 0 if worth > before else standing.stale + 1
+            if worth >= before:
+                standing.best, standing.best_step = sign * worth, standing.step
                 if self.parallel.main:
                     replace_folder(self.folder / "best", self.task.save)
-            self._keep_weights(score if higher else -score)
+            self._keep_weights(worth)
         return self._impatient()
 
     def _impatient(self) -> bool:
@@ -328,22 +336,17 @@ class Loop:
         mine = torch.tensor(score if self.parallel.main else 0.0, dtype=torch.float64)
         return float(self.parallel.total(mine))
 
-    def _keep_weights(self, score: float) -> None:
-        """Keep these weights for the average, and let go of those that will not be in it."""
+    def _keep_weights(self, worth: float) -> None:
+        """Keep these weights for the average; `save` lets go of those that will not be in it."""
         words, standing = self.words, self.standing
         if not words.average:
             return
         if self.parallel.main:
             replace_folder(self.kept_folder(standing.step), self.task.save)
-        standing.kept.append((standing.step, score))
+        kept = [*standing.kept, (standing.step, worth)]
         if words.average_of == "best":
-            standing.kept.sort(key=lambda pair: -pair[1])
-        gone = (
-            standing.kept[words.average :] if words.average_of == "best" else standing.kept[: -words.average]
-        )
-        standing.kept = [pair for pair in standing.kept if pair not in gone]
-        if self.parallel.main:
-            self.saving.forget([self.kept_folder(step) for step, _ in gone])
+            kept.sort(key=lambda pair: pair[1])
+        standing.kept = kept[-words.average :]
 
     def kept_folder(self, step: int) -> Path:
         return self.folder / "kept" / f"step-{step:08}"
@@ -351,37 +354,21 @@ class Loop:
     def save(self) -> None:
         """Write a checkpoint of where the run stands."""
         self._settle_pending()
-        extra: dict[str, dict[str, Tensor]] = {"loop": {"usual": self.usual}}
-        if self.ema is not None:
-            extra["ema"] = self.ema.tensors
-        self.saving.save(
-            self.standing.step, self.learner.model, self.optimiser, extra, self.standing.to_dict()
-        )
+        standing, further = self.standing, self._further()
+        self.saving.save(standing.step, self.learner.model, self.optimiser, further, standing.to_dict())
+        if self.parallel.main:  # only now: a run that is killed before goes on with the older ones
+            kept = {self.kept_folder(step) for step, _ in standing.kept}
+            self.saving.forget(set((self.folder / "kept").glob("step-*")) - kept)
 
     def restore(self, saved: Saved) -> None:
         """Go on from a checkpoint."""
-        extra: dict[str, dict[str, Tensor]] = {"loop": {"usual": self.usual}}
-        if self.ema is not None:
-            extra["ema"] = self.ema.tensors
-        self.saving.restore(saved, self.learner.model, self.optimiser, extra)
+        self.saving.restore(saved, self.learner.model, self.optimiser, self._further())
         self.standing = Standing.from_dict(saved.state)
 
-    def rehearse(self, steps: int) -> float:
-        """Seconds a step takes, from a few that are done and not kept."""
-        if not self.parameters:
-            return 0.0
-        self.learner.train()
-        portions = self.feed.portions(Place())
-        times = []
-        for _ in range(steps):
-            portion = next(portions)
-            began = time.perf_counter()
-            self.learn(portion)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            times.append(time.perf_counter() - began)
-            self.standing.step += 1
-        return float(np.median(times[1:] or times))
+    def _further(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors that a run needs besides its model's and its optimiser's."""
+        further = {"loop": {"usual": self.usual}}
+        return further if self.ema is None else {**further, "ema": self.ema.tensors}
 
 
 def seed_of(*numbers: int) -> int:

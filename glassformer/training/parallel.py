@@ -6,8 +6,8 @@ ranks, so that ranks times accumulation is one big batch. A step of the loop:
     units = parallel.total(units_of_my_batches)
     for n, batch in enumerate(my_batches):
         with parallel.accumulating(module, last=n + 1 == len(my_batches)):
-            (module(**batch) / units).backward()
-    norm = parallel.norm(module.parameters())
+            module(**batch).backward()
+    norm = parallel.norm(module.parameters()) / units
 
 Every rank builds the same model from the same seed, and makes these calls in the same order as the others.
 """
@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.core.block import Block
 from glassformer.core.errors import GlassformerError
+from glassformer.training.learner import running_statistics
 from glassformer.training.saving.named import Tensors
 
 
@@ -97,8 +98,7 @@ class _Several(Alone):
     """One of the ranks of torch's default process group."""
 
     def settle(self, module: nn.Module) -> None:
-        norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-        kept = [b for norm in norms for b in norm.buffers(recurse=False) if b.is_floating_point()]
+        kept = [buffer for buffer in running_statistics(module) if buffer.is_floating_point()]
         if kept:
             mean = self.total(torch.cat([buffer.flatten() for buffer in kept])) / self.ranks
             for buffer, part in zip(kept, mean.split([buffer.numel() for buffer in kept]), strict=True):

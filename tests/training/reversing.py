@@ -92,12 +92,15 @@ def task_in(
 
 
 @contextmanager
-def loop_in(folder: Path, words: Training = WORDS, **task: Any) -> Iterator[Loop]:
+def loop_in(
+    folder: Path, words: Training = WORDS, *, task: Task | None = None, **reversing: Any
+) -> Iterator[Loop]:
+    """The loop in a folder, of the task given, or of reversing."""
     folder.mkdir(exist_ok=True)
     alone = Alone(device=torch.device("cpu" if words.device == "auto" else words.device))
     with RunLog(folder, total_steps=words.steps or 1) as log:
         yield Loop(
-            task_in(folder, **task),
+            task or task_in(folder, **reversing),
             words,
             seed=7,
             folder=folder,

@@ -16,6 +16,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Place
 from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
+from glassformer.training.loop import Loop
 from glassformer.training.optimise import schedule_for
 from glassformer.training.saving.keeping import averaged
 from glassformer.training.signals import Stopping
@@ -149,7 +150,7 @@ def test_out_of_memory_halves_the_batches_and_learns_the_same(tmp_path: Path) ->
 
 
 def test_the_best_and_the_average_are_kept_and_patience_ends(tmp_path: Path) -> None:
-    scores = [3.0, 1.0, 2.0, 1.5, 4.0]
+    scores = [math.nan, 3.0, 1.0, 2.0, 1.5, 4.0]  # no number is no score to be beaten
     words = replace(WORDS, steps=40, validate_every=2, patience=3, average=2, average_of="best")
     seen: dict[int, dict[str, Tensor]] = {}
     with loop_in(tmp_path, words, scores=scores) as loop:
@@ -161,11 +162,29 @@ def test_the_best_and_the_average_are_kept_and_patience_ends(tmp_path: Path) -> 
 
         loop.validate = noting  # type: ignore[method-assign]
         assert loop.run() == "patience"
-    assert loop.standing.step == 10 and loop.standing.best_step == 4
-    assert same(dict(open_weights(tmp_path / "best")), seen[4])
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-00000004", "step-00000008"]
+    assert loop.standing.step == 12 and loop.standing.best_step == 6
+    assert same(dict(open_weights(tmp_path / "best")), seen[6])
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-00000006", "step-00000010"]
     mean = averaged((tmp_path / "kept").iterdir())
-    assert all(torch.allclose(mean[n], (seen[4][n] + seen[8][n]) / 2) for n in mean)
+    assert all(torch.allclose(mean[n], (seen[6][n] + seen[10][n]) / 2) for n in mean)
+
+
+def test_weights_that_a_checkpoint_counts_on_stay_until_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Loop.save
+
+    def killed_at_the_end(loop: Loop) -> None:
+        if loop.standing.step == 12:
+            raise KeyboardInterrupt
+        plain(loop)
+
+    monkeypatch.setattr(Loop, "save", killed_at_the_end)
+    with loop_in(tmp_path, replace(WORDS, average=1)) as loop, pytest.raises(KeyboardInterrupt):
+        loop.run()
+    saved = loop.saving.newest()
+    assert saved is not None and [step for step, _ in saved.state["kept"]] == [8]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-00000008", "step-00000012"]
 
 
 def test_a_reader_that_fails_is_told_where_the_step_is_asked_for(

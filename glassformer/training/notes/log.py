@@ -129,7 +129,7 @@ class RunLog:
         numbers |= {"units": note.units, "seconds": note.seconds, "units_per_second": self._speed.units}
         if note.flops is not None and self._peak:
             numbers["mfu"] = note.flops / note.units * self._speed.units / self._peak if note.units else 0.0
-        numbers["memory"] = _memory() if note.memory is None else note.memory
+        numbers["memory"] = most_memory() if note.memory is None else note.memory
         self._note("step", note.step, numbers)
         self._board.scalars(note.step, {f"train/{name}": value for name, value in numbers.items()})
         shown = self._shown(numbers)
@@ -289,7 +289,7 @@ def _perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _memory() -> int:
+def most_memory() -> int:
     """Bytes: the most that tensors took on a GPU where one is in use, else the most the process took."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
