@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +49,7 @@ def train(
     from glassformer.cli.rehearsal import rehearse
     from glassformer.training.recipe import recipe_from
     from glassformer.training.run import run
+    from glassformer.training.train import tell
 
     data, name = _asked(what, files or [], valid or [], changes or [])
     recipe = recipe_from(data, name)
@@ -59,13 +59,9 @@ def train(
     if dry_run:
         rehearse(recipe)
         return
-    outcome = run(recipe, folder, say=_say)
+    outcome = run(recipe, folder, say=tell)
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def _asked(what: str, files: list[str], valid: list[str], changes: list[str]) -> tuple[dict[str, Any], str]:
