@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.examples import IGNORED
 from glassformer.data.store import Store
 
-IGNORED = -100  # the label of a place where nothing is to be learned
 _SALT = 0xB10C
 
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
 
-IGNORED = -100  # a true label that is not to be counted
-
 
 class ClassFigures(NamedTuple):
     """How one class fared; a figure whose denominator is 0 is 0."""
@@ -42,14 +40,12 @@ class Labels:
         self.confusion: NDArray[np.int64] = np.zeros((len(classes), len(classes)), np.int64)  # true, said
 
     def add(self, said: Any, true: Any) -> None:
-        """Count class numbers, arrays of one shape; where the true one is IGNORED nothing is counted."""
+        """Count class numbers, arrays of one shape."""
         told, right = np.asarray(said), np.asarray(true)
         if told.shape != right.shape:
             raise GlassformerError(
                 f"{told.size} labels were said and {right.size} are true; give one for one, in one shape"
             )
-        counted = right != IGNORED
-        told, right = told[counted], right[counted]
         if not told.size:
             return
         many = len(self.classes)

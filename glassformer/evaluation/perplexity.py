@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from glassformer.core.errors import GlassformerError
 
 
+def perplexity(loss: float) -> float:
+    """e to a mean loss in nats.
+
+    >>> round(perplexity(math.log(8)), 6), perplexity(1000.0)
+    (8.0, inf)
+    """
+    return math.inf if loss > 700 else math.exp(loss)  # exp(710) is more than a float holds
+
+
 @dataclass
 class Perplexity:
     """The loss of a text in nats, added up, and how many tokens, characters and bytes it was about.
@@ -42,8 +51,7 @@ class Perplexity:
     @property
     def perplexity(self) -> float:
         """exp of the mean loss: among how many equally likely words the model was torn."""
-        mean = self.loss_per_token
-        return math.exp(mean) if not mean > 700 else math.inf  # exp(710) is more than a float holds
+        return perplexity(self.loss_per_token)
 
     @property
     def bits_per_character(self) -> float | None:

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from glassformer.core.distributions import Parameters, mapped
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
-from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
+from glassformer.data.examples import IGNORED
+from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
 
 def values_learned(batch: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-IGNORED = -100  # the label of a token that is not to be learned
+from glassformer.data.examples import IGNORED
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:

@@ -65,12 +65,3 @@ def forecast_figures(
         values += arrays["future"].size
         errors.add(point(told), tensors["future"])
     return total / values, errors.scores()
-
-
-def perplexity(loss: float) -> float:
-    """e to the loss, as far as a number goes.
-
-    >>> round(perplexity(math.log(8)))
-    8
-    """
-    return math.exp(loss) if loss < 700 else math.inf

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from glassformer.core.errors import GlassformerError
 from glassformer.data import Batches, Place, Store, write_store
 from glassformer.data.batches import Batch
-from glassformer.data.blocks import IGNORED, Blocks
+from glassformer.data.blocks import Blocks
+from glassformer.data.examples import IGNORED
 from glassformer.data.store import write_documents
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id

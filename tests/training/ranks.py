@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.build import build
-from glassformer.training.losses import IGNORED, projected_cross_entropy
+from glassformer.data.examples import IGNORED
+from glassformer.training.losses import projected_cross_entropy
 from glassformer.training.parallel import Ddp, Parallel, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.checkpoint import save_checkpoint

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from glassformer.training.losses import IGNORED, cross_entropy, projected_cross_entropy
+from glassformer.data.examples import IGNORED
+from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
 
 @given(

@@ -16,10 +16,11 @@ from glassformer.data.examples import PairExamples
 from glassformer.decoding.greedy import decode_all
 from glassformer.evaluation.bleu import Case, bleu, chrf
 from glassformer.evaluation.exact import Exact
+from glassformer.evaluation.perplexity import perplexity
 from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.measure import mean_loss, perplexity
+from glassformer.training.measure import mean_loss
 from glassformer.training.notes.log import Sample
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task, Validation

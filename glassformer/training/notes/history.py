@@ -20,9 +20,7 @@ from typing import Any, Literal, TypeAlias
 from glassformer.weights.replacing import replacing
 
 NAME = "metrics.jsonl"
-PARSED_WHOLE = (
-    16 << 20
-)  # bytes; of a larger file only every so-manieth step is parsed, so that reading stays quick
+PARSED_WHOLE = 16 << 20  # bytes; of a larger file not every step is parsed, so that reading stays quick
 
 Kind: TypeAlias = Literal["step", "valid", "event"]
 Line: TypeAlias = dict[str, Any]

@@ -25,6 +25,7 @@ from typing import Any, SupportsFloat
 from rich.console import Console
 
 from glassformer.core.errors import GlassformerError
+from glassformer.evaluation.perplexity import perplexity
 from glassformer.training.notes.appending import Appending
 from glassformer.training.notes.bar import Nowhere, Screen, screen
 from glassformer.training.notes.board import Board, NoBoard, board
@@ -88,6 +89,7 @@ class RunLog:
         self._pace = _Pace(total_steps)
         self._pending = ""
         self._told = False
+        self._signed: dict[str, str] = {}
         self._screen: Screen = Nowhere()
         self._board: Board = NoBoard()
         self._metrics, self._text = Appending(root / NAME), Appending(root / "train.log")
@@ -122,7 +124,7 @@ class RunLog:
         loss = float(note.loss)
         numbers: dict[str, float] = {"epoch": note.epoch, "loss": loss}
         if self._unit == "tokens":
-            numbers["perplexity"] = _perplexity(loss)
+            numbers["perplexity"] = perplexity(loss)
         numbers["lr"] = note.lr
         if note.grad_norm is not None:
             numbers["grad_norm"] = float(note.grad_norm)
@@ -155,6 +157,10 @@ class RunLog:
         self._board.scalars(step, {f"valid/{name}": value for name, value in metrics.items()})
         words = ", ".join(f"{name} {figure(value)}" for name, value in metrics.items())
         self._say(f"step {step:,} of {self._total:,}  validation: {words}")
+        for name, signature in (signatures or {}).items():
+            if self._signed.get(name) != signature:  # once is enough: it hardly ever changes in a run
+                self._signed[name] = signature
+                self._say(f"    {name} as {signature}")
         for sample in samples[:SHOWN_SAMPLES]:
             for name, text in asdict(sample).items():
                 self._say(f"    {name:8} {text}")
@@ -193,6 +199,8 @@ class RunLog:
         if "perplexity" in numbers:
             shown["perplexity"] = f"perplexity {figure(numbers['perplexity'])}"
         shown["lr"] = f"lr {numbers['lr']:.2e}"
+        if "grad_norm" in numbers:
+            shown["gradient"] = f"gradient {figure(numbers['grad_norm'])}"
         shown["speed"] = f"{figure(numbers['units_per_second'])} {self._unit}/s"
         if "mfu" in numbers:
             shown["mfu"] = f"MFU {numbers['mfu']:.1%}"
@@ -283,10 +291,6 @@ class _Speed:
         if self._first is None or self._last[0] == self._first[0]:
             return self._single
         return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def most_memory() -> int:
