@@ -16,7 +16,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
-from glassformer.training.prepare import Say
+from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import JOBS, changed, recipe_from
 from glassformer.training.task import Validation
 
@@ -70,7 +70,7 @@ def judge(
             raise GlassformerError(f"'{change}' is no setting of the data, such as data.unit=line")
     recipe = recipe_from(changed(asked, changes), "evaluate")
     with TemporaryDirectory(prefix="glassformer-") as place:
-        made = job_for(recipe, Path(place), _quiet)
+        made = job_for(recipe, Path(place), quiet)
         made.follow_model()
         made.gather()
         for what, told in made.facts.items():
@@ -97,7 +97,3 @@ def job_of(folder: str | Path) -> str:
     if not isinstance(found, str):
         raise GlassformerError(f"'{path / api.JOB}' names no job; name it with --job")
     return found
-
-
-def _quiet(sentence: str) -> None:
-    """What a job says when it sets out to train."""

@@ -16,8 +16,8 @@ from glassformer.training.schedule import Constant, Cosine, InverseSqrt, Linear,
 def optimiser_for(parameters: Mapping[str, nn.Parameter], words: Training) -> Optimizer:
     """Adam as in the paper, or AdamW whose decay falls on matrices and not on biases and norms."""
     lr, betas = words.lr or 0.0, (words.betas[0], words.betas[1])
-    if words.optimiser == "adam":
-        return Adam(parameters.values(), lr=lr, betas=betas, eps=words.eps, fused=True)
+    if words.optimiser == "adam":  # as a group, which may be empty: a model may have nothing to learn
+        return Adam([{"params": list(parameters.values())}], lr=lr, betas=betas, eps=words.eps, fused=True)
     groups = [
         {
             "params": [p for p in parameters.values() if p.dim() >= 2],

@@ -28,6 +28,10 @@ TOGETHER = 2000  # rows tokenised at once
 MOST_UNKNOWN = 0.5  # of a text's tokens; with more, there is nothing to learn
 
 
+def quiet(sentence: str) -> None:
+    """What is said where nobody listens."""
+
+
 def in_tens(items: Iterable[Item], size: int = TOGETHER) -> Iterator[list[Item]]:
     """Items in lists of a size, the last shorter."""
     rest = iter(items)
@@ -66,8 +70,8 @@ class Prepared:
         """Make room; a run that has begun on other data is not to be changed under its feet."""
         if self.folder.exists() and (self.folder.parent / "checkpoints").exists():
             raise GlassformerError(
-                f"the data or its settings have changed since the run in '{self.folder.parent}' began; "
-                "give another --out, or put the files back as they were"
+                f"the data (by its files' names, sizes and times) or its settings have changed since the run "
+                f"in '{self.folder.parent}' began; give another --out, or put the files back as they were"
             )
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)

@@ -345,11 +345,14 @@ def recipe_from(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"training.metric is '{training.metric}', which {job} does not measure; it has "
             f"{', '.join(METRICS[job])}"
         )
+    seed = fitted(data.get("seed", 1), int, f"{where}: seed")
+    if not 0 <= seed < 1 << 63:
+        raise GlassformerError(f"{where}: seed is {seed}; it must be from 0 to 2^63 - 1")
     if "data" not in data:
         raise GlassformerError(f"{where} has no section 'data'; it names the files to learn from")
     return Recipe(
         job=job,
-        seed=fitted(data.get("seed", 1), int, f"{where}: seed"),
+        seed=seed,
         data=read_settings(JOBS[job], data["data"], f"{where}: data"),
         tokenizer=read_settings(Tokenizer, data.get("tokenizer"), f"{where}: tokenizer"),
         model=Model(**named, words=model),

@@ -30,6 +30,7 @@ from glassformer.training.machine import best_speed, device_for, precision_for, 
 from glassformer.training.notes.log import RunLog
 from glassformer.training.notes.report import write_report
 from glassformer.training.parallel import Parallel, parallel_from_environment
+from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
@@ -38,7 +39,6 @@ from glassformer.training.signals import Stopping
 from glassformer.training.sizing import look_at_machine
 from glassformer.weights.replacing import replacing
 
-Say = Callable[[str], None]
 # What may differ when a run goes on: how far, how fast and how loud, never what is learned.
 FREE = frozenset(
     """
@@ -62,7 +62,7 @@ def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
     root = Path(folder)
     device = device_for(asked.training.device)
     parallel = parallel_from_environment(asked.training.parallel, device)
-    say = say if parallel.main else _quiet
+    say = say if parallel.main else quiet
     try:
         with (
             RunLock(root) if parallel.main else nullcontext(),
@@ -71,10 +71,6 @@ def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
             return _run(asked, root, parallel, stopping, say)
     finally:
         parallel.close()
-
-
-def _quiet(sentence: str) -> None:
-    """What the ranks beside the first say."""
 
 
 def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say: Say) -> Outcome:

@@ -90,6 +90,7 @@ BAD = {
     "wrong choice": (nothing, [*PAIRS, "--set", "tokenizer.kind=bp"], "tokenizer.kind"),
     "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "at least 1"),
     "negative rate": (nothing, [*PAIRS, "--set", "training.lr=-1"], "training.lr"),
+    "negative seed": (nothing, [*PAIRS, "--set", "seed=-1"], "seed is -1"),
     "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "divi"),
     "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "section.key=value"),
     "set in a value": (nothing, [*PAIRS, "--set", "seed.x=3"], "seed"),
