@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,7 @@ def find_images(path: str | Path, split: Split = "train") -> ImageSource:
             raise GlassformerError(f"{path} does not exist; give a folder of images or a file of them")
     except OSError as error:
         raise GlassformerError(f"{path} cannot be read ({error.strerror or error})") from None
-    if _IDX.fullmatch(place.name):
+    if _is_idx(place):
         return _pair(place)
     match place.name.removesuffix(".gz").rpartition(".")[2]:
         case "npz":
@@ -40,6 +41,30 @@ def find_images(path: str | Path, split: Split = "train") -> ImageSource:
         f"{path} is no kind of image set that is known; give a folder with a folder for each class, a "
         "Parquet or .npz file, a pair of IDX files or CIFAR's .bin files"
     )
+
+
+def one_place(paths: Sequence[str]) -> Path:
+    """The one place of pictures that paths mean: a single one, or both files of an IDX pair."""
+    places = [Path(path) for path in paths]
+    if len(places) == 2 and all(map(_is_idx, places)) and len({_pair(place) for place in places}) == 1:
+        return places[0]
+    if len(places) != 1:
+        raise GlassformerError(
+            f"{len(places)} places of pictures were given; give one, a folder that holds all of them"
+        )
+    return places[0]
+
+
+def files_at(place: Path) -> list[Path]:
+    """The files that pictures and labels at a place are read from, in an order of their own."""
+    if place.is_file() and _is_idx(place):
+        pair = _pair(place)
+        return [pair.images, pair.labels]
+    return sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+
+
+def _is_idx(place: Path) -> bool:
+    return _IDX.fullmatch(place.name) is not None
 
 
 def _in_folder(folder: Path, split: Split) -> ImageSource:

@@ -16,7 +16,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.training.jobs.images import square
 from glassformer.training.notes.history import read_history
 from glassformer.training.recipe import recipe_from
-from glassformer.training.run import run
+from glassformer.training.run import begin, run
 
 GOOD = "great lovely superb brilliant moving funny warm".split()
 BAD = "dull awful boring weak flat tedious cold".split()
@@ -175,3 +175,28 @@ def test_a_class_unseen_in_training_is_one_sentence(tmp_path: Path) -> None:
     data = {"train": [str(tmp_path / "train.npz")], "valid": [str(tmp_path / "valid.npz")]}
     with pytest.raises(GlassformerError, match="class '2', which is not among 0, 1"):
         run(recipe_from({"job": "images", "data": data}), tmp_path / "run", say=lambda _: None)
+
+
+def test_a_pair_of_files_is_one_place_and_new_labels_are_noticed(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    pixels, labels = draw.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 2
+    pair = [tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"]
+    pair[0].write_bytes(b"\0\0\x08\3" + np.array(pixels.shape, ">u4").tobytes() + pixels.tobytes())
+
+    def told(out: str, labels: np.ndarray, *files: Path) -> list[str]:
+        said: list[str] = []
+        pair[1].write_bytes(b"\0\0\x08\1" + np.array(labels.shape, ">u4").tobytes() + labels.tobytes())
+        asked = {
+            "job": "images",
+            "data": {"train": list(map(str, files)), "valid": 0.2},
+            "model": ENCODER,
+            "training": {"steps": 1, "batch": 8},
+        }
+        job = begin(recipe_from(asked), tmp_path / out, torch.device("cpu"), said.append)
+        assert job.facts["training pictures"] + job.facts["validation pictures"] == 40
+        return job.facts["classes"]
+
+    assert told("both", labels, *pair) == told("one", labels, pair[0]) == ["0", "1"]
+    assert told("both", labels + 3, *pair) == told("one", labels + 3, pair[0]) == ["3", "4"]
+    with pytest.raises(GlassformerError, match="2 places of pictures"):
+        told("other", labels, pair[0], tmp_path / "digits.npz")

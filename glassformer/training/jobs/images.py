@@ -15,6 +15,7 @@ from glassformer import api
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
+from glassformer.data.image_sources import files_at, one_place
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
@@ -70,7 +71,7 @@ class Images(Job):
 
     def gather(self) -> None:
         data, seed = self.data, self.recipe.seed
-        train, valid = one_path(data.train), None if isinstance(data.valid, float) else one_path(data.valid)
+        train, valid = one_place(data.train), None if isinstance(data.valid, float) else one_place(data.valid)
         prints = [fingerprint_of(files_at(path)) for path in (train, valid) if path is not None]
         prepared = Prepared(self.folder / "data", prints, self._size(), self.recipe.model.folder)
         about = prepared.about()
@@ -227,20 +228,6 @@ class Images(Job):
             units="pictures",
             words=self.recipe.training,
         )
-
-
-def one_path(paths: Sequence[str]) -> Path:
-    """The one place that a set of pictures is read from."""
-    if len(paths) != 1:
-        raise GlassformerError(
-            f"{len(paths)} places of pictures were given; give one, a folder that holds all of them"
-        )
-    return Path(paths[0])
-
-
-def files_at(path: Path) -> list[Path]:
-    """The files at a place, in an order of their own."""
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def square(height: int, width: int) -> int:
