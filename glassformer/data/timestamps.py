@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Whole = NDArray[np.int64]
-_CLOCK = r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,6})\d*)?)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
+_CLOCK = r"(?:[T ]+(\d{1,2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,6})\d*)?)?)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d{1,2})(?:[-/.](\d{1,2}))?" + _CLOCK)
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})" + _CLOCK)  # with dots the day always comes first
 _COMPACT = re.compile(r"(19|20)\d{6}")
