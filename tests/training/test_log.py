@@ -183,9 +183,9 @@ sample = Sample(source="one\\nline \\x1b]0;title\\x07", expected="네", got="\\u
 with RunLog(sys.argv[1], total_steps=500) as log:
     log.say("a sentence [bold]as it is[/] \\x1b[31mand no colour")
     for step in range(1, int(sys.argv[2]) + 1):
-        log.step(StepNote(step=step, loss=2.5, lr=1e-3, units=10, seconds=0.1))
-        if step == 3:
-            log.validated(3, {"BLEU": 21.5}, [sample])
+        log.step(StepNote(step=step, loss=2.5, lr=1e-3, grad_norm=0.75, units=10, seconds=0.1))
+        if step in (3, 4):
+            log.validated(step, {"BLEU": 21.5}, [sample][: 4 - step], signatures={"BLEU": "nrefs:1|tok:13a"})
             print("here", flush=True)
         if step > 490:
             time.sleep(0.02)
@@ -209,7 +209,8 @@ def test_without_a_terminal_there_are_few_lines_and_no_control_characters(
             and "네" in text
         )
         assert [line for line in text.splitlines() if "step 500 of 500" in line and "loss 2.5" in line]
-        assert len(text.splitlines()) < 12
+        assert "gradient 0.75" in text and text.count("BLEU as nrefs:1|tok:13a") == 1
+        assert len(text.splitlines()) < 14
 
 
 def on_terminal(tmp_path: Path, *args: str, env: dict[str, str], interrupt: bool) -> tuple[str, int]:

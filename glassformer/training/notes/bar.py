@@ -15,7 +15,8 @@ from glassformer.training.notes.words import one_line
 
 REDRAWN = 0.1  # seconds between two drawings of the bar
 NARROWEST = 11  # columns of the bar itself and the spaces beside it
-DROPPED = ("memory", "perplexity", "mfu", "lr", "speed", "left")  # where it is narrow, first to last
+# first to last, where it is narrow
+DROPPED = ("gradient", "memory", "perplexity", "mfu", "lr", "speed", "left")
 
 
 class Screen(Protocol):
