@@ -49,15 +49,17 @@ def packed(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
 def halves(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """A batch's examples in two; packed rows stay whole. One row cannot be divided.
 
+    The empty rows that fill up a pool's last batch may be all there is in the second half: it is left out.
+
     >>> [half.tolist() for half in halves(np.array([4, 5, NEXT, 6, NEXT, 7]))]
     [[4, 5, -1, 6], [7]]
+    >>> [half.tolist() for half in halves(np.array([4, NEXT, NEXT, NEXT]))]
+    [[4, -1]]
     """
     ends = np.flatnonzero(rows == NEXT)
-    if len(ends):
-        middle = int(ends[len(ends) // 2])
-        return [rows[:middle], rows[middle + 1 :]]
-    cut = (len(rows) + 1) // 2
-    return [half for half in (rows[:cut], rows[cut:]) if len(half)]
+    cut = int(ends[len(ends) // 2]) if len(ends) else (len(rows) + 1) // 2
+    both = rows[:cut], rows[cut + 1 if len(ends) else cut :]
+    return [half for half in both if (half != NEXT).any()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -128,17 +128,21 @@ def test_too_many_such_steps_end_the_run_and_name_the_examples(tmp_path: Path) -
     assert all(t.isfinite().all() for t in weights(loop).values())
 
 
-def test_out_of_memory_halves_the_batches_and_learns_the_same(tmp_path: Path) -> None:
-    with loop_in(tmp_path / "plain", dropout=0.0) as loop:
+@pytest.mark.parametrize(("batching", "most"), [("lengths", 5), ("rows", 1)])
+def test_out_of_memory_halves_the_batches_and_learns_the_same(
+    batching: Literal["lengths", "rows"], most: int, tmp_path: Path
+) -> None:
+    words = replace(WORDS, batching=batching)
+    with loop_in(tmp_path / "plain", words, dropout=0.0) as loop:
         loop.run()
         plain = weights(loop)
 
     def full(_: int, src: Tensor, loss: Tensor) -> Tensor:
-        if src.shape[0] > 5:
+        if src.shape[0] > most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return loss
 
-    with loop_in(tmp_path / "full", dropout=0.0, change=full) as loop:
+    with loop_in(tmp_path / "full", words, dropout=0.0, change=full) as loop:
         loop.run()
         assert loop.standing.parts > 1
         assert all(torch.allclose(plain[n], t, atol=5e-5) for n, t in weights(loop).items())

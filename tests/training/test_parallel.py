@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.training.parallel import Alone, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
@@ -257,11 +258,11 @@ def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path) -> None:
     """By FSDP on two ranks, by DDP on two, then alone: losses, averages and validation as of one process."""
-    words = "a dog runs by the old red house and sees nine small trees".split()
-    pairs = [[words[(7 * n + k * k) % len(words)] for k in range(3 + n % 5)] for n in range(200)]
+    known = "a dog runs by the old red house and sees nine small trees".split()
+    pairs = [[known[(7 * n + k * k) % len(known)] for k in range(3 + n % 5)] for n in range(200)]
     table = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in pairs)
     (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + table)
-    recipe = {
+    recipe: dict[str, Any] = {
         "job": "translate",
         "data": {"train": str(tmp_path / "pairs.tsv"), "valid": 0.1},
         "tokenizer": {"kind": "word"},
@@ -273,8 +274,11 @@ def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path) -> None:
     path.write_text(json.dumps(recipe))  # YAML holds JSON
 
     def train(folder: str, steps: int, kind: str, ranks: int) -> None:
+        if ranks == 1:
+            words = {**recipe["training"], "steps": steps, "parallel": kind}
+            glassformer.train({**recipe, "training": words}, tmp_path / folder)
+            return
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command = command if ranks > 1 else [sys.executable]
         command += ["-m", "glassformer", "train", str(path), "--out", str(tmp_path / folder)]
         command += ["--set", f"training.steps={steps}", "--set", f"training.parallel={kind}"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
