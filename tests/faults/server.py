@@ -8,6 +8,7 @@ Reads one JSON line [experiment, count, seed] after the other, and answers each 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -35,6 +36,8 @@ RUNS: dict[str, Callable[[Workplace, int, int], tuple[int, list[str]]]] = {
 
 def serve(folder: Path) -> None:
     torch.set_num_threads(1)
+    for number in kill_runs.SIGNALS:  # under nohup one of them comes ignored, and would stay so in a run
+        signal.signal(number, signal.SIG_DFL)
     work = None
     for line in sys.stdin:
         name, count, seed = json.loads(line)
