@@ -87,8 +87,7 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
     task = job.task()
     if words.checkpoint_activations:
         checkpoint_blocks(task.learner)
-    precision = precision_for(words, parallel.device)
-    with _loop(job, task, root, parallel, stopping, best_speed(parallel.device, precision)) as loop:
+    with _loop(job, task, root, parallel, stopping) as loop:
         ending: Ending = loop.run()
         if ending == "asked":
             loop.log.say(
@@ -202,21 +201,20 @@ def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, 
 
 
 @contextmanager
-def _loop(
-    job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stopping, peak: float | None
-) -> Iterator[Loop]:
+def _loop(job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stopping) -> Iterator[Loop]:
     """The loop where the run stands, with its log open."""
     recipe, words = job.recipe, job.recipe.training
     saved = Saving(root / "checkpoints", parallel, keep=words.keep).newest()
     step = saved.step if saved is not None else 0
     assert words.steps is not None
+    best = best_speed(parallel.device, precision_for(words, parallel.device))
     with RunLog(
         root,
         total_steps=words.steps,
         from_step=step,
         unit=task.units,
         every=words.log_every or 1,
-        peak_flops=peak,
+        peak_flops=best and best * parallel.ranks,  # a step's units are those of all ranks
         main=parallel.main,
     ) as log:
         weights = sum(p.numel() for p in task.learner.parameters())

@@ -65,7 +65,7 @@ class RunLog:
     """The log of one run folder. A run that goes on from a step keeps what was noted up to that step.
 
     `every`: note each so-manieth step (and the last). `unit`: what a loss is counted in; where it is tokens,
-    perplexity is told too. `peak_flops`: what the device could do at best a second, for the share made use of
+    perplexity is told too. `peak_flops`: what all devices could do at best a second, for the share in use
     (MFU). `main`: whether this process speaks at all; of several ranks one does.
     """
 
