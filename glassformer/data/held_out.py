@@ -1,4 +1,4 @@
-"""Parts of a source: a share held out for validation, or the first so many rows."""
+"""A source in two: what is learned from, and a share held out for validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 
 from glassformer.core.errors import GlassformerError
@@ -54,13 +54,6 @@ def cut_at_the_end(source: Source) -> bool:
     if not isinstance(source, TextFiles) or source.unit == "line":
         return False
     return source.unit == "file" or all(number == 0 for number, _ in source.pieces(Problems()))
-
-
-def first(source: Source, count: int) -> Source:
-    """The first `count` rows, or documents, of a source."""
-    if count < 1:
-        raise GlassformerError(f"the first {count} rows are none; give at least 1")
-    return _FirstTexts(source, count) if isinstance(source, Texts) else _FirstRows(source, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,29 +128,6 @@ class _Ends(Texts):
 
     def fingerprint(self) -> str:
         return _changed(self._source, self._share, self._held)
-
-
-class _FirstRows(Source):
-    def __init__(self, source: Source, count: int) -> None:
-        self.fields, self._source, self._count = source.fields, source, count
-
-    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
-        return islice(self._source.rows(problems), self._count)
-
-    def fingerprint(self) -> str:
-        return _changed(self._source, self._count)
-
-
-class _FirstTexts(Texts):
-    def __init__(self, source: Texts, count: int) -> None:
-        self._source, self._count = source, count
-
-    def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
-        for _, marked in islice(groupby(self._source.pieces(problems), itemgetter(0)), self._count):
-            yield from marked
-
-    def fingerprint(self) -> str:
-        return _changed(self._source, self._count)
 
 
 def _changed(source: Source, *options: object) -> str:

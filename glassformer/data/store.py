@@ -161,6 +161,16 @@ class Store:
         place = self.fields.index(field)
         return self._ids[place], self._ends[place]
 
+    def longest(self, field: str, *, together: int = 1 << 20) -> int:
+        """How many ids the longest row of a field has, found in a stream."""
+        _, ends = self.end_to_end(field)
+        most = before = 0
+        for begin in range(0, len(ends), together):
+            part = np.asarray(ends[begin : begin + together], np.int64)
+            most = max(most, int(np.diff(part, prepend=before).max()))
+            before = int(part[-1])
+        return most
+
     def sizes(self) -> tuple[int, ...]:
         """How many ids each field has in all."""
         return tuple(len(ids) for ids in self._ids)

@@ -72,14 +72,6 @@ class ForecastErrors:
         self.absolute = absolute if self.absolute is None else self.absolute + absolute
         self.forecasts += len(off)
 
-    def merge(self, other: ForecastErrors) -> None:
-        """Take in what another counted, as a process that judged other windows."""
-        if other.squared is None or other.absolute is None:
-            return
-        self.squared = other.squared if self.squared is None else self.squared + other.squared
-        self.absolute = other.absolute if self.absolute is None else self.absolute + other.absolute
-        self.forecasts += other.forecasts
-
     def scores(self) -> ForecastScores:
         """The means of all that was added."""
         if self.squared is None or self.absolute is None or not self.forecasts:

@@ -8,6 +8,7 @@ these with the weights, and a resumed run goes on to the same bits.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -358,7 +359,8 @@ class Loop:
         self.saving.save(standing.step, self.learner.model, self.optimiser, further, standing.to_dict())
         if self.parallel.main:  # only now: a run that is killed before goes on with the older ones
             kept = {self.kept_folder(step) for step, _ in standing.kept}
-            self.saving.forget(set((self.folder / "kept").glob("step-*")) - kept)
+            for gone in set((self.folder / "kept").glob("step-*")) - kept:
+                shutil.rmtree(gone, ignore_errors=True)  # one that cannot be removed does no harm
 
     def restore(self, saved: Saved) -> None:
         """Go on from a checkpoint."""

@@ -104,6 +104,8 @@ def test_documents_in_pieces_are_stored_whole(tmp_path: Path) -> None:
     assert [store.row(n)[0].tolist() for n in range(len(store))] == [[1, 2, 3], [], [4]]
     ids, ends = store.end_to_end("text")
     assert ids.tolist() == [1, 2, 3, 4] and ends.tolist() == [3, 3, 4]
+    later = write_documents(tmp_path / "later", ([[1] * n] for n in (1, 2, 5, 3)), highest=9)
+    assert [part.longest("text", together=2) for part in (store, later)] == [3, 5]
 
 
 def test_what_cannot_be_cut_is_a_sentence(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data.held_out import first, held_out
+from glassformer.data.held_out import held_out
 from glassformer.data.labelled import labelled
 from glassformer.data.lines import LONGEST, Flaw, lines, pieces
 from glassformer.data.pairs import pairs
@@ -490,8 +490,6 @@ def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
         pairs(path).fingerprint(),
         pairs(path, columns=(2, 1)).fingerprint(),
         pairs([path, path]).fingerprint(),
-        first(texts(path), 1).fingerprint(),
-        first(texts(path), 2).fingerprint(),
         *(side.fingerprint() for side in held_out(pairs(path), 0.5, seed=0)),
     ]
     assert len(set(prints)) == len(prints)
@@ -572,7 +570,7 @@ def test_no_sentence_is_on_both_sides_and_none_is_lost(tmp_path: Path) -> None:
     with pytest.raises(GlassformerError, match="leaves none for validation"):
         held_out(whole, 1e-9, seed=0)
     with pytest.raises(GlassformerError, match="leaves none for training"):
-        held_out(first(whole, 3), 1 - 1e-9, seed=0)
+        held_out(whole, 1 - 1e-9, seed=0)
     for share in (0, 1, -1, float("nan")):
         with pytest.raises(GlassformerError, match="between 0 and 1"):
             held_out(whole, share, seed=0)
@@ -586,15 +584,6 @@ def test_of_whole_files_the_end_is_held_out(tmp_path: Path) -> None:
     for begin, end, whole in zip(joined(train), joined(valid), contents, strict=True):
         assert begin + end == whole and begin.endswith("\n")
         assert abs(len(end) / len(whole) - 0.1) < 0.01
-
-
-def test_the_first_rows_and_documents(tmp_path: Path) -> None:
-    (paths,) = [placed(tmp_path, {"a.tsv": GOOD, "b.txt": b"a\nb\n\nc\n\nd\n"})]
-    assert read(first(pairs(paths[0]), 3))[0] == GOOD_ROWS[:3]
-    some = first(texts(paths[1], unit="document"), 2)
-    assert isinstance(some, Texts) and joined(some) == ["a\nb", "c"]
-    with pytest.raises(GlassformerError, match="at least 1"):
-        first(some, 0)
 
 
 def test_kinds_are_told_by_the_end_of_the_name() -> None:

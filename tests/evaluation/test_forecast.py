@@ -14,12 +14,10 @@ def test_errors_are_those_of_the_whole_however_they_are_batched() -> None:
     mean, std = torch.tensor([5.0, -2.0, 40.0]), torch.tensor([2.0, 0.5, 30.0])
     told, truth = (torch.randn(37, 4, 3, generator=generator) for _ in range(2))
     off = (told.double() - truth.double()).numpy()
-    one, two = (ForecastErrors(std=std.tolist(), naive=[0.5, 1.0, 2.0]) for _ in range(2))
-    for n, (a, b) in enumerate(zip(told.split(5), truth.split(5), strict=True)):
-        (one if n % 2 else two).add(a, b)
-    one.merge(two)
-    one.merge(ForecastErrors(std=std.tolist()))  # one that judged nothing
-    scores = one.scores()
+    errors = ForecastErrors(std=std.tolist(), naive=[0.5, 1.0, 2.0])
+    for a, b in zip(told.split(5), truth.split(5), strict=True):
+        errors.add(a, b)
+    scores = errors.scores()
     assert scores.forecasts == 37
     assert scores.mse == pytest.approx((off**2).mean(), rel=1e-12)
     assert scores.mae == pytest.approx(abs(off).mean(), rel=1e-12)

@@ -85,7 +85,7 @@ class LanguageModelling(TextJob):
         assert isinstance(part, Texts)
         ids = EncodedTexts(self.tokenizer, end=self.eos_id)
         store = write_documents(folder, ids.documents(part.pieces(problems)), highest=self.highest)
-        tokens = len(store.end_to_end("text")[0])
+        (tokens,) = store.sizes()
         if tokens <= len(store):
             raise GlassformerError(f"the {folder.name} text is too short to learn or measure anything on")
         return {
@@ -96,14 +96,13 @@ class LanguageModelling(TextJob):
         }
 
     def choose(self, machine: Machine) -> list[str]:
-        ids, ends = self.train.end_to_end("text")
-        size, passes, why = fitting(machine, units=len(ids), vocab_size=self.tokenizer.vocab_size)
+        (tokens,) = self.train.sizes()
+        size, passes, why = fitting(machine, units=tokens, vocab_size=self.tokenizer.vocab_size)
         tuned = self.recipe.model.folder is not None
         reasons = [] if tuned else [why]
         if self.data.length is None:
-            longest = int(np.diff(ends, prepend=0).max())
             most = LONGEST if self.base is None else room(self.base.spec)
-            length = min(block_length(len(ids), longest), most)
+            length = min(block_length(tokens, self.train.longest("text")), most)
             self.recipe = replace(self.recipe, data=replace(self.data, length=length))
             reasons.append(f"{length} tokens are read at once")
         length = self.length
@@ -118,7 +117,7 @@ class LanguageModelling(TextJob):
         most = 32_768 if machine.on_gpu else 4096
         return reasons + self.settle(
             self.blocks(self.train, seed=self.recipe.seed),
-            batch=max(length, min(most, len(ids) // 25)),
+            batch=max(length, min(most, tokens // 25)),
             passes=3 if tuned else passes,
             lr=5e-5 if tuned else min(2e-3, 0.3 / size.d_model + 2e-4),
             schedule="linear" if tuned else "cosine",

@@ -51,7 +51,7 @@ def averaged(folders: Iterable[Path]) -> dict[str, Tensor]:
     opened = [open_weights(path) for path in paths]
     first = opened[0]
     for path, weights in zip(paths[1:], opened[1:], strict=True):
-        misfit(first, weights, paths[0], path)
+        _refuse_unlike(first, weights, paths[0], path)
     found = {}
     for name in first:
         tensor = first[name]
@@ -65,7 +65,7 @@ def averaged(folders: Iterable[Path]) -> dict[str, Tensor]:
     return found
 
 
-def misfit(one: Mapping[str, Tensor], other: Mapping[str, Tensor], here: Path, there: Path) -> None:
+def _refuse_unlike(one: Mapping[str, Tensor], other: Mapping[str, Tensor], here: Path, there: Path) -> None:
     """A sentence where two folders do not hold the same tensors."""
     for name in (*one, *other):
         if name not in one or name not in other or one[name].shape != other[name].shape:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,3 @@ class Saving:
         begun = bool(saved.outlines["optimiser"])
         for group, targets in {**named_state(model, optimiser, begin=begun), **extra}.items():
             saved.fill(group, targets)
-
-    def forget(self, folders: Iterable[Path]) -> None:
-        """Remove folders that are no longer needed; one that cannot be removed does no harm."""
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
