@@ -33,12 +33,14 @@ def prepare_images(
     *,
     problems: Problems,
     size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
     split: Split = "train",
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
     """Write the images at `path` to `folder` and open the result.
 
     size: height and width; without it, that of the arrays, or the usual one of the pictures (at most 224).
+    channels: how many are wanted; grey pictures have the same in each. Colour is never taken away.
     split: which part, where the path holds several.
     classes: those of the training set, for a set to be judged by the same numbers.
     The folder appears under its name only when it is whole.
@@ -47,24 +49,25 @@ def prepare_images(
     if target.exists():
         raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
     source = find_images(path, split)
-    height, width, channels = source.shape()
+    height, width, found = source.shape()
     if height * width > MOST_PIXELS:
         raise GlassformerError(f"{path} claims images of {height:,} x {width:,} pixels, too many to be held")
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:
             raise GlassformerError(f"size is {size}; it must be at least 1")
+    depth = channels if channels is not None and found == 1 else found
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         fixed = list(classes) if classes is not None else source.classes()
-        seen = _write(part, source, (height, width, channels), problems, fixed)
+        seen = _write(part, source, (height, width, depth), problems, fixed)
         names = fixed or _in_order(part, seen)
         if classes is None:
             _check(path, names, {str(label) for label in seen})
         rows = (part / "labels.i64").stat().st_size // 8
-        about = {"format": FORMAT, "rows": rows, "shape": [height, width, channels], "classes": names}
+        about = {"format": FORMAT, "rows": rows, "shape": [height, width, depth], "classes": names}
         with (part / "images.json").open("w", encoding="utf-8") as file:
             json.dump(about, file, ensure_ascii=False)
             _settle(file)
@@ -108,7 +111,8 @@ def _write(
                         )
                     numbers[label] = known[str(label)] if fixed else len(numbers)
             for image in block:
-                data = np.ascontiguousarray(resized(image, shape[:2])).tobytes()
+                sized = resized(image, shape[:2])
+                data = np.ascontiguousarray(np.broadcast_to(sized, shape)).tobytes()
                 pixels.write(data)
                 hashes.write(hashlib.blake2b(data, digest_size=8).digest())
             labels.write(np.array([numbers[label] for label in named], np.int64).tobytes())

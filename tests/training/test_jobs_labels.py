@@ -200,3 +200,22 @@ def test_a_pair_of_files_is_one_place_and_new_labels_are_noticed(tmp_path: Path)
     assert told("both", labels + 3, *pair) == told("one", labels + 3, pair[0]) == ["3", "4"]
     with pytest.raises(GlassformerError, match="2 places of pictures"):
         told("other", labels, pair[0], tmp_path / "digits.npz")
+
+
+def test_grey_pictures_are_read_by_a_model_of_colour(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    pixels, labels = draw.integers(0, 256, (40, 16, 16), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "grey.npz", images=pixels, labels=labels)
+    np.savez(tmp_path / "colour.npz", images=np.stack([pixels] * 3, -1), labels=labels)
+    base = api.save(glassformer.tiny("vit"), tmp_path / "base")
+    found = {}
+    for name in ("grey", "colour"):
+        asked = {
+            "job": "images",
+            "data": {"train": [str(tmp_path / f"{name}.npz")], "valid": [str(tmp_path / "grey.npz")]},
+            "model": {"folder": str(base)},
+            "training": {"steps": 2, "batch": 16},
+        }
+        run(recipe_from(asked), tmp_path / name, say=lambda _: None)
+        found[name] = read_history(tmp_path / name).validations[-1]["metrics"]
+    assert found["grey"] == found["colour"]

@@ -82,6 +82,7 @@ class Images(Job):
                 prepared.folder / "train",
                 problems=problems,
                 size=self._size(),
+                channels=self.reads.channels if self.reads is not None else None,
                 classes=self.followed,
                 split="test" if self.followed else "train",
             )
@@ -91,13 +92,14 @@ class Images(Job):
                     prepared.folder / "valid",
                     problems=problems,
                     size=learned.shape[:2],
+                    channels=learned.shape[2],
                     split="test",
                     classes=learned.classes,
                 )
                 if held.shape != learned.shape:
                     raise GlassformerError(
                         f"{valid} has pictures of {held.shape[2]} channels, and {train} of "
-                        f"{learned.shape[2]}; give both in colour or both in grey"
+                        f"{learned.shape[2]}; give grey ones to validate with, or learn from colour too"
                     )
             about = prepared.end(bad=problems.sentence())
         self.train_set = ImageSet(prepared.folder / "train")
