@@ -15,8 +15,20 @@ Sources = Mapping[str, str]
 
 ERRORS = "core.errors"  # everyone may have to tell the user something, so everyone may import it
 PARTS = frozenset(
-    {"__main__", "api", "baselines", "cli", "core", "data", "decoding", "draw", "evaluation", "explorer"}
-    | {"families", "recipes", "serve", "text", "torch_modules", "training", "verify", "weights"}
+    {
+        "__main__",
+        "api",
+        "baselines",
+        "cli",
+        "core",
+        "data",
+        "decoding",
+        "draw",
+        "evaluation",
+        "explorer",
+        "export",
+    }
+    | {"families", "recipes", "serve", "text", "torch_modules", "training", "verify", "verbs", "weights"}
 )
 # Who may import whom inside the package. A part may always import itself and ERRORS.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -26,7 +38,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "data": frozenset(),
     "explorer": frozenset(),
     "families": frozenset({"core", "weights"}),
-    "api": frozenset({"baselines", "core", "families", "weights", "text"}),
+    # `verbs` for the methods of a Bundle, which import what they need when they are called
+    "api": frozenset({"baselines", "core", "families", "text", "verbs", "weights"}),
     "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
     "decoding": frozenset({"core"}),
@@ -35,7 +48,9 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"api", "baselines", "core", "data", "decoding", "evaluation", "families", "text", "weights"}
     ),
     "evaluation": frozenset({"decoding"}),
-    "verify": frozenset({"api", "core", "families", "text"}),
+    "verbs": frozenset({"api", "core", "data", "decoding", "draw", "evaluation", "text"}),
+    "export": frozenset({"api", "baselines", "core", "decoding", "families", "text", "weights"}),
+    "verify": frozenset({"api", "core", "decoding", "export", "families", "text"}),
     "draw": frozenset({"core"}),
     "recipes": frozenset({"core"}),
     "serve": frozenset({"api", "decoding"}),
