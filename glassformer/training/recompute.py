@@ -5,6 +5,8 @@ The block changes its class and nothing else, so that every module path and chec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.core.block import Block
+from glassformer.training.learner import Statistics
 
 
 class RecomputedBlock(Block):
@@ -21,10 +24,23 @@ class RecomputedBlock(Block):
         # A cache would grow twice and an observer see everything twice, and both mean that no one trains.
         if not torch.is_grad_enabled() or how.get("cache") is not None or how.get("obs") is not None:
             return super().forward(x, memory, **how)
+        statistics = Statistics(self)
+        if statistics.tensors:
+            how["context_fn"] = lambda: (nullcontext(), _uncounted(statistics))
         out: Tensor = checkpoint(
             super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **how
         )
         return out
+
+
+@contextmanager
+def _uncounted(statistics: Statistics) -> Iterator[None]:
+    """What norms keep of the batches does not move when they see one for the second time."""
+    statistics.remember()
+    try:
+        yield
+    finally:
+        statistics.put_back()
 
 
 def checkpoint_blocks(model: nn.Module) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 import glassformer
 from glassformer.data.examples import Arrays
 from glassformer.training.learner import SeriesLearner, values_learned
+from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.signals import Stopping
 from glassformer.training.task import Task, Validation
 from glassformer.weights.store import save_weights
@@ -97,6 +98,20 @@ def test_a_step_that_stops_half_way_or_lacks_memory_is_not_counted_twice(tmp_pat
         loop.run()
         found = weights(loop)
         assert all(int(found[name]) == 2 * int(count) for name, count in counts.items())  # in two parts each
+
+
+def test_blocks_that_are_recomputed_count_a_batch_once(tmp_path: Path) -> None:
+    found = []
+    for name in ("plain", "recomputed"):
+        task = forecasting()
+        if name == "recomputed":
+            assert checkpoint_blocks(task.learner) == 2
+        with loop_in(tmp_path / name, replace(WORDS, batch=4, steps=3), task=task) as loop:
+            loop.run()
+            found.append(weights(loop))
+    plain, recomputed = found
+    for tensor, other in zip(plain.values(), recomputed.values(), strict=True):
+        torch.testing.assert_close(tensor, other)
 
 
 def test_a_step_that_is_skipped_spoils_no_statistics(tmp_path: Path) -> None:
