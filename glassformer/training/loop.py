@@ -87,6 +87,7 @@ class Loop:
         )
         self.flops_a_unit = flops_a_unit(self.learner)
         self.waited = 0.0  # seconds the loop had to wait for data
+        self._compiled = False  # whether a step went through as it was compiled
         self._pending: deque[tuple[int, Tensor, str]] = deque()
 
     # ---- the steps -------------------------------------------------------------------------------------
@@ -201,10 +202,12 @@ class Loop:
 
     def _forward(self, batch: dict[str, Tensor]) -> Any:
         try:
-            return self.module(**batch)
+            loss = self.module(**batch)
+            self._compiled = True
+            return loss
         except Exception as error:
             compiling = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
-            if not compiling or self.standing.step > 0:
+            if not compiling or self._compiled:
                 raise
             uncompile(self.learner)
             self.log.say(

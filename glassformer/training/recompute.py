@@ -25,7 +25,7 @@ class RecomputedBlock(Block):
         if not torch.is_grad_enabled() or how.get("cache") is not None or how.get("obs") is not None:
             return super().forward(x, memory, **how)
         statistics = Statistics(self)
-        if statistics.tensors:
+        if statistics.tensors and not torch.compiler.is_compiling():  # which runs only the rest again
             how["context_fn"] = lambda: (nullcontext(), _uncounted(statistics))
         out: Tensor = checkpoint(
             super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **how
