@@ -1,4 +1,4 @@
-"""What pytest leaves out when it looks for examples in docstrings: a file for GPUs where there is no Triton."""
+"""What pytest leaves out in its search for examples: a file for GPUs where there is no Triton."""
 
 from importlib.util import find_spec
 
