@@ -76,7 +76,7 @@ def _asked(what: str, files: list[str], valid: list[str], changes: list[str]) ->
         data = {"job": what, "data": {}}
         name = f"train {what}"
     else:
-        path = Path(what) if Path(what).is_file() else ready(what)
+        path = Path(what) if Path(what).is_file() else ready(what, beside=JOBS)
         data, name = read_data(path), str(path)
     section = dict(data.get("data") or {}) if isinstance(data.get("data") or {}, dict) else {}
     if files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from glassformer.core.errors import GlassformerError
@@ -15,11 +16,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.yaml"))
 
 
-def ready(name: str) -> Path:
-    """The file of a ready recipe."""
+def ready(name: str, *, beside: Iterable[str] = ()) -> Path:
+    """The file of a ready recipe. `beside` it other words could have been meant."""
     path = HERE / f"{name}.yaml"
     if "/" in name or not path.is_file():
-        raise GlassformerError(f"there is no file and no recipe '{name}'{nearest(name, names())}")
+        raise GlassformerError(f"there is no file and no recipe '{name}'{nearest(name, [*beside, *names()])}")
     return path
 
 

@@ -15,7 +15,7 @@ from glassformer.data.held_out import held_out
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store, write_store
-from glassformer.text import Tokenizer, load_tokenizer
+from glassformer.text import Side, Tokenizer, load_tokenizer
 from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
 from glassformer.training import recipe as recipes
@@ -25,7 +25,8 @@ from glassformer.weights.replacing import replacing
 Say = Callable[[str], None]
 Item = TypeVar("Item")
 TOGETHER = 2000  # rows tokenised at once
-MOST_UNKNOWN = 0.5  # of a text's tokens; with more, there is nothing to learn
+LOOKED_AT = 10_000  # characters of a text that tell whether a tokenizer knows its letters
+MOST_UNKNOWN = 0.5  # of a text's letters; with more, there is nothing to learn
 
 
 def quiet(sentence: str) -> None:
@@ -124,22 +125,39 @@ def tokenizer_for(
             base = separate(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
         else:
             base = train_tokenizer((text for row in texts() for text in row), plan)
-        _refuse_blind(base, texts(), plan)
+        unread = _unread(base, texts())
+        if unread:
+            raise GlassformerError(f"{unread}; raise tokenizer.vocab_size")
+    elif unread := _unread(base, texts()):
+        say(f"{unread}; what is unknown cannot be learned, so take one that was trained on texts like these")
     made = base
     replace_folder(kept, lambda path: made.save(path))
     return made
 
 
-def _refuse_blind(made: Tokenizer, rows: Iterator[Sequence[str]], plan: TokenizerPlan) -> None:
-    """A sentence where a vocabulary is too small to read its own texts with."""
-    first = [row[0] for row in islice(rows, TOGETHER)]
-    ids = [token for one in made.encode_batch(first, special=False) for token in one.ids]
-    unknown = sum(token == made.unk_id for token in ids)
-    if ids and unknown > MOST_UNKNOWN * len(ids):
-        raise GlassformerError(
-            f"a {plan.kind} tokenizer of {plan.vocab_size} tokens leaves {unknown / len(ids):.0%} of the "
-            "text unknown; raise tokenizer.vocab_size"
-        )
+def _unread(made: Tokenizer, rows: Iterator[Sequence[str]]) -> str | None:
+    """A sentence where a vocabulary cannot spell most of the texts, on either side; else None."""
+    sides: tuple[Side, ...] = ("source", "target")
+    for side, texts in zip(sides, zip(*islice(rows, TOGETHER), strict=True), strict=False):
+        begun = [text[:LOOKED_AT] for text in texts]
+        ids = [one.ids for one in made.encode_batch(begun, special=False, side=side)]
+        if not any(made.unk_id in one for one in ids):
+            continue
+        # By letters: one unknown token may stand for a whole word, or a line, that could not be spelled.
+        letters = _letters(begun)
+        lost = letters - _letters([made.decode(one, side=side) for one in ids])
+        if lost > MOST_UNKNOWN * letters:
+            size = made.vocab_size if side == "source" else made.target_vocab_size
+            return (
+                f"a tokenizer of {size:,} tokens leaves {lost / letters:.0%} of the letters unknown, as in "
+                f"{texts[0]!r:.40}"
+            )
+    return None
+
+
+def _letters(texts: Sequence[str]) -> int:
+    """Characters that are no spaces."""
+    return sum(len("".join(text.split())) for text in texts)
 
 
 def write_rows(

@@ -7,6 +7,7 @@ choices filled in, and that file runs the same training again.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,10 @@ class Tokenizer:
     lowercase: bool = False
     folder: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise GlassformerError(f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
@@ -201,14 +206,31 @@ class Training:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulate", "validate_every", "save_every", "log_every", "patience"):
+        for name in (
+            *("steps", "batch", "accumulate", "validate_every", "save_every", "log_every", "patience"),
+            *("max_valid", "max_bad_steps"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise GlassformerError(f"training.{name} is {value}; it must be at least 1")
-        if self.epochs is not None and self.epochs <= 0:
-            raise GlassformerError(f"training.epochs is {self.epochs}; it must be above 0")
+        for name in ("warmup", "average", "samples"):
+            if (getattr(self, name) or 0) < 0:
+                raise GlassformerError(f"training.{name} is {getattr(self, name)}; it must be at least 0")
+        if self.epochs is not None and not 0 < self.epochs <= 1e6:
+            raise GlassformerError(f"training.epochs is {self.epochs}; it must be above 0, a million at most")
         if self.lr is not None and not 0 < self.lr < 100:
-            raise GlassformerError(f"training.lr is {self.lr}; it must be above 0, as 0.0003")
+            raise GlassformerError(f"training.lr is {self.lr}; it must be above 0 and below 100, as 0.0003")
+        for name in ("clip", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise GlassformerError(f"training.{name} is {getattr(self, name)}; it must be at least 0")
+        if not 0 < self.eps < 1:
+            raise GlassformerError(f"training.eps is {self.eps}; it must be above 0 and below 1, as 1e-9")
+        if not 0 <= self.floor <= 1:
+            raise GlassformerError(f"training.floor is {self.floor}; it must be a share from 0 to 1")
+        if not 0 <= (self.label_smoothing or 0) < 1:
+            raise GlassformerError(
+                f"training.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1"
+            )
         if self.keep < 2:
             raise GlassformerError(f"training.keep is {self.keep}; at least 2 checkpoints are kept")
         if not 0 <= self.ema < 1:
@@ -308,7 +330,7 @@ def changed(data: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
     for change in changes:
         name, equals, text = change.partition("=")
-        section, _, key = name.partition(".")
+        section, _, key = name.strip().partition(".")
         if not equals or not section:
             raise GlassformerError(f"the change '{change}' is not of the form section.key=value")
         try:

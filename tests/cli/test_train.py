@@ -69,7 +69,7 @@ GOOD = "job: translate\ndata: {train: pairs.tsv}\n"
 RECIPE = ["mine.yaml"]
 # what is wrong: (how to get there, arguments, what the sentence says)
 BAD = {
-    "unknown job": (nothing, ["translat", "--train", "pairs.tsv"], "translat"),
+    "unknown job": (nothing, ["translat", "--train", "pairs.tsv"], "did you mean 'translate'"),
     "nearest recipe": (nothing, ["multi30k-en-ed"], "did you mean 'multi30k-en-de'"),
     "no files": (nothing, ["translate"], "--train"),
     "missing file": (nothing, ["translate", "--train", "no-such.tsv"], "no-such.tsv"),
@@ -91,6 +91,21 @@ BAD = {
     "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "at least 1"),
     "negative rate": (nothing, [*PAIRS, "--set", "training.lr=-1"], "training.lr"),
     "negative seed": (nothing, [*PAIRS, "--set", "seed=-1"], "seed is -1"),
+    **{
+        f"{name} out of range": (nothing, [*PAIRS, "--set", f" {name} ={value}"], f"{name} is {value}")
+        for name, value in {
+            "tokenizer.vocab_size": 0,
+            "training.epochs": "nan",
+            "training.label_smoothing": 2.0,
+            "training.clip": -1.0,
+            "training.eps": 0.0,
+            "training.floor": 3.0,
+            "training.average": -1,
+            "training.samples": -1,
+            "training.max_valid": 0,
+            "training.weight_decay": "inf",
+        }.items()
+    },
     "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "divi"),
     "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "section.key=value"),
     "set in a value": (nothing, [*PAIRS, "--set", "seed.x=3"], "seed"),
@@ -108,6 +123,11 @@ BAD = {
     "vocabulary too small": (
         nothing,
         [*PAIRS, "--set", "tokenizer.kind=word", "--set", "tokenizer.vocab_size=5"],
+        "raise tokenizer.vocab_size",
+    ),
+    "vocabulary that cannot write the targets": (
+        lambda place: write(place / "k.tsv", "".join(f"a {n}\t{chr(0xAC00 + n) * 3}\n" for n in range(200))),
+        ["translate", "--train", "k.tsv", "--set", "tokenizer.vocab_size=20", "--valid", "0.1"],
         "raise tokenizer.vocab_size",
     ),
     "vocabulary without all bytes": (
