@@ -13,7 +13,7 @@ from glassformer.data.problems import SHARE, Tally
 from glassformer.data.timestamps import Step, even_step, later, written
 
 Fill = Literal["refuse", "linear", "last", "ignore"]
-_ADVICE = 'mend the file, or ask for fill "linear", "last" or "ignore"'
+_ADVICE = 'mend the file, or ask for fill "linear" or "last"'
 
 
 @dataclass(frozen=True, kw_only=True)
