@@ -166,6 +166,15 @@ def test_a_folder_that_cannot_be_written_ends_no_run(tmp_path: Path) -> None:
     assert said.count("cannot be written") == 1 and "hello" in said
 
 
+def test_what_is_said_last_stands_last(tmp_path: Path) -> None:
+    with RunLog(tmp_path, total_steps=9, console=quiet()) as log:
+        for step in (1, 2):  # the second comes too soon for a line of its own
+            log.step(StepNote(step=step, loss=1.0, lr=1.0, units=1, seconds=1.0))
+        log.say("stopped")
+    lines = (tmp_path / "train.log").read_text().splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["step 1 of 9", "step 2 of 9", "stopped"]
+
+
 def test_other_ranks_leave_no_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with RunLog(tmp_path / "run", total_steps=2, main=False) as log:
         log.step(StepNote(step=1, loss=1.0, lr=1.0, units=1, seconds=1.0))

@@ -170,6 +170,8 @@ class RunLog:
         if not self._main:
             return
         self._note("event", self._step, {"text": sentence})
+        if self._pending:
+            self._line()  # in its order
         self._say(sentence)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
