@@ -65,11 +65,9 @@ def plain(loop: Loop, optimiser: str, schedule: str) -> tuple[dict[str, Tensor],
     [("adamw", "cosine"), ("adamw", "linear"), ("adamw", "constant"), ("adam", "inverse_sqrt")],
 )
 def test_steps_are_those_of_a_plain_loop(tmp_path: Path, optimiser: Any, schedule: Any) -> None:
-    words = replace(
-        WORDS,
-        **{"steps": STEPS, "warmup": WARMUP, "lr": LR, "schedule": schedule, "optimiser": optimiser},
-        **{"weight_decay": 0.1, "clip": CLIP, "ema": DECAY, "accumulate": 2},
-    )
+    rate: dict[str, Any] = {"steps": STEPS, "warmup": WARMUP, "lr": LR, "schedule": schedule}
+    moves: dict[str, Any] = {"optimiser": optimiser, "weight_decay": 0.1, "clip": CLIP, "ema": DECAY}
+    words = replace(WORDS, accumulate=2, **rate, **moves)
     with loop_in(tmp_path, words, dropout=0.0) as loop:
         expected, average = plain(loop, optimiser, schedule)
         begun = weights(loop)
@@ -78,5 +76,5 @@ def test_steps_are_those_of_a_plain_loop(tmp_path: Path, optimiser: Any, schedul
         for name, theirs in expected.items():
             ours = dict(loop.learner.model.named_parameters())[name]
             assert not torch.equal(ours, begun[name]), name
-            torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-4)
             torch.testing.assert_close(loop.ema.tensors[name], average[name], atol=2e-6, rtol=1e-4)
