@@ -201,7 +201,7 @@ class Fsdp(_Several):
 
 Parallel = Alone | Ddp | Fsdp
 Kind = Literal["auto", "none", "ddp", "fsdp"]
-PATIENCE = timedelta(minutes=30)  # how long a rank waits for another, as while rank 0 writes or scores
+PATIENCE = timedelta(hours=4)  # how long a rank waits for another, as while rank 0 prepares a large corpus
 
 
 def parallel_from_environment(kind: Kind, device: torch.device | str) -> Parallel:

@@ -141,6 +141,8 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: i
         job.facts["chosen"] = reasons
         _write(root / "asked.json", json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
         _write(root / "recipe.yaml", job.recipe.to_yaml())
+    elif known != read_recipe(root / "recipe.yaml"):  # it goes further, or on another device
+        _write(root / "recipe.yaml", known.to_yaml())
     return job
 
 
