@@ -94,12 +94,14 @@ def fitting(
     vocab_size: int,
     stacks: int = 1,
     passes: float | None = None,
+    given: bool = False,
     ladder: Sequence[Size] = LADDER,
 ) -> tuple[Size, float, str]:
     """A size, how many passes over the data, and a sentence that says why.
 
     `units` are learned in a pass; `stacks` is 2 where an encoder reads about as much beside; `passes` are
-    those wanted, where they do not follow from the units. A size is too large when the time a person waits
+    those wanted, where they do not follow from the units; where a recipe has `given` how long to train, the
+    sentence says nothing of passes. A size is too large when the time a person waits
     gives it neither ten passes nor three units a weight.
     """
     wanted = passes_wanted(units) if passes is None else passes
@@ -120,6 +122,8 @@ def fitting(
     why = f"the size '{chosen.name}' suits {units:,} units to learn"
     if chosen is not worthy[-1]:
         why += f" in the time this {machine.device.type} takes ('{worthy[-1].name}' would suit the data)"
+    if given:
+        return chosen, done, why
     about = done * units / learned(chosen) * PATIENCE
     return chosen, done, f"{why}; {done:g} passes over the data are reckoned at {told_time(about)}"
 

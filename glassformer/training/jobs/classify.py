@@ -106,6 +106,7 @@ class Classify(TextJob):
             units=units,
             vocab_size=len(self.classes),
             passes=min(40.0, max(3.0, 300_000 / len(self.train))),
+            given=self.length_given,
         )
         preset = self.recipe.model.preset or "bert"
         self.settle_model(preset, {} if tuned else accepted(preset, size.words()))

@@ -140,7 +140,7 @@ class Forecast(Job):
         )
         return (
             reasons
-            + ([] if tuned else [why])
+            + ([] if tuned or self.length_given else [why])
             + self.settle(
                 windows,
                 batch=batch,

@@ -163,6 +163,7 @@ class Images(Job):
             units=count * squares,
             vocab_size=len(self.train_set.classes),
             passes=min(100.0, max(10.0, 2_000_000 / count)),
+            given=self.length_given,
         )
         preset = self.recipe.model.preset or "vit"
         self.settle_model(preset, {} if tuned else accepted(preset, {**size.words(), "patch_size": patch}))

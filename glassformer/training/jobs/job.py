@@ -84,6 +84,11 @@ class Job(ABC):
         )
         return [f"training: {told}"] if told else []
 
+    @property
+    def length_given(self) -> bool:
+        """Whether the recipe says how long to train."""
+        return self.recipe.training.steps is not None or self.recipe.training.epochs is not None
+
     def settle_model(self, preset: str, words: Mapping[str, Any]) -> None:
         """Fill in the model's open words; a recipe that goes on from a folder has none.
 

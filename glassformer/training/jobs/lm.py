@@ -97,7 +97,9 @@ class LanguageModelling(TextJob):
 
     def choose(self, machine: Machine) -> list[str]:
         (tokens,) = self.train.sizes()
-        size, passes, why = fitting(machine, units=tokens, vocab_size=self.tokenizer.vocab_size)
+        size, passes, why = fitting(
+            machine, units=tokens, vocab_size=self.tokenizer.vocab_size, given=self.length_given
+        )
         tuned = self.recipe.model.folder is not None
         reasons = [] if tuned else [why]
         if self.data.length is None:

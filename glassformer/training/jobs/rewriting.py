@@ -57,7 +57,11 @@ class Rewriting(TextJob):
     def choose(self, machine: Machine) -> list[str]:
         units = self.train.sizes()[-1]
         size, passes, why = fitting(
-            machine, units=units, vocab_size=self.tokenizer.target_vocab_size, stacks=2
+            machine,
+            units=units,
+            vocab_size=self.tokenizer.target_vocab_size,
+            stacks=2,
+            given=self.length_given,
         )
         preset, tuned = self.recipe.model.preset or "original", self.recipe.model.folder is not None
         self.settle_model(preset, accepted(preset, {**size.words(), "norm": "pre"}))
