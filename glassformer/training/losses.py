@@ -14,6 +14,9 @@ from torch.nn import functional as F
 
 from glassformer.data.examples import IGNORED
 
+# Logits held at once. On a GPU few large products are quicker, and one kernel needs no second copy of them.
+AT_ONCE, AT_ONCE_ON_GPU = 1 << 24, 1 << 31
+
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """The summed cross-entropy of logits (..., V) and labels (...), in float32.
@@ -42,8 +45,8 @@ def projected_cross_entropy(
 
     x (..., D), weight (V, D), labels (...). The logits of `chunk` tokens at a time are made, turned into
     their gradient where they lie, and forgotten: memory is chunk x V whatever N is, and no product is done
-    twice. Under autocast the products run in its precision; sums are float32. On a GPU one kernel makes loss
-    and gradient, and a chunk is as many tokens as give 2^31 logits: there, few large products are quicker.
+    twice. Under autocast the products run in its precision; sums are float32. Without a chunk it is as many
+    tokens as give `AT_ONCE` logits, however large the vocabulary.
 
     >>> x, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 6, 2, IGNORED, 1])
     >>> plain = cross_entropy(x @ weight.T, labels)
@@ -53,7 +56,7 @@ def projected_cross_entropy(
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     if chunk is None:
-        chunk = max(1, (1 << 31) // len(weight)) if x.is_cuda else 2048
+        chunk = max(1, (AT_ONCE_ON_GPU if x.is_cuda else AT_ONCE) // len(weight))
     total: Tensor = _Projected.apply(
         x.flatten(0, -2), weight, bias, labels.flatten(), smoothing, chunk, dtype
     )

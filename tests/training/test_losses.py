@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from glassformer.data.examples import IGNORED
+from glassformer.training import losses
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
 
@@ -69,3 +72,17 @@ def test_any_leading_shape_is_taken(shape: tuple[int, ...]) -> None:
     labels = torch.randint(0, 6, shape)
     whole = cross_entropy(x @ weight.T, labels)
     torch.testing.assert_close(projected_cross_entropy(x, weight, labels, chunk=3), whole)
+
+
+def test_a_large_vocabulary_does_not_set_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    chunk = losses._chunk
+
+    def noting(logits: torch.Tensor, *more: Any) -> Any:
+        held.append(logits.numel())
+        return chunk(logits, *more)
+
+    monkeypatch.setattr(losses, "_chunk", noting)
+    rows, vocab = 1500, 30_000
+    projected_cross_entropy(torch.randn(rows, 2), torch.randn(vocab, 2), torch.zeros(rows, dtype=torch.long))
+    assert sum(held) == rows * vocab and max(held) <= 1 << 24
