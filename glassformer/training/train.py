@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.api import Bundle, load
+from glassformer.training.notes.bar import hush
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.run import run
@@ -16,7 +17,10 @@ from glassformer.training.run import run
 
 def tell(sentence: str) -> None:
     """To standard error, where the progress is shown too."""
-    print(sentence, file=sys.stderr, flush=True)
+    try:
+        print(sentence, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # a run goes on without its listeners
+        hush()
 
 
 def train(recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *, say: Say = tell) -> Bundle:

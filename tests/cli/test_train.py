@@ -264,6 +264,29 @@ def test_interrupted_and_continued(run, place):
     assert one == other
 
 
+@pytest.mark.parametrize("leaves", ["before it begins", "while it trains"])
+def test_a_run_whose_reader_leaves_goes_on_to_its_end(place, leaves):
+    """As in `glassformer train ... 2>&1 | head`: nobody listens any more, and the model is still made."""
+    args = [
+        sys.executable,
+        "-m",
+        "glassformer",
+        "train",
+        *PAIRS,
+        *quick("training.steps=40"),
+        "--out",
+        "runs/x",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=environment)
+    assert child.stderr is not None
+    if leaves == "while it trains":
+        assert any("parameters" in line for line in child.stderr)
+    child.stderr.close()
+    assert child.wait(timeout=120) == 0
+    assert (place / "runs/x/model/model.safetensors").is_file()
+
+
 def _noted_a_step(path):
     lines = path.read_text().splitlines() if path.exists() else []
     return any(json.loads(line)["kind"] == "step" for line in lines[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Protocol
@@ -31,11 +32,28 @@ class Screen(Protocol):
 def screen(console: Console | None, *, total_steps: int, from_step: int = 0) -> Screen:
     """What suits this console (None: standard error): a bar, or lines."""
     if console is None:
+        if sys.stderr is None:  # closed before the program began
+            return Nowhere()
         # colours may be forced from outside for a log file, but a bar that redraws itself has no place there
-        console = Console(stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False)
+        console = _StandardError(
+            stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False
+        )
     if console.is_terminal and not console.is_dumb_terminal:
         return Bar(console, total_steps=total_steps, from_step=from_step)
     return Lines(console)
+
+
+class _StandardError(Console):
+    """A console whose reader may leave: the library would end the program, and the training with it."""
+
+    def on_broken_pipe(self) -> None:
+        hush()
+        raise BrokenPipeError
+
+
+def hush() -> None:
+    """Let what is still to be told on standard error, which nobody reads, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class Lines:
