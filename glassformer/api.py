@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ from glassformer.weights.convert import Table, to_ours, to_theirs
 from glassformer.weights.ops import Rename
 from glassformer.weights.replacing import replacing
 from glassformer.weights.store import open_weights, save_weights
+
+if TYPE_CHECKING:
+    from glassformer.verbs.answer import Answer
 
 Layout = Literal["hf", "glassformer"]
 JOB = "job.json"  # what a model was trained to do: its labels, its scaling
@@ -83,6 +86,42 @@ class Bundle:
                         mask=mask, queries=length, keys=length, device=device, biased=biased
                     )
         return chosen
+
+    def classify(self, inputs: Any, **words: Any) -> Any:
+        """The labels of texts or picture files with their probabilities: `verbs.classify`.
+
+        One input gives its labels, a list a list, an iterator an iterator.
+        """
+        from glassformer.verbs.classify import classify
+        from glassformer.verbs.reading import as_given
+
+        return as_given(inputs, classify(self, inputs, **words))
+
+    def embed(self, inputs: Any, **words: Any) -> Tensor:
+        """A vector for each text or picture file (N, D): `verbs.embed`."""
+        from glassformer.verbs.embed import embed
+
+        return embed(self, inputs, **words)
+
+    def similar(self, queries: Any, candidates: Any, **words: Any) -> Any:
+        """The candidates nearest to each query, by the cosine of their vectors: `verbs.embed.similar`."""
+        from glassformer.verbs.embed import similar
+        from glassformer.verbs.reading import as_given
+
+        return as_given(queries, similar(self, queries, candidates, **words))
+
+    def fill(self, texts: Any, **words: Any) -> Any:
+        """Guesses for every [MASK] of the texts: `verbs.fill`."""
+        from glassformer.verbs.fill import fill
+        from glassformer.verbs.reading import as_given
+
+        return as_given(texts, fill(self, texts, **words))
+
+    def answer(self, question: str, context: str, **words: Any) -> Answer:
+        """The stretch of the context that answers the question, and how likely it is: `verbs.answer`."""
+        from glassformer.verbs.answer import answer
+
+        return answer(self, question, context, **words)
 
 
 def build(what: str | spec.Model, **words: Any) -> AnyModel:

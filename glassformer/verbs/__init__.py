@@ -1,1 +1,1 @@
-"""What people do with a loaded model, in Python: each verb takes a Bundle first, and is a method of it too."""
+"""What people do with a loaded model: each verb takes a Bundle first, and is a method of it too."""

@@ -1,0 +1,151 @@
+"""Tell which label fits: texts by a classifier of texts, pictures by one of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.api import JOB, Bundle
+from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
+from glassformer.core.heads import Twice
+from glassformer.verbs.picturing import Picture, Ready, reads_pictures
+from glassformer.verbs.reading import (
+    AHEAD,
+    TOKENS,
+    Tokens,
+    encoded,
+    in_order,
+    listed,
+    named,
+    reads,
+    room_of,
+    stretches,
+    together,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A label, and how likely it is."""
+
+    label: str
+    score: float
+
+
+def classify(
+    bundle: Bundle,
+    inputs: Iterable[str] | Iterable[Picture],
+    *,
+    top: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = TOKENS,
+    ahead: int = AHEAD,
+) -> Iterator[list[Label]]:
+    """The labels of each text, or picture file, most likely first: the `top` ones, or all.
+
+    Scores are probabilities: over all labels, or of each by itself where the model was trained to give
+    several at once; of a model that tells a number, the number. A text longer than the model reads is
+    refused, or with `truncate` read up to there.
+    """
+    head = bundle.spec.head if hasattr(bundle.spec, "head") else None
+    if not isinstance(head, specs.Classify | specs.ClassifyTwice):
+        raise GlassformerError(
+            f"{named(bundle)} tells no labels apart (its head is {type(head).__name__}); give a classifier"
+        )
+    names = labels_of(bundle, head.num_labels)
+    if top is not None and top < 1:
+        raise GlassformerError(f"top is {top}; ask for at least 1 label")
+    scorer = (
+        _pictures(bundle, batch_tokens) if reads_pictures(bundle) else _texts(bundle, batch_tokens, truncate)
+    )
+    probable = probabilities(bundle, head.num_labels)
+    return _labelled(stretches(listed(inputs), ahead), scorer, probable, names, top)
+
+
+def _labelled(
+    parts: Iterator[list[Any]],
+    scorer: Callable[[list[Any], int], Sequence[Tensor]],
+    probable: Callable[[Tensor], Tensor],
+    names: Sequence[str],
+    top: int | None,
+) -> Iterator[list[Label]]:
+    first = 1
+    for part in parts:
+        for scores in scorer(part, first):
+            told = probable(scores.float())
+            order = told.argsort(descending=True, stable=True)[:top].tolist()
+            yield [Label(label=names[n], score=float(told[n])) for n in order]
+        first += len(part)
+
+
+def labels_of(bundle: Bundle, count: int) -> list[str]:
+    """The names of a classifier's labels: its job's, its config's, else LABEL_0, LABEL_1, ..."""
+    told = bundle.files.get(JOB, {}).get("classes")
+    if told is None and (given := bundle.config.get("id2label")):
+        told = [given.get(str(n), f"LABEL_{n}") for n in range(count)]
+    names = [f"LABEL_{n}" for n in range(count)] if told is None else [str(name) for name in told]
+    if len(names) != count:
+        raise GlassformerError(
+            f"{named(bundle)} scores {count} labels and the folder names {len(names)}; mend {JOB} or id2label"
+        )
+    return names
+
+
+def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
+    """From scores (L,) to what is told of them, by what the model was trained for."""
+    kind = bundle.config.get("problem_type")
+    if kind == "regression":
+        return lambda scores: scores
+    if kind == "multi_label_classification" or count == 1:
+        return torch.sigmoid
+    return lambda scores: scores.softmax(-1)
+
+
+def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[str], int], list[Tensor]]:
+    reads(bundle)
+    room = room_of(bundle)
+
+    def scores(part: list[str], first: int) -> list[Tensor]:
+        made = encoded(bundle, part, first=first, room=room, truncate=truncate)
+
+        @torch.inference_mode()
+        def answer(rows: list[int]) -> list[Tensor]:
+            return list(text_scores(bundle, together([made[n] for n in rows], bundle)).cpu())
+
+        return in_order([len(one) for one in made], answer, tokens=batch_tokens)
+
+    return scores
+
+
+def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
+    """Scores (B, L) of a batch of texts. A model that writes reads the same text on both sides."""
+    model: Any = bundle.model
+    if not isinstance(bundle.spec, specs.EncoderDecoder):
+        scores: Tensor = model(batch.ids, batch.real, **batch.words())
+        return scores
+    start = bundle.spec.start_id
+    if start is None:
+        raise GlassformerError(f"{named(bundle)} does not say which token starts its answers")
+    begun = torch.cat((torch.full_like(batch.ids[:, :1], start), batch.ids[:, :-1]), 1)
+    scores = model(batch.ids, begun, batch.real)
+    return scores
+
+
+def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
+    ready, model = Ready(bundle), bundle.model
+    dtype = next(model.parameters()).dtype
+
+    def scores(part: list[Picture], first: int) -> list[Tensor]:
+        @torch.inference_mode()
+        def answer(rows: list[int]) -> list[Tensor]:
+            told = model(ready.together([part[n] for n in rows]).to(dtype))
+            return list((told.logits if isinstance(told, Twice) else told).cpu())
+
+        return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
+
+    return scores

@@ -1,0 +1,203 @@
+"""One vector for each text or picture, and which of many lie nearest to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.api import Bundle
+from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
+from glassformer.core.heads import pool_mean
+from glassformer.verbs.picturing import Picture, Ready, reads_pictures
+from glassformer.verbs.reading import (
+    AHEAD,
+    TOKENS,
+    Tokens,
+    encoded,
+    in_order,
+    listed,
+    reads,
+    room_of,
+    stretches,
+    together,
+)
+
+QUERIES = 256  # compared with all candidates at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One of the candidates: its number from 0, itself, and the cosine of the angle to the query."""
+
+    number: int
+    text: str
+    score: float
+
+
+def embed(
+    bundle: Bundle,
+    inputs: Iterable[str] | Iterable[Picture],
+    *,
+    truncate: bool = False,
+    prompt: str | None = None,
+    batch_tokens: int = TOKENS,
+    ahead: int = AHEAD,
+) -> Tensor:
+    """A vector for each text or picture file, in their order: (N, D), float32, on the CPU."""
+    made = list(
+        vectors(bundle, inputs, truncate=truncate, prompt=prompt, batch_tokens=batch_tokens, ahead=ahead)
+    )
+    return torch.stack(made) if made else torch.empty(0, width_of(bundle))
+
+
+def vectors(
+    bundle: Bundle,
+    inputs: Iterable[str] | Iterable[Picture],
+    *,
+    truncate: bool = False,
+    prompt: str | None = None,
+    batch_tokens: int = TOKENS,
+    ahead: int = AHEAD,
+) -> Iterator[Tensor]:
+    """The vectors (D,) one after the other, float32, on the CPU.
+
+    A sentence encoder pools and scales as its folder says; so are its texts cut, with `truncate`, put into
+    small letters, and begun with the prompt of a name. Any other model of texts gives the mean of its last
+    layer's vectors, one of pictures the first of them, which stands for the whole.
+    """
+    if reads_pictures(bundle):
+        if prompt is not None:
+            raise GlassformerError("a prompt is for texts, and this model reads pictures")
+        maker: Callable[[list[Any], int], list[Tensor]] = _pictures(bundle, batch_tokens)
+    else:
+        maker = _texts(bundle, batch_tokens, truncate, prompt)
+    return _each(stretches(listed(inputs), ahead), maker)
+
+
+def _each(parts: Iterator[list[Any]], maker: Callable[[list[Any], int], list[Tensor]]) -> Iterator[Tensor]:
+    first = 1
+    for part in parts:
+        yield from maker(part, first)
+        first += len(part)
+
+
+def width_of(bundle: Bundle) -> int:
+    """How long the vectors are."""
+    spec: Any = bundle.spec
+    stack = spec.decoder if isinstance(spec, specs.DecoderOnly) else spec.encoder
+    width: int = stack.d_model
+    return width
+
+
+def _texts(
+    bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None
+) -> Callable[[list[str], int], list[Tensor]]:
+    reads(bundle)
+    words = sentence_words(bundle)
+    room = min(room_of(bundle), words.get("max_seq_length") or 1 << 30)
+    begin = beginning(bundle, prompt)
+
+    def make(part: list[str], first: int) -> list[Tensor]:
+        if begin:
+            part = [begin + text for text in part]
+        if words.get("do_lower_case"):
+            part = [text.lower() for text in part]
+        made = encoded(bundle, part, first=first, room=room, truncate=truncate)
+
+        @torch.inference_mode()
+        def answer(rows: list[int]) -> list[Tensor]:
+            return list(text_vectors(bundle, together([made[n] for n in rows], bundle)).float().cpu())
+
+        return in_order([len(one) for one in made], answer, tokens=batch_tokens)
+
+    return make
+
+
+def sentence_words(bundle: Bundle) -> dict[str, Any]:
+    """How a sentence encoder's folder wants texts cut and spelt."""
+    found = (bundle.files[name] for name in bundle.files if name.startswith("sentence_"))
+    return next((dict(words) for words in found if words), {})
+
+
+def beginning(bundle: Bundle, prompt: str | None) -> str:
+    """What is put before each text: the named prompt of the folder, or the one it uses by itself."""
+    about: dict[str, Any] = bundle.files.get("config_sentence_transformers.json") or {}
+    prompts: dict[str, str] = about.get("prompts") or {}
+    name = about.get("default_prompt_name") if prompt is None else prompt
+    if name is None:
+        return ""
+    if name not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise GlassformerError(f"the model's folder has no prompt '{name}'; it has {known}")
+    return prompts[name]
+
+
+def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
+    """Vectors (B, D) of a batch of texts."""
+    model: Any = bundle.model
+    spec: Any = bundle.spec
+    if isinstance(spec, specs.EncoderDecoder):
+        return pool_mean(model.encode(batch.ids, batch.real), batch.real)
+    if isinstance(spec.head, specs.Embed):
+        pooled: Tensor = model(batch.ids, batch.real, **batch.words())
+        return pooled
+    x, _ = model.vectors(batch.ids, batch.real, **batch.words())
+    return pool_mean(x, batch.real)
+
+
+def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
+    ready = Ready(bundle)
+    model: Any = bundle.model
+    dtype = next(model.parameters()).dtype
+
+    def make(part: list[Picture], first: int) -> list[Tensor]:
+        @torch.inference_mode()
+        def answer(rows: list[int]) -> list[Tensor]:
+            x, _ = model.vectors(ready.together([part[n] for n in rows]).to(dtype))
+            return list((x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu())
+
+        return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
+
+    return make
+
+
+def similar(
+    bundle: Bundle,
+    queries: Iterable[str],
+    candidates: Sequence[str],
+    *,
+    top: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = TOKENS,
+    ahead: int = AHEAD,
+) -> Iterator[list[Match]]:
+    """For each query (text or picture file) the candidates by likeness, nearest first: `top` or all.
+
+    What is held is a vector for each candidate; the queries may come from anywhere and be any number.
+    """
+    if top is not None and top < 1:
+        raise GlassformerError(f"top is {top}; ask for at least 1 candidate")
+    texts = list(listed(candidates))
+    if not texts:
+        raise GlassformerError("there is nothing to compare with; give at least one candidate")
+    known = F.normalize(embed(bundle, texts, truncate=truncate, batch_tokens=batch_tokens), dim=-1)  # (N, D)
+    asked = vectors(bundle, queries, truncate=truncate, batch_tokens=batch_tokens, ahead=ahead)
+    return _nearest(asked, known, texts, min(top or len(texts), len(texts)), min(ahead, QUERIES))
+
+
+def _nearest(
+    asked: Iterator[Tensor], known: Tensor, texts: Sequence[str], top: int, many: int
+) -> Iterator[list[Match]]:
+    for some in stretches(asked, many):
+        scores = F.normalize(torch.stack(some), dim=-1) @ known.T  # (B, N)
+        best, numbers = scores.sort(dim=-1, descending=True, stable=True)
+        for row, order in zip(best[:, :top].tolist(), numbers[:, :top].tolist(), strict=True):
+            yield [
+                Match(number=n, text=str(texts[n]), score=score) for score, n in zip(row, order, strict=True)
+            ]
