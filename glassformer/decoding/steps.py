@@ -35,6 +35,37 @@ class Steps(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedSource(Protocol):
+    """Steps whose rows are beams of sentences and share what was read of the source."""
+
+    def widen(self, count: int) -> None:
+        """Each row becomes `count` rows that stand together."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Like `select`, where each row is replaced by a row of the same sentence."""
+        ...
+
+
+def widen(steps: Steps, rows: int, count: int, device: torch.device) -> None:
+    """Each of so many rows becomes `count` rows that stand together."""
+    if isinstance(steps, SharedSource):
+        steps.widen(count)
+    elif count > 1:
+        steps.select(torch.arange(rows, device=device).repeat_interleave(count))
+
+
+def reorder(steps: Steps, rows: Tensor) -> None:
+    """Replace each row by a row of the same sentence."""
+    if rows.is_cpu and torch.equal(rows, torch.arange(len(rows))):
+        return  # often the beams stay in order, and then nothing need be copied
+    if isinstance(steps, SharedSource):
+        steps.reorder(rows)
+    else:
+        steps.select(rows)
+
+
 class Begun(NamedTuple):
     """What stands when all that was given is read."""
 
@@ -66,11 +97,7 @@ def begin(
             f"the mask must be boolean and of the inputs' shape {tuple(inputs.shape)}; "
             f"got {str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
         )
-    starts = [start_ids] if isinstance(start_ids, int) else list(start_ids or ())
-    spec = getattr(model, "spec", None)
-    own_start = getattr(spec, "start_id", None)
-    if not starts and own_start is not None:
-        starts = [own_start]
+    starts = starts_of(model, start_ids)
     if isinstance(model, EncoderDecoder):
         _check_head(model.spec.head)
         return _begin_target(model, inputs, real, starts, room)
@@ -81,6 +108,13 @@ def begin(
     if isinstance(model, Begins):
         return model.begin(inputs, real, start_ids=starts, room=room)
     raise GlassformerError(f"a {type(model).__name__} does not write text; give a model with a decoder")
+
+
+def starts_of(model: nn.Module, start_ids: Sequence[int] | int | None) -> list[int]:
+    """How the target of a model with a source begins: as given, else as its spec says."""
+    starts = [start_ids] if isinstance(start_ids, int) else list(start_ids or ())
+    own_start = getattr(getattr(model, "spec", None), "start_id", None)
+    return [own_start] if not starts and own_start is not None else starts
 
 
 def _check_head(head: specs.Head) -> None:
@@ -134,9 +168,34 @@ class TargetSteps:
         return _last(self.model.decode(ids, self.memory, Mask(), self.real, cache=self.cache))
 
     def select(self, rows: Tensor) -> None:
-        self.memory = self.memory.index_select(0, rows)
+        self._lean(len(rows))
         self.real = None if self.real is None else self.real.index_select(0, rows)
         self.cache.select(rows)
+
+    def widen(self, count: int) -> None:
+        rows = torch.arange(len(self.memory), device=self.memory.device).repeat_interleave(count)
+        self._lean(len(rows))
+        self.real = None if self.real is None else self.real.index_select(0, rows)
+        one = len(rows) == count  # the beams of a single sentence can look at one copy
+        for layer in self.cache.layers:
+            layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
+            if layer.cross is not None:
+                k, v = layer.cross
+                layer.cross = (
+                    (k.expand(count, -1, -1, -1), v.expand(count, -1, -1, -1))
+                    if one
+                    else (k.index_select(0, rows), v.index_select(0, rows))
+                )
+
+    def reorder(self, rows: Tensor) -> None:
+        # beams of a sentence have the same source: only what was written moves
+        for layer in self.cache.layers:
+            layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
+
+    def _lean(self, rows: int) -> None:
+        # The cache holds the source's keys and values by now. Of the memory only the shape is read
+        # again, so all rows can point at one of it.
+        self.memory = self.memory[:1].expand(rows, -1, -1)
 
 
 def _begin_target(

@@ -10,7 +10,7 @@ import torch
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.decoding import greedy
-from glassformer.decoding.greedy import LOOK_EVERY
+from glassformer.decoding.written import LOOK_EVERY
 from tests.decoding.test_greedy import PAD, START, examples, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

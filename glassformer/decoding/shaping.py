@@ -1,0 +1,106 @@
+"""What the settings do to the scores of a step, for the rows that are being written.
+
+B rows, V vocabulary, T tokens given or written so far, L tokens that may be written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glassformer.decoding import pick
+from glassformer.decoding.settings import Decoding
+
+
+@dataclass
+class Shaping:
+    """The rows' bounds and history, and the settings applied to their scores in Hugging Face's order."""
+
+    settings: Decoding
+    ends: Tensor  # (E,), the tokens that end a row
+    suppressed: Tensor  # (N,), never written
+    prefix: tuple[int, ...]  # how every row begins
+    limits: Tensor  # (B,), the most tokens of each row
+    least: Tensor  # (B,), the fewest before an end token
+    history: Tensor | None  # (B, T + L), right of the first `filled` columns nothing yet; None: no one asks
+    filled: int = 0
+    until_least: int = 0  # no row is held back from this step on
+    before_last: int = 0  # no row is at its last token before this step
+
+    @classmethod
+    def of(
+        cls,
+        settings: Decoding,
+        *,
+        ends: Tensor,
+        prefix: tuple[int, ...],
+        limits: Tensor,
+        least: Tensor,
+        given: Tensor,
+    ) -> Shaping:
+        """`given` (B, T): what stands before the first token to write, right-aligned."""
+        asked = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size > 0 or settings.stop
+        history = None
+        if asked:
+            room = given.new_full((len(given), int(limits.max())), pick.NOTHING)
+            history = torch.cat((given, room), 1)
+        return cls(
+            settings,
+            ends,
+            ends.new_tensor(settings.suppress_tokens),
+            prefix,
+            limits,
+            least,
+            history,
+            filled=given.shape[1],
+            until_least=int(least.max()),
+            before_last=int(limits.min()) - 1,
+        )
+
+    def shape(self, scores: Tensor, n: int) -> Tensor:
+        """Scores (B, V) of the token n -> the scores to choose by."""
+        ask = self.settings
+        if self.history is not None:
+            so_far = self.history[:, : self.filled]
+            if ask.repetition_penalty != 1:
+                scores = pick.penalise_repetition(scores, so_far, ask.repetition_penalty)
+            if ask.no_repeat_ngram_size:
+                scores = pick.forbid_ngrams(scores, so_far, ask.no_repeat_ngram_size)
+        if len(self.suppressed):
+            scores = pick.forbid(scores, self.suppressed)
+        if n < self.until_least:
+            scores = pick.forbid(scores, self.ends, self.least > n)
+        if n < len(self.prefix):
+            scores = pick.force(scores, self.prefix[n])
+        if ask.forced_eos_token_id is not None and n >= self.before_last:
+            scores = pick.force(scores, ask.forced_eos_token_id, self.limits == n + 1)
+        if ask.do_sample:
+            # a beam must find something to go on with beside the ends
+            at_least = len(self.ends) + 1 if ask.num_beams > 1 else 1
+            if ask.temperature != 1:
+                scores = scores / ask.temperature
+            if ask.top_k:
+                scores = pick.keep_top_k(scores, ask.top_k, at_least)
+            if ask.top_p < 1:
+                scores = pick.keep_top_p(scores, ask.top_p, at_least)
+            if ask.min_p > 0:
+                scores = pick.keep_min_p(scores, ask.min_p, at_least)
+        return scores.log_softmax(-1) if ask.renormalize_logits else scores
+
+    def append(self, ids: Tensor) -> None:
+        """The tokens chosen (B,)."""
+        if self.history is not None:
+            self.history[:, self.filled] = ids
+        self.filled += 1
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, in this order."""
+        self.limits, self.least = self.limits.index_select(0, rows), self.least.index_select(0, rows)
+        self.reorder(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """The same for rows that stay with their sentence, whose bounds are one."""
+        if self.history is not None:
+            self.history = self.history.index_select(0, rows)

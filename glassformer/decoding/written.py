@@ -1,0 +1,26 @@
+"""What was written, and how a row can end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from glassformer.decoding.tree import Tree
+
+Ended = Literal["end", "length", "stop"]
+ENDINGS: Final[tuple[Ended, ...]] = ("end", "length", "stop")
+BY_END, BY_LENGTH, BY_STOP = range(3)
+
+LOOK_EVERY: Final = 8  # steps between two looks at who has finished on a GPU, each of which waits for it
+WORTHWHILE: Final = 0.75  # rows are moved together once at most this share of them is unfinished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """One text, as tokens."""
+
+    ids: list[int]  # without the prompt and the end token
+    score: float  # a beam's sum of log-probs over its length term; the sum itself otherwise
+    logprobs: list[float]  # of each id, and one more for the end token where there is one
+    ended: Ended
+    tree: Tree | None = None
