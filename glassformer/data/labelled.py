@@ -49,8 +49,14 @@ def _chosen(table: Table) -> tuple[Column, Column]:
     label = named(LABELS, columns) or min(columns, key=lambda column: (column.different, column.length))
     rest = [column for column in columns if column is not label and column.is_text]
     text = named(TEXTS, rest) or max(rest, key=lambda column: column.length, default=None)
-    if text is None or (label.different == len(rows) > 10):
-        has = ", ".join(names) if names else f"{width} columns"
+    has = ", ".join(names) if names else f"{width} columns"
+    if label.different == len(rows) > 10:
+        which = f"'{names[label.place]}'" if names else label.place + 1
+        raise GlassformerError(
+            f"no two rows of '{table.path}' have the same label, if column {which} is the label; name the "
+            f"columns of text and label, of: {has}"
+        )
+    if text is None:
         raise GlassformerError(
             f"which columns of '{table.path}' are text and label is not plain; name two of: {has}"
         )

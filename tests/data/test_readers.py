@@ -148,7 +148,7 @@ REFUSED: dict[str, Case] = {
     "unit of a table": (texts, {"a.jsonl": jsonl({"text": "x"})}, {"unit": "file"}, "leave the unit out"),
     "unknown unit": (texts, {"a.txt": b"x\n"}, {"unit": "page"}, "it can be line, document, file"),
     "which text": (texts, {"a.tsv": GOOD}, {}, "first line names none, so give a number"),
-    "no label column": (labelled, {"a.tsv": GOOD}, {}, "text and label is not plain"),
+    "no label column": (labelled, {"a.tsv": GOOD}, {}, "have the same label"),
     "one column, labelled": (labelled, {"a.tsv": b"x\n" * 20}, {}, "needs a text and a label"),
     "not Parquet": (pairs, {"a.parquet": b"hello"}, {}, "is not a Parquet file, or is damaged"),
     "Parquet in gzip": (pairs, {"a.parquet.gz": b"hello"}, {}, "Parquet inside gzip"),
