@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from glassformer.data.examples import IGNORED
 
 # Logits held at once. On a GPU few large products are quicker, and one kernel needs no second copy of them.
-AT_ONCE, AT_ONCE_ON_GPU = 1 << 24, 1 << 31
+AT_ONCE, AT_ONCE_ON_GPU = 1 << 24, 1 << 30
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:

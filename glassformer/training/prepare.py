@@ -115,7 +115,7 @@ def tokenizer_for(
     if base is None:
         plan = TokenizerPlan(
             kind=words.kind,
-            vocab_size=words.vocab_size or 8000,
+            vocab_size=words.vocab_size,
             lowercase=words.lowercase,
             marks=marks,
             tags=tags,

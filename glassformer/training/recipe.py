@@ -123,13 +123,13 @@ class Tokenizer:
     """
 
     kind: Literal["bpe", "unigram", "byte", "word", "char"] = "bpe"
-    vocab_size: int | None = None
+    vocab_size: int = 8000
     sides: Literal["joint", "separate"] = "joint"
     lowercase: bool = False
     folder: str | None = None
 
     def __post_init__(self) -> None:
-        if self.vocab_size is not None and self.vocab_size < 1:
+        if self.vocab_size < 1:
             raise GlassformerError(f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 1")
 
 
