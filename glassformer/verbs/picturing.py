@@ -33,8 +33,8 @@ class Ready:
         read = getattr(bundle.spec, "input", None)
         if not isinstance(read, specs.ImagePatches):
             raise GlassformerError(f"{named(bundle)} reads no pictures; it {reading_of(read)}")
-        about: dict[str, Any] = bundle.files.get(PICTURES, {})
-        if not about:
+        about: dict[str, Any] | None = bundle.files.get(PICTURES)
+        if about is None:
             raise GlassformerError(
                 f"{named(bundle)} does not say how its pictures are made ready; put its {PICTURES} into "
                 "its folder"
