@@ -49,7 +49,7 @@ def force(scores: Tensor, token: int | Tensor, rows: Tensor | None = None) -> Te
     """Leave only this token, with score 0: everywhere, or in `rows` (B,) where that is True."""
     only = torch.full_like(scores[0], NEVER)
     only[token] = 0.0
-    return only.expand_as(scores) if rows is None else torch.where(rows[:, None], only, scores)
+    return only.repeat(len(scores), 1) if rows is None else torch.where(rows[:, None], only, scores)
 
 
 def keep_top_k(scores: Tensor, count: int, at_least: int = 1) -> Tensor:
