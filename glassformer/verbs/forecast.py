@@ -1,0 +1,219 @@
+"""Tell how series of numbers go on: from a CSV or Parquet file, or from a table in memory.
+
+Letters: S series, N steps told, C columns, Q quantiles.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glassformer.api import JOB, Bundle
+from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
+from glassformer.data.problems import Problems
+from glassformer.data.series import SeriesSet, read_series
+from glassformer.data.series_steps import Fill
+from glassformer.data.timestamps import later, written
+from glassformer.data.windows import Scaler
+from glassformer.verbs.quantiles import LEVELS, checked, quantiles
+from glassformer.verbs.reading import device_of, named
+
+TOGETHER = 256  # series told at a time
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """How each series goes on, in its own units.
+
+    values (S, N, C): what is expected; quantiles (Q, S, N, C) at `levels`, where the model says how sure it
+    is, else none. stamps (S, N): when. past: the series it was told from. notes: what a person should know.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    stamps: NDArray[np.int64]
+    values: Floats
+    levels: tuple[float, ...]
+    quantiles: Floats
+    past: SeriesSet
+    context: int
+    notes: tuple[str, ...]
+
+    def when(self, series: int, step: int) -> str:
+        """The time stamp of a step."""
+        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers")
+
+    def header(self) -> list[str]:
+        """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
+        first = ["unique_id"] if len(self.ids) > 1 else []
+        return [
+            *first,
+            "ds",
+            *self.names,
+            *(f"{name}_{level:g}" for name in self.names for level in self.levels),
+        ]
+
+    def rows(self) -> Iterator[list[str | float]]:
+        """The table's rows, in the order of the series and of time."""
+        for s, one in enumerate(self.ids):
+            for n in range(self.values.shape[1]):
+                first: list[str | float] = [one] if len(self.ids) > 1 else []
+                sure = self.quantiles[:, s, n].T.reshape(-1).tolist()  # (C * Q,)
+                yield [*first, self.when(s, n), *self.values[s, n].tolist(), *sure]
+
+
+def forecast(
+    bundle: Bundle,
+    series: str | PathLike[str] | Any,
+    *,
+    time: str | None = None,
+    columns: Sequence[str] | None = None,
+    fill: Fill = "refuse",
+    levels: Sequence[float] = LEVELS,
+) -> Forecast:
+    """How the series in a file, or in a table in memory (a data frame, or a dict of columns), go on.
+
+    The columns are those the model was trained on, unless others are named; the scale it learned is put on
+    and taken off again. Quantiles come from a model that tells a distribution; one that tells single values
+    gives those alone, and a note says so.
+    """
+    levels = checked(levels)
+    context, horizon = steps_of(bundle)
+    job: Mapping[str, Any] = bundle.files.get(JOB, {})
+    wanted = columns if columns is not None else job.get("columns")
+    past, notes = _read(series, time, wanted, fill)
+    scaler = _scaler(bundle, job, past)
+    context = context or int(job.get("context") or 1)
+    short = np.flatnonzero(past.lengths < context)
+    if short.size:
+        raise GlassformerError(
+            f"the series '{past.ids[int(short[0])]}' has {int(past.lengths[short[0]]):,} rows, and "
+            f"{named(bundle)} reads the last {context:,}; give a longer one"
+        )
+    step = str(past.step)
+    if job.get("frequency", step) != step:
+        notes.append(f"the model learned steps of {job['frequency']}, and these are of {step}")
+    values, sure = _told(bundle, past, scaler, context, levels)
+    if not len(sure):
+        levels = ()
+        notes.append("the model tells single values and not how sure it is, so there are no quantiles")
+    ends = past.stamps[past.ends - 1]
+    stamps = [[later(int(end), past.step, n + 1) for n in range(horizon)] for end in ends]
+    return Forecast(
+        names=past.names,
+        ids=past.ids,
+        stamps=np.array(stamps, np.int64),
+        values=values,
+        levels=levels,
+        quantiles=sure,
+        past=past,
+        context=context,
+        notes=tuple(notes),
+    )
+
+
+def steps_of(bundle: Bundle) -> tuple[int | None, int]:
+    """How many steps a forecaster reads (None: any number), and how many it tells."""
+    spec: Any = bundle.spec
+    if isinstance(spec, specs.EncoderOnly):
+        if isinstance(spec.input, specs.SeriesPatches) and isinstance(spec.head, specs.Forecast):
+            return spec.input.context_length, spec.head.prediction_length
+    elif hasattr(spec, "prediction_length"):
+        return getattr(spec, "context_length", getattr(spec, "season", None)), spec.prediction_length
+    raise GlassformerError(f"{named(bundle)} forecasts nothing; give one that was trained to")
+
+
+def _scaler(bundle: Bundle, job: Mapping[str, Any], past: SeriesSet) -> Scaler:
+    """What the model's values are scaled by; nothing where its folder says nothing."""
+    count = len(past.names)
+    read = getattr(bundle.spec, "input", None)
+    if isinstance(read, specs.SeriesPatches) and read.channels != count:
+        raise GlassformerError(
+            f"there are {count} columns ({', '.join(past.names[:8])}), and {named(bundle)} reads "
+            f"{read.channels}; name as many"
+        )
+    if "mean" not in job or "std" not in job:
+        return Scaler((0.0,) * count, (1.0,) * count)
+    if not len(job["mean"]) == len(job["std"]) == count:
+        raise GlassformerError(
+            f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; name as many"
+        )
+    return Scaler(tuple(job["mean"]), tuple(job["std"]))
+
+
+@torch.inference_mode()
+def _told(
+    bundle: Bundle, past: SeriesSet, scaler: Scaler, context: int, levels: Sequence[float]
+) -> tuple[Floats, Floats]:
+    """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
+    model: Any = bundle.model
+    device = device_of(bundle)
+    points, sure = list[Floats](), list[Floats]()
+    for at in range(0, len(past), TOGETHER):
+        ends = past.ends[at : at + TOGETHER]
+        rows = past.values[ends[:, None] + np.arange(-context, 0)]  # (B, context, C)
+        told = model(torch.from_numpy(scaler.scaled(rows)).to(device))
+        if isinstance(told, Tensor):
+            points.append(scaler.undone(told.float().cpu().numpy()))
+            continue
+        points.append(scaler.undone(told.mean.float().cpu().numpy()))
+        sure.append(scaler.undone(quantiles(told, levels).float().cpu().numpy()))
+    values = np.concatenate(points)
+    return values, np.concatenate(sure, 1) if sure else np.empty((0, *values.shape), np.float32)
+
+
+def _read(
+    series: Any, time: str | None, columns: Sequence[str] | None, fill: Fill
+) -> tuple[SeriesSet, list[str]]:
+    problems = Problems()
+    with _as_file(series) as path:
+        try:
+            past = read_series(path, problems=problems, time=time, target=columns, fill=fill)
+        except GlassformerError as error:
+            if isinstance(series, str | PathLike):
+                raise
+            raise GlassformerError(
+                str(error).replace(f"'{path}'", "the table").replace(str(path), "the table")
+            ) from None
+    return past, [note for note in (*past.notes, problems.sentence()) if note]
+
+
+@contextmanager
+def _as_file(series: Any) -> Iterator[Any]:
+    """A file as it is; a table in memory written out, so that it is read with the same care."""
+    if isinstance(series, str | PathLike):
+        yield series
+        return
+    index: Any = getattr(series, "index", None)
+    dated = type(index).__name__ in ("DatetimeIndex", "PeriodIndex")
+    try:
+        names = [str(name) for name in getattr(series, "columns", series)]
+        table = {name: list(series[name]) for name in names}
+    except (TypeError, KeyError, IndexError):
+        raise GlassformerError(
+            f"give a file of series, a data frame or a dict of columns, not {type(series).__name__}"
+        ) from None
+    if dated:
+        table = {"ds": [str(stamp) for stamp in index], **table}
+    if not table or len({len(column) for column in table.values()}) != 1:
+        raise GlassformerError("the table's columns must be as long as each other, and at least one")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(table)
+            writer.writerows(zip(*table.values(), strict=True))
+        yield path
