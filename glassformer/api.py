@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ from glassformer.weights.store import open_weights, save_weights
 
 if TYPE_CHECKING:
     from glassformer.verbs.answer import Answer
+    from glassformer.verbs.forecast import Forecast
 
 Layout = Literal["hf", "glassformer"]
 JOB = "job.json"  # what a model was trained to do: its labels, its scaling
@@ -122,6 +123,42 @@ class Bundle:
         from glassformer.verbs.answer import answer
 
         return answer(self, question, context, **words)
+
+    def forecast(self, series: Any, **words: Any) -> Forecast:
+        """How the series of a file, a data frame or a dict of columns go on: `verbs.forecast`."""
+        from glassformer.verbs.forecast import forecast
+
+        return forecast(self, series, **words)
+
+    def translate(self, texts: str | Iterable[str], **settings: Any) -> Any:
+        """Translate texts; see `glassformer.verbs.writing.translate`."""
+        from glassformer.verbs.writing import translate
+
+        return translate(self, texts, **settings)
+
+    def summarize(self, texts: str | Iterable[str], **settings: Any) -> Any:
+        """Summarise texts; see `glassformer.verbs.writing.summarize`."""
+        from glassformer.verbs.writing import summarize
+
+        return summarize(self, texts, **settings)
+
+    def restore(self, texts: str | Iterable[str], **settings: Any) -> Any:
+        """Mend damaged sentences; see `glassformer.verbs.writing.restore`."""
+        from glassformer.verbs.writing import restore
+
+        return restore(self, texts, **settings)
+
+    def generate(self, prompts: str | Iterable[str], **settings: Any) -> Any:
+        """Go on from prompts; see `glassformer.verbs.writing.generate`."""
+        from glassformer.verbs.writing import generate
+
+        return generate(self, prompts, **settings)
+
+    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
+        """Go on from a prompt, piece by piece; see `glassformer.verbs.writing.stream`."""
+        from glassformer.verbs.writing import stream
+
+        return stream(self, prompt, **settings)
 
 
 def build(what: str | spec.Model, **words: Any) -> AnyModel:

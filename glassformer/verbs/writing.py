@@ -1,0 +1,211 @@
+"""What people do with a model that writes: translate, summarise, mend, and go on with text.
+
+Each takes a bundle and texts. A list gives a list; an iterator gives an iterator that reads no further ahead
+than good batches need, so that a file of any length passes through. Results come in the order of the texts,
+as strings, or with `details` as a `Passage` each: text, score, tokens, seconds. Further words are settings
+with Hugging Face's names (`Decoding`); the folder's generation_config.json holds where nothing is given.
+`batch_tokens` is how many tokens, read and written, a batch holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from glassformer.api import Bundle
+from glassformer.core.errors import GlassformerError
+from glassformer.decoding.settings import decoding_from
+from glassformer.decoding.stop import before_stop
+from glassformer.verbs.writing_batches import Plan, passages
+from glassformer.verbs.writing_ends import (
+    Ends,
+    check_job,
+    ends_of,
+    generation_of,
+    named,
+    shape_of,
+    tokenizer_of,
+)
+from glassformer.verbs.writing_pieces import Cutter, Layout, Place, Split
+from glassformer.verbs.writing_prompts import following, prompt_ids
+from glassformer.verbs.writing_sources import language, mending, plain, task_prefix
+from glassformer.verbs.writing_stream import Stream, streamed
+
+BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
+CONTINUED = 256  # tokens that generate writes at most, where nothing says how many
+
+
+def translate(
+    bundle: Bundle,
+    texts: str | Iterable[str],
+    *,
+    to: str | None = None,
+    prefix: str | None = None,
+    split: Split = "long",
+    details: bool = False,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Translate texts of one line or many; lines stay lines, and empty ones stay empty.
+
+    to: the language to write, for a model that knows several, as its tokenizer spells it: "fra" for the tag
+    >>fra<<, "fr_XX", or "de" where the folder names a task from one language into another.
+    prefix: what is put before every piece, as "translate English to German: ".
+    split: a line is translated whole up to 128 tokens and by its sentences beyond ("long"), "always" by its
+    sentences, or "never": then a line that the model cannot read whole is refused.
+    """
+    check_job(bundle, "translate", jobs=("translate",))
+    ends = _rewriting(bundle, "translate")
+    spoken = language(bundle, to)
+    encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
+    given = {**_beams(bundle, settings), **spoken.settings}
+    cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split))
+    return _results(_rewrites(bundle, ends, cutter, given), texts, details, batch_tokens)
+
+
+def summarize(
+    bundle: Bundle,
+    texts: str | Iterable[str],
+    *,
+    prefix: str | None = None,
+    details: bool = False,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Summarise texts, each read whole; one that the model cannot read whole is refused.
+
+    prefix: what is put before every text; by default what the folder says, as "summarize: ".
+    """
+    check_job(bundle, "summarize", jobs=("translate",))
+    ends = _rewriting(bundle, "summarize")
+    if prefix is None:
+        prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
+    cutter = Cutter(encode=plain(bundle, prefix=prefix), reads=ends.reads, split="never", unit="text")
+    return _results(_rewrites(bundle, ends, cutter, _beams(bundle, settings)), texts, details, batch_tokens)
+
+
+def restore(
+    bundle: Bundle,
+    texts: str | Iterable[str],
+    *,
+    details: bool = False,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Mend sentences that were trimmed, gapped or shuffled; the gap's mark, `<gap>`, stands for words.
+
+    The mark is the one the model was trained with, which the folder's job.json tells.
+    """
+    about = check_job(bundle, "restore", jobs=("restore",))
+    if about.get("job") != "restore":
+        raise GlassformerError(f"{named(bundle)} was not trained to restore; train one with the job restore")
+    ends = _rewriting(bundle, "restore")
+    encode = mending(bundle, gap=about.get("gap"), before=about.get("before"))
+    cutter = Cutter(encode=encode, reads=ends.reads)
+    return _results(_rewrites(bundle, ends, cutter, settings), texts, details, batch_tokens)
+
+
+def generate(
+    bundle: Bundle,
+    prompts: str | Iterable[str],
+    *,
+    details: bool = False,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Go on from prompts: what is written after each, without the prompt.
+
+    An empty prompt begins where the model's texts begin. One that the model cannot read is refused. Where
+    nothing says how long, at most 256 tokens are written. `stream` gives the same piece by piece.
+    """
+    return _results(continuing(bundle, settings), prompts, details, batch_tokens)
+
+
+def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:
+    """Go on from one prompt, in pieces of text as they are written; joined they are what `generate` gives.
+
+    No piece ends inside a letter. `close` stops the writing; afterwards `written` says how it ended.
+    """
+    return streamed(continuing(bundle, settings), prompt)
+
+
+def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
+    """The plan of `generate`."""
+    ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
+    words = decoding_from(generation_of(bundle), **settings)
+
+    def compose(layout: Layout, found: list[list[int]]) -> str:
+        (place,), (ids,) = layout, found
+        assert isinstance(place, Place)
+        text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
+        return before_stop(text, words.stop)
+
+    return Plan(
+        bundle=bundle,
+        ends=ends,
+        settings=words,
+        layouts=lambda prompts: ([Place(ids)] for ids in prompt_ids(bundle, ends, prompts)),
+        compose=compose,
+        decode=tokenizer.decode,
+        limit=lambda _: CONTINUED,
+    )
+
+
+def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, Any]) -> Plan:
+    tokenizer = tokenizer_of(bundle)
+    words = decoding_from(generation_of(bundle), **settings)
+
+    def text(ids: list[int]) -> str:
+        # one line in, one line out
+        return " ".join(before_stop(tokenizer.decode(ids), words.stop).splitlines()).strip()
+
+    def compose(layout: Layout, found: list[list[int]]) -> str:
+        answers = iter(found)
+        return "".join(part if isinstance(part, str) else text(next(answers)) for part in layout)
+
+    return Plan(
+        bundle=bundle,
+        ends=ends,
+        settings=words,
+        layouts=cutter.layouts,
+        compose=compose,
+        decode=tokenizer.decode,
+        limit=lambda read: 2 * read + 20,
+    )
+
+
+def _rewriting(bundle: Bundle, verb: str) -> Ends:
+    if shape_of(bundle) != "rewrites":
+        raise GlassformerError(
+            f"{named(bundle)} goes on from a prompt and has no source to {verb}; use generate"
+        )
+    return ends_of(bundle)
+
+
+def _beams(bundle: Bundle, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with several beams where nothing says how to search."""
+    said = {**generation_of(bundle), **{name: value for name, value in settings.items() if value is not None}}
+    return settings if "num_beams" in said or said.get("do_sample") else {**settings, "num_beams": BEAMS}
+
+
+def _known(split: Split) -> Split:
+    if split not in ("long", "always", "never"):
+        raise GlassformerError(f"split must be long, always or never; got {split!r}")
+    return split
+
+
+def _results(plan: Plan, texts: str | Iterable[str], details: bool, batch_tokens: int | None) -> Any:
+    """A list for a list, an iterator for an iterator; one string is a list of one."""
+    if plan.settings.num_return_sequences > 1 and not details:
+        raise GlassformerError(
+            "num_return_sequences gives several texts for one; ask for details, which hold them"
+        )
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise GlassformerError(f"texts must be strings, not a {type(texts).__name__}")
+    if batch_tokens is not None and batch_tokens < 1:
+        raise GlassformerError(f"a budget of {batch_tokens} tokens holds nothing; give at least 1")
+    found = passages(plan, texts, batch_tokens=batch_tokens)
+    answers: Iterator[Any] = found if details else (passage.text for passage in found)
+    return list(answers) if isinstance(texts, Sequence) else answers

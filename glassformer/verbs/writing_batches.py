@@ -1,0 +1,133 @@
+"""Texts in, what a model writes for them out, in order: pieces go to the engine in batches and come back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.api import Bundle
+from glassformer.decoding.engine import Written, write_all
+from glassformer.decoding.settings import Decoding
+from glassformer.verbs.writing_ends import Ends
+from glassformer.verbs.writing_pieces import Layout, Place
+
+ON_GPU, ON_CPU = 16_384, 4096  # tokens of a batch; a CPU gains nothing by more, and answers later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """What was written for one text.
+
+    score: as the engine gives it, summed over the pieces that the text was read in. tokens: how many were
+    written. seconds: from the text's being read until this was there, waiting for its batch included.
+    ended: by the end token, the limit, or a stop text; "length" where the limit ended any of its pieces.
+    others: the next best, as many as num_return_sequences asks for.
+    """
+
+    text: str
+    score: float
+    tokens: int
+    seconds: float
+    ended: Literal["end", "length", "stop"]
+    others: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How texts become places for answers, and answers texts.
+
+    limit: the most tokens written, by how many were read, where the settings do not say.
+    """
+
+    bundle: Bundle
+    ends: Ends
+    settings: Decoding
+    layouts: Callable[[Iterable[str]], Iterator[Layout]]
+    compose: Callable[[Layout, list[list[int]]], str]
+    decode: Callable[[list[int]], str]
+    limit: Callable[[int], int]
+
+    @property
+    def most(self) -> Callable[[int], int] | None:
+        """The limit, where it counts."""
+        bounded = self.settings.max_new_tokens is not None or self.settings.max_length is not None
+        return None if bounded else self.limit
+
+
+@dataclass
+class _Waiting:
+    """A text whose answers are on their way."""
+
+    layout: Layout
+    since: float
+    left: int
+    found: list[list[Written]]
+
+
+def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> Iterator[Passage]:
+    """One passage a text, in order; no more texts are held than the engine looks ahead."""
+    if batch_tokens is None:
+        on_cpu = next(plan.bundle.model.parameters()).device.type == "cpu"
+        batch_tokens = ON_CPU if on_cpu else ON_GPU
+    waiting: deque[_Waiting] = deque()
+
+    def examples() -> Iterator[list[int]]:
+        for layout in plan.layouts(texts):
+            places = [part for part in layout if isinstance(part, Place)]
+            waiting.append(_Waiting(layout, time.perf_counter(), len(places), []))
+            for place in places:
+                yield place.ids
+
+    def finished() -> Iterator[Passage]:
+        while waiting and waiting[0].left == 0:
+            yield _passage(plan, waiting.popleft())
+
+    answers = write_all(
+        plan.bundle.model,
+        examples(),
+        settings=plan.settings,
+        start_ids=plan.ends.start_ids,
+        eos_id=plan.ends.eos_ids,
+        pad_id=plan.ends.pad_id,
+        max_new_tokens=plan.most,
+        decode=plan.decode,
+        tokens=batch_tokens,
+    )
+    for answer in answers:
+        yield from finished()  # texts with nothing to ask, such as empty lines
+        waiting[0].found.append(answer)
+        waiting[0].left -= 1
+        yield from finished()
+    yield from finished()
+
+
+def _passage(plan: Plan, done: _Waiting) -> Passage:
+    seconds = time.perf_counter() - done.since
+    many = len(done.found[0]) if done.found else 1
+    ranked = [_ranked(plan, done, rank, seconds) for rank in range(many)]
+    if many == 1:
+        return ranked[0]
+    best = ranked[0]
+    return Passage(
+        text=best.text,
+        score=best.score,
+        tokens=best.tokens,
+        seconds=seconds,
+        ended=best.ended,
+        others=tuple(ranked[1:]),
+    )
+
+
+def _ranked(plan: Plan, done: _Waiting, rank: int, seconds: float) -> Passage:
+    found = [answers[rank] for answers in done.found]
+    endings = {one.ended for one in found}
+    return Passage(
+        text=plan.compose(done.layout, [one.ids for one in found]),
+        score=sum((one.score for one in found), 0.0),
+        tokens=sum(len(one.ids) for one in found),
+        seconds=seconds,
+        ended="length" if "length" in endings else "stop" if "stop" in endings else "end",
+    )

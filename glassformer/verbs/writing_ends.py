@@ -1,0 +1,121 @@
+"""How a folder's model begins and ends what it writes, and how much it can read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from glassformer.api import JOB, Bundle
+from glassformer.core.errors import GlassformerError
+from glassformer.text import Tokenizer
+
+Shape = Literal["rewrites", "continues"]  # a source into a target; a prompt into what follows it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """The ids around a text, and the room for it.
+
+    start_ids: how a target begins, None: as the model's spec says. eos_ids: any of them ends a text; none
+    where nothing does.
+    reads: the most tokens of a source or prompt. writes: the most of a target; for a model that goes on
+    from a prompt, of both together. None: no bound.
+    """
+
+    shape: Shape
+    start_ids: tuple[int, ...] | None
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    reads: int | None
+    writes: int | None
+
+
+def ends_of(bundle: Bundle) -> Ends:
+    """What the folder says in generation_config.json, else in config.json, else by its tokenizer and spec."""
+    tokenizer, spec = tokenizer_of(bundle), bundle.spec
+    shape = shape_of(bundle)
+    eos = _ids(bundle, "eos_token_id") or ((tokenizer.eos_id,) if tokenizer.eos_id is not None else ())
+    pad = (
+        _ids(bundle, "pad_token_id") or ((tokenizer.pad_id,) if tokenizer.pad_id is not None else eos) or (0,)
+    )
+    start = _ids(bundle, "decoder_start_token_id") if shape == "rewrites" else ()
+    return Ends(
+        shape=shape,
+        start_ids=start or None,
+        eos_ids=eos,
+        pad_id=pad[0],
+        reads=_room(spec, "source" if shape == "rewrites" else "input") or tokenizer.max_length,
+        writes=_room(spec, "target" if shape == "rewrites" else "input"),
+    )
+
+
+def generation_of(bundle: Bundle) -> Mapping[str, Any]:
+    """The folder's settings for writing; older folders have them among the rest of config.json."""
+    if bundle.generation:
+        return bundle.generation
+    return {name: bundle.config[name] for name in _OLD if bundle.config.get(name) is not None}
+
+
+_OLD = (
+    *("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size"),
+    *("repetition_penalty", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "eos_token_id"),
+)
+
+
+def tokenizer_of(bundle: Bundle) -> Tokenizer:
+    if bundle.tokenizer is None:
+        raise GlassformerError(
+            f"{named(bundle)} has no tokenizer, so it reads no text; put its tokenizer's files beside it"
+        )
+    return bundle.tokenizer
+
+
+def shape_of(bundle: Bundle) -> Shape:
+    """Whether the model rewrites a source or goes on from a prompt; one that writes nothing is refused."""
+    kind = type(bundle.spec).__name__
+    head = getattr(bundle.spec, "head", None)
+    writes = head is None or type(head).__name__ == "LanguageModel"  # a baseline has no other head
+    if writes and kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
+        return "rewrites"
+    if writes and kind in ("DecoderOnly", "LSTMLanguageModel"):
+        return "continues"
+    raise GlassformerError(
+        f"{named(bundle)} writes no text ({kind} with the head {type(head).__name__}); "
+        "give an encoder-decoder or a language model"
+    )
+
+
+def check_job(bundle: Bundle, verb: str, *, jobs: tuple[str, ...]) -> Mapping[str, Any]:
+    """What the folder says of the job it was trained for, where that is one of those the verb is for."""
+    about: Mapping[str, Any] = bundle.files.get(JOB, {})
+    job = about.get("job")
+    if job is not None and job not in jobs:
+        raise GlassformerError(f"{named(bundle)} was trained to {_WORDS.get(job, job)}, not to {verb}")
+    return about
+
+
+_WORDS = {"lm": "continue text: use generate", "images": "tell images apart"}
+
+
+def named(bundle: Bundle) -> str:
+    return "the model" if bundle.folder is None else f"the model in '{bundle.folder}'"
+
+
+def _ids(bundle: Bundle, name: str) -> tuple[int, ...]:
+    """An id, or several, under a name; what is not there or null is none."""
+    found = bundle.generation.get(name)
+    found = bundle.config.get(name) if found is None else found
+    ids = tuple(found) if isinstance(found, list) else () if found is None else (found,)
+    for one in ids:
+        if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+            raise GlassformerError(
+                f"{named(bundle)} has {name} {one!r} among its settings; an id is due there"
+            )
+    return ids
+
+
+def _room(spec: Any, side: str) -> int | None:
+    position = getattr(getattr(spec, side, None), "position", None)
+    found: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
+    return found
