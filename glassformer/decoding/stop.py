@@ -10,25 +10,22 @@ Decode = Callable[[list[int]], str]
 
 
 def stopped(ids: Sequence[int], stops: Sequence[str], decode: Decode) -> bool:
-    """Whether the last of these tokens completed one of the stops.
+    """Whether the last of these tokens completed one of the stops, none being complete before it.
 
-    The last token is part of what completed it, so only a tail of the tokens need be decoded: it is made
-    longer until the text before the last token is longer than any stop.
+    The last token is part of what completes a stop, so only a tail of the tokens need be decoded: one
+    whose text without the last token is longer than any stop.
 
     >>> stopped([1, 2, 3], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
     True
-    >>> stopped([2, 3, 1], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
+    >>> stopped([2, 1, 3], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
     False
     """
-    longest = max(map(len, stops))
-    tail = min(len(ids), longest + 4)  # most tokens have a letter; what has none makes the tail grow
-    while True:
-        text, before = decode(list(ids[-tail:])), decode(list(ids[-tail:-1]) if tail > 1 else [])
-        # a first token in mid-text may be decoded without its space, hence one letter more
-        if tail == len(ids) or len(before) > longest + 1:
-            break
+    enough = max(map(len, stops)) + len(decode(list(ids[-1:])))
+    tail = min(len(ids), enough)  # most tokens have a letter; what has none makes the tail grow
+    # a first token in mid-text may be decoded without its space, hence one letter more
+    while len(text := decode(list(ids[-tail:]))) <= enough + 1 and tail < len(ids):
         tail = min(len(ids), 2 * tail)
-    return any(text.count(stop) > before.count(stop) for stop in stops)
+    return any(stop in text for stop in stops)
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "beams-4": {"num_beams": 4, "num_return_sequences": 3},
     "beams-5": {"num_beams": 5, "length_penalty": 0.6, "num_return_sequences": 5},
     "never": {"num_beams": 4, "early_stopping": "never", "length_penalty": 2.0, "num_return_sequences": 4},
+    "never-2": {"num_beams": 2, "early_stopping": "never", "length_penalty": 2.0, "num_return_sequences": 2},
     "never-short": {"num_beams": 3, "early_stopping": "never", "length_penalty": -0.5},
     "early": {"num_beams": 4, "early_stopping": True, "length_penalty": 2.0, "num_return_sequences": 4},
     "no-repeat": {"num_beams": 4, "no_repeat_ngram_size": 2, "num_return_sequences": 2},
@@ -55,7 +56,10 @@ def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None
     endings, lengths = set(), set()
     some = lively_ends(family)
     cases = [(name, with_end(words, some[0]), some[:1]) for name, words in SETTINGS.items()]
-    cases += [("two ends", SETTINGS["beams-4"], some)]
+    cases += [
+        (f"{name}, two ends", SETTINGS[name], some) for name in ("beams-4", "early", "never", "never-2")
+    ]
+    told: dict[str, list[list[int]]] = {}
     for name, words, ends in cases:
         batches = [given]
         if not config.is_encoder_decoder and ("repeat" in name or "penalty" in name):
@@ -71,9 +75,12 @@ def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None
             torch.testing.assert_close(
                 torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4, msg=name
             )
+            told.setdefault(name, []).extend(expected)
             endings |= {text.ended for text in found}
             lengths |= {len(text.ids) for text in found}
     assert endings == {"end", "length"} and len(lengths) > 4, "too little happened to compare anything"
+    if config.is_encoder_decoder:  # then the stopping rules matter, which only happens with short texts
+        assert told["early, two ends"] != told["never, two ends"]
 
 
 @pytest.mark.parametrize("family", ["marian", "bart", "t5"])
@@ -114,6 +121,9 @@ def test_chance_draws_what_the_reference_draws(family: str) -> None:
         {"top_k": 7, "num_return_sequences": 3},
         {"top_p": 0.6, "temperature": 0.8},
         {"min_p": 0.2, "top_k": 20, "top_p": 0.95, "temperature": 1.5},
+        {"num_beams": 3, "top_k": 1},
+        {"num_beams": 3, "top_p": 0.01},
+        {"num_beams": 3, "min_p": 1.0},
         {"num_beams": 3, "top_p": 0.9, "temperature": 1.3, "num_return_sequences": 3},
     ):
         settings = Decoding(**words, do_sample=True, max_new_tokens=MOST, seed=11, min_new_tokens=MOST)
