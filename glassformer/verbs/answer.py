@@ -143,7 +143,7 @@ def _best(
         for side, several in ((1, starts), (2, ends))
     )
     score, left, right = best
-    left, right = _whole_words(whole, left, right)
+    left, right = _whole_words(whole, left, right, context)
     begin, end_at = whole.offsets[left][0], whole.offsets[right][1]
     text = context[begin:end_at]
     begin += len(text) - len(text.lstrip())
@@ -182,15 +182,23 @@ def _span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, int]:
     return best
 
 
-def _whole_words(whole: Encoded, left: int, right: int) -> tuple[int, int]:
-    """The stretch widened to the ends of the words it begins and ends in."""
+def _whole_words(whole: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
+    """The stretch widened to the ends of the words it begins and ends in.
 
-    def same(one: int, other: int) -> bool:
-        inside = 0 <= other < len(whole) and whole.sequences[other] == 1
-        return inside and whole.words[one] is not None and whole.words[one] == whole.words[other]
+    Some tokenizers take a whole text for one word, so that a space ends one too.
+    """
 
-    while same(left, left - 1):
+    def joined(one: int, other: int) -> bool:
+        """Whether two neighbours are of one word of the context."""
+        if not 0 <= one < other < len(whole) or {whole.sequences[one], whole.sequences[other]} != {1}:
+            return False
+        between = whole.offsets[other][0]
+        around = context[max(0, between - 1) : between + 1]
+        apart = whole.offsets[one][1] < between or any(letter.isspace() for letter in around)
+        return not apart and whole.words[one] is not None and whole.words[one] == whole.words[other]
+
+    while joined(left - 1, left):
         left -= 1
-    while same(right, right + 1):
+    while joined(right, right + 1):
         right += 1
     return left, right

@@ -16,8 +16,9 @@ import transformers
 
 import glassformer
 from glassformer.core.errors import GlassformerError
+from glassformer.text import Encoded
 from glassformer.verbs import reading
-from glassformer.verbs.answer import answer, windows
+from glassformer.verbs.answer import _whole_words, answer, windows
 from tests.families import harness
 from tests.families.cases import _BERT, _IMAGES
 from tests.verbs.folders import TEXTS, bert, words
@@ -295,6 +296,24 @@ def test_a_long_context_is_read_in_windows(tmp_path: Path) -> None:
     one, many = (answer(bundle, "where?", context, batch_tokens=n) for n in (1, 100_000))
     assert (one.start, one.end) == (many.start, many.end) and one.score == pytest.approx(many.score, rel=1e-4)
     assert 0 < one.score < 1 and context[one.start : one.end] == one.text
+
+
+def test_an_answer_is_whole_words(tmp_path: Path) -> None:
+    """Also where the tokenizer cuts words into letters, whichever of them the model points at."""
+    _, folder = bert("BertForQuestionAnswering", tmp_path)
+    context = "zebras and lions, tigers or bears"
+    bundle = glassformer.load(folder)
+    assert bundle.tokenizer is not None
+    for longest in (1, 2, 5, 15):
+        found = bundle.answer("where?", context, longest=longest)
+        before, after = context[: found.start], context[found.end :]
+        assert not (before[-1:].isalpha() and found.text[0].isalpha())
+        assert not (after[:1].isalpha() and found.text[-1].isalpha())
+    one = Encoded(
+        ids=[1, 2, 3], types=[0] * 3, offsets=[(0, 2), (2, 4), (4, 6)], sequences=[1] * 3, words=[0] * 3
+    )
+    assert _whole_words(one, 1, 1, "ab c d") == (1, 1)  # a tokenizer to which all is one word
+    assert _whole_words(one, 1, 1, "abcdef") == (0, 2)
 
 
 # ---- what cannot be done -------------------------------------------------------------------------------
