@@ -231,7 +231,7 @@ def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
     ask |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
     options: dict[str, Any] = {"eos_id": None, "pad_id": PAD, "decode": decode, **begins}
     free = write(model, ids, settings=Decoding(**ask), **options)
-    stop = decode(free[0][0].ids)[5:8]  # the end of one token and all of the next
+    stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
     halting = Decoding(**ask, stop=(stop,))
     found = write(model, ids, settings=halting, **options)
     assert any(text.ended == "stop" for texts in found for text in texts)
