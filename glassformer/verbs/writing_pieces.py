@@ -16,7 +16,8 @@ from glassformer.text.documents import halved, sentences
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
-LONG = 128  # tokens; models that rewrite are taught with sentences
+LONG = 128  # tokens of a line; models that rewrite are taught with sentences
+LONGEST = 512  # tokens of a sentence, however many the model has places for
 TOGETHER = 256  # lines encoded at once
 
 
@@ -83,9 +84,11 @@ class Cutter:
         return found
 
     def _fitting(self, sentence: str, ids: list[int], most: int, number: int) -> Layout:
-        if len(ids) <= most:
+        if len(ids) <= min(most, LONGEST):
             return [Place(ids)]
         cut = halved(sentence)
+        if cut is None and len(ids) <= most:
+            return [Place(ids)]
         if cut is None:
             raise GlassformerError(
                 f"{self.what} {number} holds {len(sentence):,} letters with no space between, "

@@ -1,0 +1,21 @@
+"""glassformer restore MODEL [TEXT...]: every damaged sentence as it was, in order."""
+
+from __future__ import annotations
+
+from glassformer.cli.writing import Asked, answer, writing_verb
+
+
+@writing_verb
+def restore(asked: Asked) -> None:
+    """Mend sentences that were trimmed, gapped or shuffled; a line in is a line out.
+
+    `<gap>` stands where words are missing. MODEL is one trained with the job restore.
+    """
+    from glassformer.verbs import writing
+
+    answer(
+        asked,
+        lambda bundle, texts: writing.restore(
+            bundle, texts, details=True, batch_tokens=asked.batch_tokens, **asked.settings
+        ),
+    )

@@ -1,0 +1,46 @@
+"""glassformer translate MODEL [TEXT...]: a translation for every text, in order."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import typer
+
+from glassformer.cli.writing import Asked, answer, writing_verb
+
+
+class Split(StrEnum):
+    """Which lines are translated sentence by sentence."""
+
+    long = "long"
+    always = "always"
+    never = "never"
+
+
+@writing_verb
+def translate(
+    asked: Asked,
+    to: str | None = typer.Option(None, help="The language to write, where the model knows several, as fra."),
+    prefix: str | None = typer.Option(None, help="Put this before every text."),
+    split: Split = typer.Option(Split.long, help="Which lines to translate sentence by sentence."),
+) -> None:
+    """Translate texts: arguments, a file, or standard input; a line in is a line out.
+
+    An empty line stays empty. A line of more than 128 tokens is translated sentence by sentence. The
+    folder's generation_config.json holds where nothing else is given; where it is silent, 4 beams.
+    """
+    from glassformer.verbs import writing
+
+    answer(
+        asked,
+        lambda bundle, texts: writing.translate(
+            bundle,
+            texts,
+            to=to,
+            prefix=prefix,
+            split=split.value,
+            details=True,
+            batch_tokens=asked.batch_tokens,
+            **asked.settings,
+        ),
+    )

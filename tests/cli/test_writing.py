@@ -1,0 +1,186 @@
+"""The verbs that write, from the command line: texts in, a line out for each, in order, whatever happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+
+import pytest
+
+import glassformer
+from tests.verbs.reversing import ROWS, reverser, speaker
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return reverser()
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    return speaker(tmp_path_factory.mktemp("speaker") / "model", max_len=64)
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Put bytes on standard input."""
+
+    def put(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+
+    return put
+
+
+def test_arguments_a_file_and_standard_input_are_one(run, typed, folder, tmp_path):
+    texts = ["red blue", "", "gold green red", "   ", "한국어 🌊"]
+    expected = glassformer.load(folder).translate(texts)
+    content = "\n".join(texts).encode() + b"\n"
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    typed(content)
+    answers = [
+        run("translate", folder, *texts),
+        run("translate", folder, "--file", tmp_path / "in.txt"),
+        run("translate", folder, "--threads", 1, "--device", "cpu", "--dtype", "float32"),
+    ]
+    for done in answers:
+        assert done.code == 0, done.err
+        assert done.out.split("\n") == [*expected, ""]
+    assert expected[1] == expected[3] == ""
+
+
+def test_json_tells_scores_and_seconds(run, folder):
+    done = run("translate", folder, *ROWS[:3], "--json", "--num-beams", 4, "--num-return-sequences", 2)
+    told = [json.loads(line) for line in done.out.splitlines()]
+    passages = glassformer.load(folder).translate(ROWS[:3], num_beams=4, num_return_sequences=2, details=True)
+    for one, passage in zip(told, passages, strict=True):
+        assert (one["text"], one["tokens"], one["ended"]) == (passage.text, passage.tokens, passage.ended)
+        assert one["score"] == pytest.approx(passage.score, abs=1e-5) and one["seconds"] > 0
+        assert [other["text"] for other in one["others"]] == [other.text for other in passage.others]
+
+
+def test_ctrl_c_and_resume_give_what_an_unbroken_run_gives(run, folder, tmp_path):
+    """Stopped twice, once in the middle of a line; every line of the file is whole at any time."""
+    lines = list(islice(cycle([*ROWS, ""]), 2000))
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(f"{line}\n" for line in lines))
+    words = ["translate", str(folder), "--file", str(source), "--num-beams", "1", "--batch-tokens", "256"]
+    whole = run(*words, "--out", tmp_path / "whole.txt")
+    assert whole.code == 0 and "2,000 of 2,000 lines" in whole.err
+    expected = (tmp_path / "whole.txt").read_text()
+    assert expected.count("\n") == 2000
+    command = [sys.executable, "-m", "glassformer", *words, "--out", str(out), "--resume"]
+    for _ in range(2):
+        before = out.stat().st_size if out.exists() else 0
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while child.poll() is None and (not out.exists() or out.stat().st_size <= before):
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=60)
+        assert child.returncode == 130 and "--resume goes on" in told and "Traceback" not in told
+        done = out.read_text()
+        assert done.endswith("\n") and expected.startswith(done) and before < len(done) < len(expected)
+        with out.open("ab") as file:
+            file.write("half a lin€".encode()[:-1])  # as a machine that lost power leaves it
+    assert run(*words, "--out", out, "--resume").code == 0
+    assert out.read_text() == expected
+    assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
+    assert run(*words, "--out", out, "--overwrite").code == 0
+    assert out.read_text() == expected
+
+
+def test_generate_shows_pieces_and_says_when_the_limit_ended_it(run, talker, typed):
+    expected = glassformer.load(talker).generate(["the old", "바다"], max_new_tokens=9)
+    streamed = run("generate", talker, "the old", "--max-new-tokens", 9)
+    assert (streamed.code, streamed.out) == (0, f"{expected[0]}\n")
+    assert "stopped at the limit" in streamed.err
+    typed("the old\n바다\n".encode())
+    many = run("generate", talker, "--max-new-tokens", 9, "--json")
+    assert [json.loads(line)["text"] for line in many.out.splitlines()] == expected
+    echoed = run("generate", talker, "the old", "바다", "--max-new-tokens", 9, "--echo")
+    assert [
+        line[: len(prompt)] for line, prompt in zip(echoed.out.splitlines(), ("the old", "바다"), strict=True)
+    ] == ["the old", "바다"]
+
+
+def test_a_model_without_an_end_says_so(run, talker, tmp_path, monkeypatch):
+    from glassformer.verbs import writing_ends
+
+    monkeypatch.setattr(writing_ends, "_ids", lambda bundle, name: ())
+    monkeypatch.setattr("glassformer.text.tokenizer.Tokenizer.eos_id", None)
+    done = run("generate", talker, "the", "--max-new-tokens", 5)
+    assert done.code == 0 and "the model has no end token" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--num-beams", "0"], "num_beams must be"),
+        (["--do-sample", "--temperature", "0"], "temperature must be above 0"),
+        (["--do-sample", "--temperature", "nan"], "temperature must be a finite"),
+        (["--do-sample", "--top-p", "2"], "top_p must lie"),
+        (["--early-stopping", "maybe"], "early_stopping must be"),
+        (["--num-return-sequences", "2"], "add --json"),
+        (["--to", "xx"], "no language 'xx'"),
+        (["--resume"], "--out"),
+        (["--device", "moon"], "no device 'moon'"),
+        (["--dtype", "int3"], "dtype 'int3' is not known"),
+        (["--out", "/no/such/place"], "cannot be written"),
+        (["--file", "/no/such/file"], "texts are given as arguments and with --file"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_is_a_sentence(run, folder, words, sentence):
+    done = run("translate", folder, "red", *words)
+    assert done.code == 2 and not done.out
+    assert sentence in done.err and done.err.startswith("error: ") and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"red\n\xff\xfe\n", "line 2 of {} is not UTF-8"),
+        (b"red\nblue\x00\n", "line 2 of {} holds a NUL byte"),
+        (b"red\n" + b"x" * (1 << 21), "line 2 of {} is longer than 1,048,576 bytes"),
+        (b"red\n" + b"x" * 1_000_000, "text 2 holds 1,000,000 letters with no space"),
+    ],
+    ids=["utf-8", "nul", "too long", "a word of 1 MB"],
+)
+def test_lines_that_cannot_be_read_are_a_sentence(run, typed, folder, tmp_path, content, sentence):
+    (tmp_path / "in.txt").write_bytes(content)
+    typed(content)
+    for name, words in (
+        ("standard input", ()),
+        (f"'{tmp_path / 'in.txt'}'", ("--file", tmp_path / "in.txt")),
+    ):
+        done = run("translate", folder, *words)
+        assert done.code == 2 and sentence.format(name) in done.err and "Traceback" not in done.err
+
+
+def test_a_line_of_a_megabyte_is_translated(run, typed, folder):
+    typed(b"Red blue. " * 100_000)
+    done = run("translate", folder, "--num-beams", 1)
+    assert done.code == 0 and done.out.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["a\x07b\x1b[31m", "\u2028", "</s> <pad>", "\x0b\x0c\x1c"])
+def test_odd_letters_give_one_line(run, folder, text):
+    done = run("translate", folder, text, "red")
+    assert done.code == 0 and len(done.out.split("\n")) == 3
+
+
+def test_a_wrong_model_for_the_verb_is_a_sentence(run, folder, talker):
+    for verb, model, sentence in (
+        ("restore", folder, "trained to translate, not to restore"),
+        ("translate", talker, "goes on from a prompt"),
+        ("summarize", talker, "goes on from a prompt"),
+        ("translate", folder / "nowhere", "there is no folder"),
+    ):
+        done = run(verb, model, "red")
+        assert done.code == 2 and sentence in done.err
+    done = run("generate", talker, "sea " * 100)
+    assert done.code == 2 and "reads at most 64" in done.err
