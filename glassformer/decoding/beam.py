@@ -21,7 +21,7 @@ from glassformer.decoding.shaping import Shaping
 from glassformer.decoding.steps import Steps, reorder
 from glassformer.decoding.stop import Decode, stopped
 from glassformer.decoding.tree import Weighed, grown
-from glassformer.decoding.written import ENDINGS, LOOK_EVERY, WORTHWHILE, Written
+from glassformer.decoding.written import ENDINGS, WORTHWHILE, Written, look_every
 
 LOW: Final = -1e9  # the score of what is no beam, or not yet a result; lower than any real one
 
@@ -101,7 +101,7 @@ def write_beams(
     limits = shaping.limits.view(count, width)[:, 0]
     going = limits > 0  # (B,)
     weighed: list[Weighed] = []
-    look = 1 if device.type == "cpu" else LOOK_EVERY
+    look = look_every(device)
     for n in range(longest):
         logprobs = shaping.shape(logits.float().log_softmax(-1), n).view(-1, width * vocab)
         totals = (logprobs.view(-1, width, vocab) + running[:, :, None]).view(-1, width * vocab)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
-from typing import Final
+from itertools import chain
+from math import isnan
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding import pick
+from glassformer.decoding.batches import ahead, batches
 from glassformer.decoding.beam import write_beams
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.shaping import Shaping
@@ -22,9 +23,6 @@ from glassformer.decoding.single import OnToken, write_single
 from glassformer.decoding.steps import begin, starts_of, widen
 from glassformer.decoding.stop import Decode, check_stops
 from glassformer.decoding.written import Written
-
-LOOK_AHEAD: Final = 16  # batches' worth of examples that are read before they are sorted by length
-AT_MOST: Final = 8192  # examples read ahead, however short
 
 
 def write(
@@ -55,8 +53,7 @@ def write(
     on_token: called with the row (of B times num_return_sequences) and the token, as soon as one is
     chosen, but not with the end token.
     """
-    generator = _generator(settings, inputs.device)
-    return _write(
+    found = _write(
         model,
         inputs,
         settings=settings,
@@ -69,8 +66,11 @@ def write(
         keep_tree=keep_tree,
         decode=decode,
         on_token=on_token,
-        generator=generator,
+        generator=_generator(settings, inputs.device),
     )
+    for text in chain.from_iterable(found):
+        _check_sound(text)
+    return found
 
 
 @torch.inference_mode()
@@ -158,6 +158,39 @@ def write_all(
     budget of `tokens` holds: read and written ones, padding and beams counted. `max_new_tokens` may depend
     on an example's length.
     """
+    for texts in stream(
+        model,
+        examples,
+        settings=settings,
+        eos_id=eos_id,
+        pad_id=pad_id,
+        start_ids=start_ids,
+        prefix=prefix,
+        max_new_tokens=max_new_tokens,
+        keep_tree=keep_tree,
+        decode=decode,
+        tokens=tokens,
+    ):
+        for text in texts:
+            _check_sound(text)
+        yield texts
+
+
+def stream(
+    model: nn.Module,
+    examples: Iterable[Sequence[int]],
+    *,
+    settings: Decoding,
+    eos_id: int | Sequence[int] | None,
+    pad_id: int,
+    start_ids: Sequence[int] | int | None = None,
+    prefix: Sequence[int] | None = None,
+    max_new_tokens: int | Callable[[int], int] | None = None,
+    keep_tree: bool = False,
+    decode: Decode | None = None,
+    tokens: int = 16_384,
+) -> Iterator[list[Written]]:
+    """As `write_all`, with scores that are no numbers taken as they come: training may lead there."""
     if tokens < 1:
         raise GlassformerError(f"a budget of {tokens} tokens holds nothing; give at least 1")
     asked = settings.max_new_tokens if max_new_tokens is None else max_new_tokens
@@ -174,10 +207,10 @@ def write_all(
             raise GlassformerError(_UNBOUNDED)
         return asked
 
-    for near in _ahead(iter(examples), limit, tokens // _together(settings)):
+    for near in ahead(iter(examples), limit, tokens // _together(settings)):
         found: list[list[Written]] = [[] for _ in near]
         lengths, limits = [len(example) for example, _ in near], [most for _, most in near]
-        for batch in _batches(lengths, limits, tokens // _together(settings)):
+        for batch in batches(lengths, limits, tokens // _together(settings)):
             width = max(1, *(lengths[n] for n in batch))
             ids = torch.full((len(batch), width), pad_id)
             for row, n in enumerate(batch):
@@ -203,38 +236,6 @@ def write_all(
         yield from found
 
 
-def _ahead(
-    examples: Iterator[Sequence[int]], limit: Callable[[int], int], tokens: int
-) -> Iterator[list[tuple[Sequence[int], int]]]:
-    """Examples with their limits, a bounded number of tokens at a time."""
-    near: list[tuple[Sequence[int], int]] = []
-    cost = 0
-    while example := next(((one,) for one in islice(examples, 1)), None):
-        most = limit(len(example[0]))
-        near.append((example[0], most))
-        cost += len(example[0]) + most
-        if cost >= LOOK_AHEAD * tokens or len(near) == AT_MOST:
-            yield near
-            near, cost = [], 0
-    if near:
-        yield near
-
-
-def _batches(lengths: Sequence[int], limits: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Rows by falling cost, so that the batch that needs most memory comes first."""
-    batch: list[int] = []
-    longest = most = 0
-    by_cost = sorted(range(len(lengths)), key=lambda n: (lengths[n] + limits[n], lengths[n]), reverse=True)
-    for n in by_cost:
-        longest, most = max(longest, lengths[n]), max(most, limits[n])
-        if batch and (longest + most) * (len(batch) + 1) > tokens:
-            yield batch
-            batch, longest, most = [], lengths[n], limits[n]
-        batch.append(n)
-    if batch:
-        yield batch
-
-
 _UNBOUNDED = "nothing says how many tokens to write; give max_new_tokens"
 
 
@@ -252,6 +253,14 @@ def _limits(settings: Decoding, most: int | Tensor | None, inputs: Tensor, read:
             f"got {str(limits.dtype).removeprefix('torch.')} {tuple(limits.shape)}"
         )
     return limits.long().expand(len(inputs)).clamp(min=0)
+
+
+def _check_sound(text: Written) -> None:
+    if isnan(text.score):
+        raise GlassformerError(
+            "the scores are no numbers: the model overflowed, or the settings forbid every token; "
+            "try dtype float32, or forbid less"
+        )
 
 
 def _check_ids(settings: Decoding, prefix: Sequence[int] | None, vocab: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from glassformer.decoding.engine import write, write_all
+from glassformer.decoding.engine import stream, write
 from glassformer.decoding.settings import Decoding
 
 GREEDY = Decoding()
@@ -53,7 +53,7 @@ def decode_all(
 
     `max_new_tokens` may depend on an example's length; see `write_all`.
     """
-    found = write_all(
+    found = stream(
         model,
         examples,
         settings=GREEDY,

@@ -21,9 +21,9 @@ from glassformer.decoding.written import (
     BY_LENGTH,
     BY_STOP,
     ENDINGS,
-    LOOK_EVERY,
     WORTHWHILE,
     Written,
+    look_every,
 )
 
 OnToken = Callable[[int, int], Any]  # row, token
@@ -50,7 +50,7 @@ def write_single(
     done = shaping.limits <= 0
     total = torch.zeros(count, device=device)
     weighed: list[Weighed] = []
-    look = 1 if device.type == "cpu" else LOOK_EVERY
+    look = look_every(device)
     for n in range(longest):
         scores = shaping.shape(logits.float(), n)
         ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import torch
+
 from glassformer.decoding.tree import Tree
 
 Ended = Literal["end", "length", "stop"]
@@ -24,3 +26,8 @@ class Written:
     logprobs: list[float]  # of each id, and one more for the end token where there is one
     ended: Ended
     tree: Tree | None = None
+
+
+def look_every(device: torch.device) -> int:
+    """How many steps lie between two looks at who has finished."""
+    return 1 if device.type == "cpu" else LOOK_EVERY

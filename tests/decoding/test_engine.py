@@ -14,7 +14,7 @@ from torch import nn
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.core.errors import GlassformerError
-from glassformer.decoding import Decoding, Written, decoding_from, write, write_all
+from glassformer.decoding import Decoding, Written, decode_all, decoding_from, write, write_all
 from glassformer.decoding.stop import before_stop
 from tests.decoding.test_greedy import MOST, PAD, START, examples, model_of, padded
 
@@ -217,6 +217,47 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
     again = write(model, torch.tensor([row]), settings=settings, eos_id=None, pad_id=PAD)
     assert again == [found]
+
+
+@pytest.mark.parametrize("words", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
+def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where finished rows stay for some steps until someone looks."""
+    for family in ("original", "gpt2", "lstm"):
+        model, begins = model_for(family)
+        ids = padded(examples(6), "right")
+        options: dict[str, Any] = {"eos_id": lively_ends(model, ids, begins), "pad_id": PAD, **begins}
+        settings = Decoding(**words, max_new_tokens=MOST, no_repeat_ngram_size=3, forced_eos_token_id=7)
+        limits = torch.tensor([0, 1, 2, 5, MOST, MOST])
+        found = []
+        for every in (1, 5, 100):
+            for part in ("single", "beam"):
+                monkeypatch.setattr(f"glassformer.decoding.{part}.look_every", lambda _, n=every: n)
+            found.append(
+                write(model, ids, settings=settings, **options, max_new_tokens=limits, keep_tree=True)
+            )
+        for other in found[1:]:
+            same(other, found[0])
+            for texts, expected in zip(other, found[0], strict=True):
+                ours, theirs = texts[0].tree, expected[0].tree
+                assert ours is not None and theirs is not None
+                nodes = [
+                    [(n.step, n.token, n.state, n.why, n.place) for n in t.nodes] for t in (ours, theirs)
+                ]
+                assert nodes[0] == nodes[1]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
+    model, begins = model_for("original")
+    with torch.no_grad():
+        model.head.weight.fill_(math.nan)
+    settings = Decoding(num_beams=beams, max_new_tokens=3)
+    options: dict[str, Any] = {"settings": settings, "eos_id": 2, "pad_id": PAD, **begins}
+    with pytest.raises(GlassformerError, match="no numbers"):
+        write(model, padded(examples(2), "right"), **options, keep_tree=True)
+    with pytest.raises(GlassformerError, match="no numbers"):
+        list(write_all(model, examples(2), **options))
+    assert len(decode_all(model, examples(2), eos_id=2, pad_id=PAD, max_new_tokens=3, **begins)) == 2
 
 
 @pytest.mark.parametrize("beams", [1, 3])
