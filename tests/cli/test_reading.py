@@ -1,0 +1,152 @@
+"""Verbs that read, from the command line: a line in, a line out, in order; what cannot be is a sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassformer
+from tests.verbs.folders import TEXTS, bert
+
+HEADS = {
+    "classify": "BertForSequenceClassification",
+    "embed": "BertModel",
+    "similar": "BertModel",
+    "fill": "BertForMaskedLM",
+    "answer": "BertForQuestionAnswering",
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {verb: bert(name, tmp_path_factory.mktemp(verb))[1] for verb, name in HEADS.items()}
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def give(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False))
+
+    return give
+
+
+def rows(out: str) -> list[Any]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_arguments_file_and_stdin_say_the_same(run: Any, folders: Any, stdin: Any, tmp_path: Path) -> None:
+    """Each is what Python says, a line for every text, the empty one included."""
+    model, lines = folders["classify"], "".join(f"{text}\n" for text in TEXTS)
+    (tmp_path / "texts").write_text(lines)
+    wanted = glassformer.load(model).classify(TEXTS)
+    plain = "".join(f"{labels[0].label}\t{labels[0].score:.4f}\n" for labels in wanted)
+    stdin(lines.encode())
+    piped = run("classify", model)
+    filed = run("classify", model, "--file", tmp_path / "texts", "--batch-tokens", 40, "--threads", 1)
+    assert run("classify", model, *TEXTS) == (0, plain, "")
+    assert piped == (0, plain, "") and (filed.code, filed.out) == (0, plain)
+    told = rows(run("classify", model, *TEXTS, "--json").out)
+    assert [len(row["labels"]) for row in told] == [2] * len(TEXTS)
+    assert [row["labels"][0]["label"] for row in told] == [labels[0].label for labels in wanted]
+
+
+def test_embed_writes_numbers_that_come_back(run: Any, folders: Any, tmp_path: Path) -> None:
+    model = folders["embed"]
+    wanted = glassformer.load(model).embed(TEXTS).numpy()
+    done = run("embed", model, *TEXTS)
+    assert np.array_equal(np.loadtxt(io.StringIO(done.out), dtype=np.float32), wanted)
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in TEXTS))
+    done = run("embed", model, "--file", tmp_path / "texts", "--out", tmp_path / "v.npy")
+    assert done.code == 0 and np.array_equal(np.load(tmp_path / "v.npy"), wanted)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_similar_finds_the_line_itself(run: Any, folders: Any, tmp_path: Path) -> None:
+    (tmp_path / "pool").write_text("".join(f"{text}\n" for text in TEXTS))
+    done = run("similar", folders["similar"], TEXTS[4], TEXTS[0], "--in", tmp_path / "pool", "--json")
+    assert [row["nearest"][0]["line"] for row in rows(done.out)] == [5, 1]
+    assert all(abs(row["nearest"][0]["score"] - 1) < 1e-5 for row in rows(done.out))
+
+
+def test_fill_and_answer(run: Any, folders: Any, stdin: Any, tmp_path: Path) -> None:
+    stdin(b"the [MASK] sat\n\n[MASK] dog [MASK]\n")
+    done = run("fill", folders["fill"])
+    assert done.code == 0 and len(done.out.split("\n")) == 4 and "[MASK]" not in done.out
+    assert done.out.split("\n")[1] == ""
+    guesses = rows(run("fill", folders["fill"], "a [MASK]", "--json", "--top", 3).out)[0]["masks"]
+    assert [len(mask) for mask in guesses] == [3]
+
+    context = TEXTS[3]
+    (tmp_path / "about").write_text(context)
+    wanted = glassformer.load(folders["answer"]).answer("where?", context)
+    stdin(f"where?\t{context}\n\n".encode())
+    piped = run("answer", folders["answer"])
+    assert piped.out == f"{wanted.text}\t{wanted.score:.4f}\n\n"
+    told = rows(run("answer", folders["answer"], "where?", "--context", tmp_path / "about", "--json").out)[0]
+    assert (told["start"], told["end"], told["text"]) == (wanted.start, wanted.end, wanted.text)
+
+
+BAD = {
+    "a NUL": (b"a cat\x00\n", "line 1 of standard input holds a NUL"),
+    "not UTF-8": (b"a cat\na \xff dog\n", "line 2 of standard input is not UTF-8"),
+    "a line of 1 MB": (b"a " * (1 << 19) + b"a\n", "line 1 of standard input is longer"),
+    "longer than the model": (b"a cat\n" + b"a " * 100 + b"\n", "text 2 has 102 tokens"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BAD.values(), ids=list(BAD))
+@pytest.mark.parametrize("verb", ["classify", "embed"])
+def test_bad_lines_are_a_sentence(
+    verb: str, content: bytes, said: str, run: Any, folders: Any, stdin: Any
+) -> None:
+    stdin(content)
+    done = run(verb, folders[verb])
+    assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1
+    assert "Traceback" not in done.err
+
+
+def test_a_line_of_almost_1_mb_can_be_cut(run: Any, folders: Any, stdin: Any) -> None:
+    stdin(b"a " * ((1 << 19) - 1) + b"\n")
+    done = run("classify", folders["classify"], "--truncate")
+    assert done.code == 0 and done.out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["classify", "embed", "a"], "tells no labels apart"),
+        (["fill", "classify", "a [MASK]"], "guesses no hidden words"),
+        (["fill", "fill", "a cat"], "text 1 hides no word"),
+        (["answer", "fill", "a\tb"], "answers no questions"),
+        (["answer", "answer", "where?"], "no tab"),
+        (["classify", "classify", "a", "--device", "tpu9"], "there is no device 'tpu9'"),
+        (["classify", "classify", "a", "--dtype", "int3"], "int3"),
+        (["classify", "classify", "a", "--file", "nowhere"], "give one of them"),
+        (["classify", "classify", "--file", "nowhere"], "'nowhere' does not exist"),
+        (["embed", "embed", "a", "--out", "v.txt"], ".npy"),
+        (["similar", "similar", "a", "--in", "nowhere"], "'nowhere' does not exist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_a_sentence(args: list[str], said: str, run: Any, folders: Any) -> None:
+    verb, model, *rest = args
+    done = run(verb, folders[model], *rest)
+    assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1 and not done.out
+
+
+def test_a_model_of_pictures_wants_pictures(run: Any, tmp_path: Path) -> None:
+    glassformer.save(glassformer.tiny("vit"), tmp_path)
+    assert "preprocessor_config.json" in run("classify", tmp_path, "a cat").err
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    (tmp_path / "checksums.json").unlink()
+    done = run("embed", tmp_path, "a cat")
+    assert done.code == 2 and "there is no picture 'a cat'" in done.err
+    done = run("embed", tmp_path, tmp_path / "config.json")
+    assert done.code == 2 and "is not an image" in done.err
