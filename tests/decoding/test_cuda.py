@@ -6,18 +6,20 @@ import warnings
 
 import pytest
 import torch
+from torch import Tensor
 
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.decoding import greedy
+from glassformer.decoding import Decoding, write
 from glassformer.decoding.written import LOOK_EVERY
 from tests.decoding.test_greedy import PAD, START, examples, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("family", ["original", "t5", "gpt2", "llama", "lstm"])
-def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str) -> None:
+def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, beams: int) -> None:
     if family == "lstm":
         torch.manual_seed(0)
         pairs = baseline_specs.LSTMEncoderDecoder(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
@@ -26,11 +28,17 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str) -> None:
         model = model_of(family)
     words = {"start_ids": START} if family in ("original", "t5", "lstm") else {}
     ids = padded(examples(), "right")
-    expected = greedy(model, ids, eos_id=-5, pad_id=PAD, max_new_tokens=12, **words)
+
+    def written(inputs: Tensor, most: int) -> list[list[int]]:
+        settings = Decoding(num_beams=beams, max_new_tokens=most)
+        found = write(model, inputs, settings=settings, eos_id=-5, pad_id=PAD, **words)
+        return [texts[0].ids for texts in found]
+
+    expected = written(ids, 12)
     model.cuda()
-    assert greedy(model, ids.cuda(), eos_id=-5, pad_id=PAD, max_new_tokens=12, **words) == expected
+    assert written(ids.cuda(), 12) == expected
     with torch.autocast("cuda", torch.bfloat16):
-        rounded = greedy(model, ids.cuda(), eos_id=-5, pad_id=PAD, max_new_tokens=12, **words)
+        rounded = written(ids.cuda(), 12)
     assert [len(row) for row in rounded] == [12] * len(ids)
 
     def waits(most: int) -> int:
@@ -38,7 +46,7 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str) -> None:
         try:
             with warnings.catch_warnings(record=True) as heard:
                 warnings.simplefilter("always")
-                greedy(model, ids.cuda(), eos_id=-5, pad_id=PAD, max_new_tokens=most, **words)
+                written(ids.cuda(), most)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(warning.message) for warning in heard)
