@@ -26,9 +26,9 @@ from glassformer.verbs.writing_ends import (
     shape_of,
     tokenizer_of,
 )
-from glassformer.verbs.writing_pieces import Cutter, Layout, Place, Split
+from glassformer.verbs.writing_pieces import Cutter, Layout, Place, Split, no_tag
 from glassformer.verbs.writing_prompts import following, prompt_ids
-from glassformer.verbs.writing_sources import language, mending, plain, task_prefix
+from glassformer.verbs.writing_sources import Language, language, mending, own_tag, plain, task_prefix
 from glassformer.verbs.writing_stream import Stream, streamed
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
@@ -58,8 +58,9 @@ def translate(
     ends = _rewriting(bundle, "translate")
     spoken = language(bundle, to)
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
+    lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
-    cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split))
+    cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split), lead=lead)
     return _results(_rewrites(bundle, ends, cutter, given), texts, details, batch_tokens)
 
 
@@ -140,6 +141,11 @@ def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
         text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
         return before_stop(text, words.stop)
 
+    def limit(read: int) -> int:
+        if ends.reads is None or ends.shape == "rewrites":
+            return CONTINUED
+        return max(1, min(CONTINUED, ends.reads + 1 - read))  # what is written last is not read
+
     return Plan(
         bundle=bundle,
         ends=ends,
@@ -147,7 +153,7 @@ def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
         layouts=lambda prompts: ([Place(ids)] for ids in prompt_ids(bundle, ends, prompts)),
         compose=compose,
         decode=tokenizer.decode,
-        limit=lambda _: CONTINUED,
+        limit=limit,
     )
 
 

@@ -19,8 +19,7 @@ class Ends:
 
     start_ids: how a target begins, None: as the model's spec says. eos_ids: any of them ends a text; none
     where nothing does.
-    reads: the most tokens of a source or prompt. writes: the most of a target; for a model that goes on
-    from a prompt, of both together. None: no bound.
+    reads: the most tokens of a source or prompt; None: no bound.
     """
 
     shape: Shape
@@ -28,7 +27,6 @@ class Ends:
     eos_ids: tuple[int, ...]
     pad_id: int
     reads: int | None
-    writes: int | None
 
 
 def ends_of(bundle: Bundle) -> Ends:
@@ -46,7 +44,6 @@ def ends_of(bundle: Bundle) -> Ends:
         eos_ids=eos,
         pad_id=pad[0],
         reads=_room(spec, "source" if shape == "rewrites" else "input") or tokenizer.max_length,
-        writes=_room(spec, "target" if shape == "rewrites" else "input"),
     )
 
 
@@ -95,7 +92,7 @@ def check_job(bundle: Bundle, verb: str, *, jobs: tuple[str, ...]) -> Mapping[st
     return about
 
 
-_WORDS = {"lm": "continue text: use generate", "images": "tell images apart"}
+_WORDS = {"lm": "continue text", "images": "tell images apart"}
 
 
 def named(bundle: Bundle) -> str:

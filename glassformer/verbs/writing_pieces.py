@@ -31,19 +31,26 @@ class Place:
 Layout = list[str | Place]  # text that stays as it is, and places for answers
 
 
+def no_tag(_: str) -> str:
+    """Lines that begin with nothing of the kind."""
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cutter:
     """Texts into layouts.
 
     encode: texts to ids as the model reads them. reads: the most tokens it can read, None: any.
     split: which lines become sentences: those of more than LONG tokens, all, or none. unit: what is cut
-    at all; a "text" is one piece with its line ends in it.
+    at all; a "text" is one piece with its line ends in it. lead: what a line begins with that each of its
+    pieces must begin with too.
     """
 
     encode: Encode
     reads: int | None
     split: Split = "long"
     unit: Literal["line", "text"] = "line"
+    lead: Callable[[str], str] = no_tag
     what: str = "text"
 
     def layouts(self, texts: Iterable[str]) -> Iterator[Layout]:
@@ -77,13 +84,18 @@ class Cutter:
         whole = self.split == "never" or (self.split == "long" and len(ids) <= min(most, LONG))
         if whole:
             return [Place(ids)]
+        lead = self.lead(body)
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return self.encode([lead + text for text in texts])
+
         found: Layout = []
-        parts = sentences(body)
-        for (sentence, gap), one in zip(parts, self.encode([sentence for sentence, _ in parts]), strict=True):
-            found += [*self._fitting(sentence, one, most, number), gap]
+        parts = sentences(body[len(lead) :])
+        for (sentence, gap), one in zip(parts, encode([sentence for sentence, _ in parts]), strict=True):
+            found += [*self._fitting(encode, sentence, one, most, number), gap]
         return found
 
-    def _fitting(self, sentence: str, ids: list[int], most: int, number: int) -> Layout:
+    def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int, number: int) -> Layout:
         if len(ids) <= min(most, LONGEST):
             return [Place(ids)]
         cut = halved(sentence)
@@ -95,5 +107,9 @@ class Cutter:
                 f"{len(ids):,} tokens, and the model reads at most {most:,}; break them up"
             )
         left, gap, right = cut
-        one, other = self.encode([left, right])
-        return [*self._fitting(left, one, most, number), gap, *self._fitting(right, other, most, number)]
+        one, other = encode([left, right])
+        return [
+            *self._fitting(encode, left, one, most, number),
+            gap,
+            *self._fitting(encode, right, other, most, number),
+        ]

@@ -12,6 +12,8 @@ from glassformer.text import encode_tagged
 from glassformer.verbs.writing_ends import named, tokenizer_of
 from glassformer.verbs.writing_pieces import Encode
 
+TAG = 32  # letters of the longest tag of a language, as >>cmn_Hans<<
+
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
@@ -61,6 +63,25 @@ def plain(bundle: Bundle, *, prefix: str = "", tag: str | None = None) -> Encode
         return [one.ids for one in found]
 
     return encode
+
+
+def own_tag(bundle: Bundle) -> Callable[[str], str]:
+    """A line to the tag it begins with, where the tokenizer takes that for one token and not for text.
+
+    Each sentence of a line that is split needs the tag that the line begins with.
+    """
+    tokenizer = tokenizer_of(bundle)
+
+    def lead(line: str) -> str:
+        if not line.startswith(">>"):
+            return ""
+        tag, mark, _ = line[:TAG].partition("<<")
+        index = tokenizer.token_id(tag + mark)
+        found = mark and index is not None and tokenizer.encode(tag + mark, special=False).ids == [index]
+        rest = line[len(tag + mark) :]
+        return line[: len(line) - len(rest.lstrip())] if found else ""
+
+    return lead
 
 
 def mending(bundle: Bundle, *, gap: Any, before: Any) -> Encode:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.core.errors import GlassformerError
-from glassformer.text import TokenizerPlan, encode_tagged, train_tokenizer
+from glassformer.text import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
 from glassformer.text.documents import halved, sentences
 from glassformer.verbs.writing_pieces import LONG, Cutter, Place
 from glassformer.verbs.writing_prompts import Pieces, following
-from glassformer.verbs.writing_sources import language, mending, plain
+from glassformer.verbs.writing_sources import language, mending, own_tag, plain
+from tests.text import layouts
 from tests.verbs.reversing import KOREAN, ROWS, bytewise, reverse, reverser, speaker
 
 
@@ -119,6 +120,76 @@ def test_a_language_is_a_tag_or_the_first_token(bundle):
     assert language(made, "ro").prefix == "translate to Romanian: "
     with pytest.raises(GlassformerError, match="no language 'xx'"):
         language(made, "xx")
+
+
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [
+        ("marian", "two-sided"),
+        ("t5", "unigram"),
+        ("bart", "byte-level-marked"),
+        ("original", "unigram"),
+        ("gpt2", "byte-level"),
+        ("llama", "byte-fallback"),
+    ],
+)
+def test_every_family_writes_from_its_folder(tmp_path, family, layout):
+    """Published tokenizers with random weights: many at once give what one at a time gives."""
+    torch.manual_seed(0)
+    layouts.LAYOUTS[layout](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    size = {"vocab_size": tokenizer.vocab_size}
+    if family == "original":
+        size = {"src_vocab_size": tokenizer.vocab_size, "start_id": 1}
+    made = glassformer.Bundle(model=glassformer.tiny(family, **size).eval(), tokenizer=tokenizer)
+    texts = ["the old captain", "바다에", "the sea. 🌊 The captain sang to the old sea!", "a"]
+    does = made.generate if family in ("gpt2", "llama") else made.translate
+    for beams in (1, 3):
+        found = does(texts, max_new_tokens=8, details=True, num_beams=beams)
+        for text, passage in zip(texts, found, strict=True):
+            (alone,) = does([text], max_new_tokens=8, details=True, num_beams=beams)
+            assert (alone.text, alone.tokens) == (passage.text, passage.tokens)
+            assert alone.score == pytest.approx(passage.score, abs=1e-4)
+
+
+def test_a_recurrent_model_writes_too():
+    from glassformer.api import build_any
+    from glassformer.baselines.spec import LSTMEncoderDecoder, LSTMLanguageModel
+
+    tokenizer = bytewise()
+    size = tokenizer.vocab_size
+    torch.manual_seed(0)
+    pairs = build_any(LSTMEncoderDecoder(src_vocab_size=size, tgt_vocab_size=size, d_model=16, start_id=3))
+    text = build_any(LSTMLanguageModel(vocab_size=size, d_model=16))
+    reads = glassformer.Bundle(model=pairs.eval(), tokenizer=tokenizer)
+    writes = glassformer.Bundle(model=text.eval(), tokenizer=tokenizer)
+    assert reads.translate(["the sea", "", "a"], max_new_tokens=6)[1] == ""
+    assert "".join(writes.stream("the", max_new_tokens=9)) == writes.generate("the", max_new_tokens=9)[0]
+
+
+def test_every_sentence_of_a_line_gets_its_tag(bundle, tmp_path):
+    """As the line's own tag, where the tokenizer takes it for one."""
+    encoded = []
+
+    def encode(texts):
+        encoded.extend(texts)
+        return [[1] * len(text) for text in texts]
+
+    def lead(line):
+        return ">>fra<< " if line.startswith(">>fra<< ") else ""
+
+    line = "It rained all day long. " * 9
+    (layout,) = Cutter(encode=encode, reads=None, lead=lead).layouts([f">>fra<< {line}"])
+    assert encoded[1:] == [">>fra<< It rained all day long."] * 9
+    assert len([part for part in layout if isinstance(part, Place)]) == 9
+    plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<",))
+    made = glassformer.Bundle(model=bundle.model, tokenizer=train_tokenizer(["red"], plan))
+    assert own_tag(made)(">>fra<< red") == ""  # which this tokenizer takes for text
+    layouts.LAYOUTS["two-sided"](tmp_path)
+    made = glassformer.Bundle(model=bundle.model, tokenizer=load_tokenizer(tmp_path))
+    tagged = [own_tag(made)(line) for line in (">>fra<<  red", ">>fra<<red", ">>xyz<< red", ">>fra")]
+    assert tagged == [">>fra<<  ", ">>fra<<", "", ""]
 
 
 # ---- whole documents --------------------------------------------------------------------------------
