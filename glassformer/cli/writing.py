@@ -152,6 +152,8 @@ def answer(
         raise GlassformerError(
             "--num-return-sequences gives several texts for one; add --json, which shows them"
         )
+    if asked.out is not None and asked.file is not None and _same(asked.out, asked.file):
+        raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
     source = given(asked.texts or (), asked.file)
     said: set[str] = set()
     bundle = asked.bundle()
@@ -172,6 +174,10 @@ def answer(
             if sentence is not None and sentence not in said:
                 said.add(sentence)
                 print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def _passages(bundle: Bundle, write: Write, source: Given, *, done: int) -> Iterator[Passage]:

@@ -11,9 +11,9 @@ import re
 
 _STOPS = re.compile(r"[.!?…。！？｡]+")
 _WIDE = "。！？｡"  # end a sentence with no space after them
-_CLOSERS = "\"'”’»›)]}」』）】"
+_CLOSERS = "\"'”’“»›)]}」』）】"  # the English opening quote closes a German one
 _OPENERS = "\"'“„‘«‹([{「『（【¿¡—–-"
-_NARROW = "\u00a0\u202f "  # may stand before a French closing quote
+_NARROW = "\u00a0\u202f\u2009 "  # may stand before a French closing quote
 
 # Never the end of a sentence: something always follows.
 _ALWAYS = frozenset(

@@ -88,6 +88,7 @@ def test_ctrl_c_and_resume_give_what_an_unbroken_run_gives(run, folder, tmp_path
             file.write("half a lin€".encode()[:-1])  # as a machine that lost power leaves it
     assert run(*words, "--out", out, "--resume").code == 0
     assert out.read_text() == expected
+    assert run(*words, "--out", source, "--overwrite").code == 2 and source.stat().st_size
     assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
     assert run(*words, "--out", out, "--overwrite").code == 0
     assert out.read_text() == expected
