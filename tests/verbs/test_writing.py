@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +22,8 @@ from glassformer.verbs.writing_prompts import Pieces, following
 from glassformer.verbs.writing_sources import language, mending, own_tag, plain
 from tests.text import layouts
 from tests.verbs.reversing import KOREAN, ROWS, bytewise, reverse, reverser, speaker
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +250,27 @@ def test_sentences_end_where_people_see_them_end(text, expected):
     found = sentences(text)
     assert len(found) == expected, found
     assert "".join(sentence + gap for sentence, gap in found) == text
+
+
+@pytest.mark.skipif(not (DATA / "flores").is_dir(), reason="GLASSFORMER_DATA has no flores")
+@pytest.mark.parametrize(
+    ("name", "found", "right"),
+    [
+        *((f"flores/flores-test.{tongue}.gz", 0.97, 0.8) for tongue in ("en", "de", "fr", "ko")),
+        *((f"wmt-newstest/newstest2018.en-de.{tongue}.gz", 0.94, 0.97) for tongue in ("en", "de")),
+    ],
+)
+def test_real_sentences_are_found_again(name, found, right):
+    """Lines joined by fives come apart where they were joined; some hold several sentences themselves."""
+    with gzip.open(DATA / name, "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    hits = joints = ends = 0
+    for at in range(0, len(lines) - 4, 5):
+        group = lines[at : at + 5]
+        true = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
+        got = {*itertools.accumulate(len(one) + len(gap) for one, gap in sentences(" ".join(group))[:-1])}
+        hits, joints, ends = hits + len(true & got), joints + len(true), ends + len(got)
+    assert hits / joints >= found and hits / ends >= right
 
 
 @given(st.text(alphabet=' .!?aB3"»。\u00a0,\n', max_size=200))
