@@ -1,0 +1,240 @@
+"""Writing beside the peers, on the same weights in one process: python benchmarks/decoding.py [--only base4]
+
+On a CPU: output tokens a second of the base encoder-decoder (32 sentences of 12 to 24 tokens; greedy, and by
+4 beams) and of GPT-2 124M (1 and 8 prompts of 16 tokens, greedy), ours beside transformers' `generate` and
+CTranslate2 in float32, whose outputs must first equal ours, and beside CTranslate2 in int8, whose need not.
+Every text has the same length. Above 1 in the last column, we are the faster. `--profile` shows where our
+time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import glassformer
+from benchmarks import peers
+from benchmarks.timing import Rate, show_rates, turns
+from glassformer.decoding.engine import write_all
+from glassformer.decoding.settings import Decoding
+
+OURS, THEIRS, CT2, CT2_INT8 = "glassformer", "transformers", "CTranslate2", "CTranslate2 int8"
+Texts = list[list[int]]
+Contenders = dict[str, Callable[[], Texts]]
+
+
+class Job(NamedTuple):
+    """One comparison: what is read, how it is written, and how long every text is."""
+
+    title: str
+    examples: Texts
+    length: int
+    beams: int = 1
+
+
+class Names:
+    """The tokenizer that CTranslate2's converter asks for: each token is called by its number."""
+
+    eos_token = bos_token = unk_token = "0"
+
+    def __init__(self, size: int, pad_id: int | None = None) -> None:
+        self.names = {"<pad>" if number == pad_id else str(number): number for number in range(size)}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.names
+
+
+def converted(folder: Path, names: Names) -> Path:
+    """A folder in CTranslate2's format, made from one in the reference library's."""
+    from ctranslate2.converters import TransformersConverter
+
+    class Converter(TransformersConverter):  # type: ignore[misc]
+        def load_tokenizer(self, *_: Any, **__: Any) -> Names:
+            return names
+
+    return Path(Converter(str(folder)).convert(str(folder / "ctranslate2")))
+
+
+def present() -> bool:
+    return importlib.util.find_spec("ctranslate2") is not None
+
+
+def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, never: tuple[int, ...]) -> Any:
+    asked = Decoding(
+        max_new_tokens=job.length,
+        min_new_tokens=job.length,
+        num_beams=job.beams,
+        suppress_tokens=never,
+    )
+
+    def write() -> Texts:
+        found = write_all(model, job.examples, settings=asked, eos_id=eos_id, pad_id=pad_id)
+        return [texts[0].ids for texts in found]
+
+    return write
+
+
+def run_theirs(model: Any, job: Job, *, pad_id: int, never: tuple[int, ...]) -> Any:
+    width = max(map(len, job.examples))
+    ids = torch.tensor([[*one, *[pad_id] * (width - len(one))] for one in job.examples])
+    real = torch.tensor([[n < len(one) for n in range(width)] for one in job.examples]).long()
+    words = {
+        "max_new_tokens": job.length,
+        "min_new_tokens": job.length,
+        "num_beams": job.beams,
+        "do_sample": False,
+        "suppress_tokens": list(never) or None,
+    }
+
+    def write() -> Texts:
+        with torch.inference_mode():
+            found = model.generate(input_ids=ids, attention_mask=real, **words)
+        return [row[-job.length :] for row in found.tolist()]
+
+    return write
+
+
+def run_translator(folder: Path, kind: str, job: Job) -> Any:
+    import ctranslate2
+
+    threads = torch.get_num_threads()
+    peer = ctranslate2.Translator(str(folder), compute_type=kind, inter_threads=1, intra_threads=threads)
+    examples = [[str(token) for token in one] for one in job.examples]
+    words = {"beam_size": job.beams, "max_decoding_length": job.length, "min_decoding_length": job.length}
+
+    def write() -> Texts:
+        found = peer.translate_batch(examples, **words)
+        return [[int(token) for token in one.hypotheses[0]] for one in found]
+
+    return write
+
+
+def run_generator(folder: Path, kind: str, job: Job) -> Any:
+    import ctranslate2
+
+    threads = torch.get_num_threads()
+    peer = ctranslate2.Generator(str(folder), compute_type=kind, inter_threads=1, intra_threads=threads)
+    examples = [[str(token) for token in one] for one in job.examples]
+    words = {"max_length": job.length, "min_length": job.length, "include_prompt_in_result": False}
+
+    def write() -> Texts:
+        return [one.sequences_ids[0] for one in peer.generate_batch(examples, beam_size=job.beams, **words)]
+
+    return write
+
+
+def contenders(job: Job, folder: Path, reference: Any, names: Names, never: tuple[int, ...]) -> Contenders:
+    """Everyone who runs here, on the weights of `reference`."""
+    reference.eval().save_pretrained(folder)
+    pad_id = never[0] if never else 0
+    found: Contenders = {
+        OURS: run_ours(glassformer.load(folder).model, job, eos_id=0, pad_id=pad_id, never=never),
+        THEIRS: run_theirs(reference, job, pad_id=pad_id, never=never),
+    }
+    if present():
+        there = converted(folder, names)
+        run = run_translator if never else run_generator
+        found |= {CT2: run(there, "float32", job), CT2_INT8: run(there, "int8", job)}
+    else:
+        print("CTranslate2 is not installed: left out")
+    return found
+
+
+def compare(job: Job, found: Contenders, rounds: int) -> None:
+    """Equal outputs first, then the times in turn."""
+    texts = {name: write() for name, write in found.items()}
+    for name, written in texts.items():
+        if [len(one) for one in written] != [job.length] * len(job.examples):
+            raise SystemExit(f"{job.title}: {name} did not write {job.length} tokens for every text")
+        same = sum(one == other for one, other in zip(written, texts[OURS], strict=True))
+        if name != CT2_INT8 and same < len(written):
+            raise SystemExit(f"{job.title}: {same} of {len(written)} texts of {name} equal ours")
+    # CTranslate2's threads spin for 0.2 s after their work, which is no one else's cost
+    steps: dict[str, Any] = {}
+    for name, write in found.items():
+        steps |= {name: write, f"rest after {name}": lambda: time.sleep(0.3)}
+    times = turns(steps, rounds=rounds)
+    work = job.length * len(job.examples)
+    rates = {name: Rate(work, times[name], job.length) for name in found}
+    show_rates(job.title, rates, ours=OURS, what="output tokens")
+
+
+def profile(write: Callable[[], Texts], title: str) -> None:
+    """The operators that take most of our time, themselves without what they call."""
+    write()
+    begin = time.perf_counter()
+    write()
+    plain = time.perf_counter() - begin
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        write()
+    events = seen.key_averages()
+    inside = sum(event.self_cpu_time_total for event in events) / 1e6
+    print(f"{title}: {plain:.2f} s; under the profiler {inside:.2f} s in operators")
+    print(events.table(sort_by="self_cpu_time_total", row_limit=14, max_name_column_width=40))
+
+
+def base(title: str, beams: int, given: argparse.Namespace) -> None:
+    """The Marian shape, whose padding is the last token and starts the target."""
+    vocab = 8000
+    torch.manual_seed(0)
+    lengths = torch.randint(12, 25, (32,)).tolist()
+    examples = [torch.randint(1, vocab - 1, (length,)).tolist() for length in lengths]
+    job = Job(title, examples, given.length, beams)
+    reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
+    reference.generation_config.forced_eos_token_id = None
+    measure(job, reference, Names(vocab, vocab - 1), (vocab - 1,), given)
+
+
+def gpt(title: str, count: int, given: argparse.Namespace) -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    examples = torch.randint(1, config.vocab_size, (count, 16)).tolist()
+    reference = transformers.GPT2LMHeadModel(config)
+    measure(Job(title, examples, given.length), reference, Names(config.vocab_size), (), given)
+
+
+def measure(
+    job: Job, reference: Any, names: Names, never: tuple[int, ...], given: argparse.Namespace
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = contenders(job, Path(folder), reference, names, never)
+        compare(job, found, given.rounds)
+        if given.profile:
+            profile(found[OURS], job.title)
+
+
+JOBS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "base": lambda given: base("base encoder-decoder, 32 sentences, greedy, CPU", 1, given),
+    "base4": lambda given: base("base encoder-decoder, 32 sentences, 4 beams, CPU", 4, given),
+    "gpt": lambda given: gpt("GPT-2 124M, 1 prompt, greedy, CPU", 1, given),
+    "gpt8": lambda given: gpt("GPT-2 124M, 8 prompts, greedy, CPU", 8, given),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help=", ".join(JOBS))
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each")
+    parser.add_argument("--length", type=int, default=32, help="tokens to write")
+    parser.add_argument("--profile", action="store_true", help="where our own time goes")
+    given = parser.parse_args()
+    for name in [name for name in given.only.split(",") if name] or list(JOBS):
+        if name not in JOBS:
+            parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
+        JOBS[name](given)
+
+
+if __name__ == "__main__":
+    main()
