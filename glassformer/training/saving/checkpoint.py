@@ -18,11 +18,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -31,6 +31,7 @@ from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import make_folder, replacing, sync_folder
 from glassformer.weights.store import open_weights, save_weights
 
+Opened = TypeVar("Opened")
 _NAME = re.compile(r"step-(\d{8,})")
 _ASIDE = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.old")
 
@@ -99,28 +100,36 @@ def save_checkpoint(
 def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     """The newest whole checkpoint, damaged ones passed over; None where there is none at all."""
     root = Path(folder)
+
+    def opened(path: Path) -> Checkpoint:
+        content = json.loads((path / "state.json").read_bytes())
+        groups = {group: open_weights(path / group) for group in content["groups"]}
+        return Checkpoint(step=content["step"], folder=path, tensors=groups, state=content["state"])
+
+    found, passed = newest_whole(root, opened)
+    if found is None:
+        if passed:
+            raise none_whole(root, passed[0])
+        return None
+    return replace(found, passed_over=tuple(passed))
+
+
+def newest_whole(root: Path, opened: Callable[[Path], Opened]) -> tuple[Opened | None, list[str]]:
+    """The newest checkpoint whose every byte is as it was written, opened; and what ails newer ones."""
     passed: list[str] = []
     for _, path in newest_first(root):
         try:
             if not verify_checksums(path):
                 raise GlassformerError(f"{path} has no checksums.json")
-            content = json.loads((path / "state.json").read_bytes())
-            groups = {group: open_weights(path / group) for group in content["groups"]}
+            return opened(path), passed
         except (GlassformerError, OSError, ValueError, KeyError) as error:
             passed.append(str(error))
-            continue
-        return Checkpoint(
-            step=content["step"],
-            folder=path,
-            tensors=groups,
-            state=content["state"],
-            passed_over=tuple(passed),
-        )
-    if passed:
-        raise GlassformerError(
-            f"No checkpoint in {root} is whole ({passed[0]}); move the folder away to begin anew."
-        )
-    return None
+    return None, passed
+
+
+def none_whole(root: Path, why: str) -> GlassformerError:
+    """What to say where there are checkpoints, and all are damaged."""
+    return GlassformerError(f"No checkpoint in {root} is whole ({why}); move the folder away to begin anew.")
 
 
 def newest_first(root: Path) -> list[tuple[int, Path]]:

@@ -29,10 +29,10 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 
 from glassformer.core.errors import GlassformerError
 from glassformer.training.parallel import Parallel
-from glassformer.training.saving.checkpoint import newest_first, prune, remove_unfinished
+from glassformer.training.saving.checkpoint import newest_whole, none_whole, prune, remove_unfinished
 from glassformer.training.saving.named import Tensors, misfit
 from glassformer.training.saving.slices import Slices
-from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.weights.checksums import write_checksums
 from glassformer.weights.replacing import make_folder, replacing, sync_folder
 
 _NAME_BYTES = 64
@@ -127,25 +127,15 @@ def load_sharded(folder: str | Path, *, parallel: Parallel) -> Sharded | None:
     passed: list[str] = []
     chosen = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
     if parallel.main:
-        for _, path in newest_first(root):
-            try:
-                if not verify_checksums(path):
-                    raise GlassformerError(f"{path} has no checksums.json")
-                _open(path)
-            except (GlassformerError, OSError, ValueError, KeyError) as error:
-                passed.append(str(error))
-                continue
-            name = path.name.encode()
-            chosen[: len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-            break
+        found, passed = newest_whole(root, lambda path: (path, _open(path)))
+        if found is not None:
+            bytes_of = bytearray(found[0].name.encode())
+            chosen[: len(bytes_of)] = torch.frombuffer(bytes_of, dtype=torch.uint8)
     # The name travels as bytes, so that no rank's view of a shared disk matters but rank 0's.
     name = bytes(parallel.total(chosen).tolist()).rstrip(b"\0")
     if not name:
         if parallel.agree(bool(passed)):
-            why = passed[0] if passed else "rank 0 says more"
-            raise GlassformerError(
-                f"No checkpoint in {root} is whole ({why}); move the folder away to begin anew."
-            )
+            raise none_whole(root, passed[0] if passed else "rank 0 says more")
         return None
     path = root / name.decode()
     step, state, outlines = _open(path)
