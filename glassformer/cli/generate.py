@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import typer
@@ -56,13 +57,13 @@ def _stream(asked: Asked, echo: bool) -> None:
     from glassformer.verbs.writing import stream
 
     bundle, prompt = asked.bundle(), asked.texts[0]
-    pieces = stream(bundle, prompt, **asked.settings)
-    sys.stdout.write(prompt if echo else "")
-    for piece in pieces:
-        sys.stdout.write(piece)
+    with closing(stream(bundle, prompt, **asked.settings)) as pieces:
+        sys.stdout.write(prompt if echo else "")
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
         sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
     if pieces.written is not None and (sentence := _limited(bundle, pieces.written.ended)):
         print(f"note: {sentence}", file=sys.stderr)
 

@@ -59,7 +59,8 @@ class Stream(Iterator[str]):
         device = next(plan.bundle.model.parameters()).device
 
         def on_token(_: int, token: int) -> None:
-            if left.is_set():
+            # a program that ends while it writes waits for the thread, so that none is cut off in mid-kernel
+            if left.is_set() or not threading.main_thread().is_alive():
                 raise _Stopped
             ready.put(token)
 
@@ -83,7 +84,7 @@ class Stream(Iterator[str]):
             except BaseException as error:  # told where the text is asked for
                 ready.put(_Failed(error))
 
-        thread = threading.Thread(target=work, daemon=True)
+        thread = threading.Thread(target=work)
         thread.start()
         try:
             while not isinstance(found := ready.get(), Written):

@@ -108,6 +108,25 @@ def test_generate_shows_pieces_and_says_when_the_limit_ended_it(run, talker, typ
     ] == ["the old", "바다"]
 
 
+def test_ctrl_c_ends_a_stream_quietly(tmp_path):
+    """Also where a program ends and leaves a stream behind: no thread is cut off in mid-product."""
+    folder = speaker(tmp_path / "model", "llama")
+    words = ["generate", str(folder), "the", "--max-new-tokens", "90000", "--min-new-tokens", "90000"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "glassformer", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None and child.stdout.read(20)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=60)
+    assert (child.returncode, told) == (130, b"")
+    program = (
+        f"import glassformer; kept = glassformer.load({str(folder)!r}).stream('the', max_new_tokens=90000, "
+        "min_new_tokens=90000); print(next(kept))"
+    )
+    left = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (left.returncode, left.stderr) == (0, b"")
+
+
 def test_a_model_without_an_end_says_so(run, talker, tmp_path, monkeypatch):
     from glassformer.verbs import writing_ends
 

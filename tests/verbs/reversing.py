@@ -55,11 +55,11 @@ def bytewise() -> Tokenizer:
     return train_tokenizer([KOREAN[:9], "the old captain sang to the sea"] * 3, plan)
 
 
-def speaker(folder: Path, *, eos: bool = True, **words: object) -> Path:
+def speaker(folder: Path, family: str = "gpt2", **words: object) -> Path:
     """The folder of a language model of random numbers over bytes."""
     torch.manual_seed(3)
     tokenizer = bytewise()
-    model = glassformer.tiny("gpt2", vocab_size=tokenizer.vocab_size, **words)
-    generation = {"eos_token_id": tokenizer.eos_id} if eos else {}
-    bundle = glassformer.Bundle(model=model, tokenizer=tokenizer, family="gpt2", generation=generation)
+    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size, **words)
+    generation = {"eos_token_id": tokenizer.eos_id}
+    bundle = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
     return glassformer.save(bundle, folder)
