@@ -38,6 +38,7 @@ VERBS = {
     "recipes": "List the ready recipes, or copy one out.",
     "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
     "convert": "Write a model folder anew, in the published layout or in ours.",
+    "export": "Write a model for another program to run: CTranslate2.",
     "verify": "Prove on this machine that a model's numbers are right.",
     "tokenizer": "Learn a tokenizer from your own files, and see how it cuts.",
     "env": "Show versions, devices, kernels and number formats that work here.",

@@ -1,0 +1,213 @@
+"""What CTranslate2's own runtime writes from our export is what we write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from glassformer.decoding.engine import write
+from glassformer.decoding.settings import Decoding
+from glassformer.export.ctranslate2 import export_ctranslate2
+from glassformer.text import load_tokenizer
+from tests.cli.conftest import run  # noqa: F401 (a fixture)
+from tests.text import layouts
+from tests.verbs.reversing import ROWS, reverser
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+EOS, MOST = 2, 16
+
+
+def shaken(model, seed=0):
+    """The model with every number drawn anew, norms and biases too: one left out or swapped is then seen."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            spread = 1.6 / weight.shape[1] ** 0.5 if weight.dim() > 1 else 0.1
+            norm = "norm" in name and name.endswith("weight")
+            weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if norm else spread))
+    return model.eval()
+
+
+def theirs(folder, rows, most=MOST):
+    """(tokens, their summed log-probability) as CTranslate2 writes them greedily, a row of tokens each."""
+    words = {"beam_size": 1, "length_penalty": 0, "return_scores": True}
+    if (folder / "vocabulary.json").is_file():
+        runtime = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
+        words |= {"max_length": most, "min_length": 0, "include_prompt_in_result": False}
+        found = [runtime.generate_batch([row], **words)[0] for row in rows]
+        return [(one.sequences[0], one.scores[0]) for one in found]
+    runtime = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
+    found = runtime.translate_batch(rows, max_decoding_length=most, min_decoding_length=0, **words)
+    return [(one.hypotheses[0], one.scores[0]) for one in found]
+
+
+def ours(model, rows, eos=EOS, **words):
+    """What we write greedily, one row at a time and so without padding."""
+    settings, found = Decoding(max_new_tokens=MOST, **words), []
+    for row in rows:
+        ids = torch.tensor([row])
+        real = torch.ones_like(ids, dtype=torch.bool)
+        found += write(model, ids, settings=settings, eos_id=eos, pad_id=0, mask=real)[0]
+    return found
+
+
+def drawn_rows(model):
+    read = model.spec.source if isinstance(model.spec, spec.EncoderDecoder) else model.spec.input
+    draw = torch.Generator().manual_seed(1)
+    return [
+        torch.randint(3, read.vocab_size - 2, (n,), generator=draw).tolist() for n in (9, 4, 33, 1, 20, 6)
+    ]
+
+
+def spelled(ids):
+    return [f"<id {index}>" for index in ids]
+
+
+def check_same(model, folder):
+    """Greedy tokens equal, and their log-probabilities to 1e-4; the rows must not all say one thing."""
+    bundle = glassformer.Bundle(model=shaken(model), generation={"eos_token_id": EOS})
+    exported = export_ctranslate2(bundle, folder)
+    rows = drawn_rows(model)
+    expected = ours(bundle.model, rows)
+    assert len({tuple(text.ids) for text in expected}) > 1
+    for (tokens, score), text in zip(
+        theirs(exported.folder, list(map(spelled, rows))), expected, strict=True
+    ):
+        assert tokens == spelled(text.ids)
+        assert score == pytest.approx(text.score, abs=1e-4)
+
+
+def started(**words):
+    return {"start_id": 1, **words}
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("original", started()),
+        ("original", started(norm="pre", activation="gelu", norm_eps=1e-2)),
+        ("original", started(position="learned", tgt_vocab_size=101, tied=("source", "head"))),
+        ("original", started(position="rotary", activation="silu")),
+        ("original", started(position="relative", norm="pre")),
+        ("marian", {"decoder_heads": 8, "decoder_layers": 3}),
+        ("bart", {}),
+        ("t5", {"head_dim": 12}),
+        ("t5", {"gated": True, "activation": "gelu_tanh", "tied": False}),
+        ("gpt2", {}),
+        ("llama", {}),
+        ("mistral", {"window": None}),
+    ],
+)
+def test_its_runtime_writes_what_we_write(tmp_path, family, words):
+    check_same(glassformer.tiny(family, **words), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        spec.LinearScaling(factor=3.0),
+        spec.BandScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=16),
+        spec.BandScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_len=8),
+    ],
+)
+def test_stretched_rotary_positions_too(tmp_path, scaling):
+    what = glassformer.tiny("llama").spec
+    position = replace(what.decoder.position, scaling=scaling)
+    model = glassformer.build(replace(what, decoder=replace(what.decoder, position=position)))
+    check_same(model, tmp_path / "out")
+
+
+def test_a_trained_folder_translates_the_same(tmp_path, run):  # noqa: F811
+    """From our own job's folder by the command line, in text, with the tokenizer that lies in the export."""
+    done = run("export", reverser(), "--to", "ctranslate2", "--out", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    assert {"model.bin", "config.json"} < set(json.loads(done.out)["files"])
+    bundle, tokenizer = glassformer.load(reverser()), load_tokenizer(tmp_path / "out")
+    rows = [tokenizer.tokens(tokenizer.encode(row).ids) for row in ROWS]
+    found = []
+    for tokens, _ in theirs(tmp_path / "out", rows):
+        found.append(tokenizer.decode([tokenizer.token_id(token, side="target") for token in tokens]))
+    assert found == bundle.translate(ROWS, num_beams=1, max_new_tokens=MOST)
+
+
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [
+        ("marian", "two-sided"),
+        ("t5", "unigram"),
+        ("bart", "byte-level-marked"),
+        ("gpt2", "byte-level"),
+        ("llama", "byte-fallback"),
+    ],
+)
+def test_published_folders_go_through_text(tmp_path, run, family, layout):  # noqa: F811
+    """A folder in the published layout, its own vocabulary, a token it forbids, all by the command line."""
+    layouts.LAYOUTS[layout](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    model = shaken(glassformer.tiny(family, vocab_size=tokenizer.vocab_size))
+    text = "the old captain sang"
+    ids = tokenizer.encode(text).ids
+    (first,) = (one.ids[0] for one in ours(model, [ids], tokenizer.eos_id))
+    generation = {"eos_token_id": tokenizer.eos_id, "bad_words_ids": [[first]]}
+    if getattr(model.spec, "start_id", None) is not None:
+        generation["decoder_start_token_id"] = model.spec.start_id
+    saved = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
+    glassformer.save(saved, tmp_path / "model")
+    done = run("export", tmp_path / "model", "--to", "ctranslate2", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    ((tokens, _),) = theirs(tmp_path / "out", [tokenizer.tokens(ids)])
+    loaded = glassformer.load(tmp_path / "model").model
+    (expected,) = ours(loaded, [ids], tokenizer.eos_id, suppress_tokens=(first,))
+    assert tokens == tokenizer.tokens(expected.ids, side="target")
+    assert tokens and tokens[0] != tokenizer.tokens([first], side="target")[0]
+
+
+def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
+    bundle = glassformer.Bundle(
+        model=glassformer.tiny("bart").eval(), generation={"eos_token_id": [2, 5], "forced_bos_token_id": 7}
+    )
+    bundle.generation["bad_words_ids"] = [[3, 4]]
+    ends, begins, never = export_ctranslate2(bundle, tmp_path / "out").notes
+    assert "end_token=['<id 2>', '<id 5>']" in ends and "target_prefix=[['<id 7>']]" in begins
+    assert "suppress_sequences=[['<id 3>', '<id 4>']]" in never
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "sentence"),
+    [
+        ("bert", {}, "models that write text"),
+        ("mistral", {}, "no sliding window"),
+        ("falcon", {}, "no parallel"),
+        ("original", {"start_id": 1, "position": "alibi"}, "no linear bias by distance"),
+        ("original", {}, "does not name one"),
+    ],
+)
+def test_what_the_format_does_not_know_is_a_sentence(tmp_path, family, words, sentence):
+    bundle = glassformer.Bundle(model=glassformer.tiny(family, **words), generation={"eos_token_id": 2})
+    with pytest.raises(GlassformerError, match=sentence):
+        export_ctranslate2(bundle, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_lost_and_what_is_missing_is_said(tmp_path, run, monkeypatch):  # noqa: F811
+    model = tmp_path / "model"
+    glassformer.save(glassformer.tiny("gpt2"), model)
+    no_end = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    assert no_end.code == 2 and "which token ends a text" in no_end.err
+    bundle = glassformer.Bundle(model=glassformer.tiny("gpt2"), generation={"eos_token_id": 101})
+    with pytest.raises(GlassformerError, match="ids 0 to 100"):
+        export_ctranslate2(bundle, tmp_path / "out")
+    there = run("export", model, "--to", "ctranslate2", "--out", model)
+    assert there.code == 2 and "is there already" in there.err and glassformer.load(model)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    absent = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    assert absent.code == 2 and "glassformer[export]" in absent.err
