@@ -64,12 +64,12 @@ class Job(ABC):
         a_pass = steps_in_a_pass(examples, batch, training.accumulate)
         epochs = training.epochs or passes
         steps = training.steps or max(1, math.ceil(epochs * a_pass))
-        often = max(1, min(a_pass, steps // 20)) if a_pass * 20 > steps else a_pass
         words = {
             "steps": steps,
             "batch": batch,
             "warmup": max(1, min(4000, steps // 10)),
-            "validate_every": max(1, min(steps, max(often, steps // 40))),
+            # after every pass, but 20 to 40 times in all
+            "validate_every": max(1, steps // 40, min(a_pass, steps // 20)),
             "label_smoothing": 0.0,
             "schedule": "cosine",
             "batching": "lengths",
