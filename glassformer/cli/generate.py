@@ -13,7 +13,7 @@ from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.writing_batches import Passage
+    from glassformer.verbs.writing.batches import Passage
 
 
 @writing_verb
@@ -72,7 +72,7 @@ def _limited(bundle: Bundle, ended: str) -> str | None:
     """Why a text stopped, where the model did not end it."""
     if ended != "length":
         return None
-    from glassformer.verbs.writing_ends import ends_of
+    from glassformer.verbs.writing.ends import ends_of
 
     if not ends_of(bundle).eos_ids:
         return "the model has no end token, so it wrote up to the limit; --max-new-tokens moves it"

@@ -19,7 +19,7 @@ from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.writing_batches import Passage
+    from glassformer.verbs.writing.batches import Passage
 
 Write = Callable[["Bundle", Iterable[str]], "Iterator[Passage]"]
 SETTINGS = "How it writes"

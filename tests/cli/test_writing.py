@@ -128,9 +128,9 @@ def test_ctrl_c_ends_a_stream_quietly(tmp_path):
 
 
 def test_a_model_without_an_end_says_so(run, talker, tmp_path, monkeypatch):
-    from glassformer.verbs import writing_ends
+    from glassformer.verbs.writing import ends
 
-    monkeypatch.setattr(writing_ends, "_ids", lambda bundle, name: ())
+    monkeypatch.setattr(ends, "_ids", lambda bundle, name: ())
     monkeypatch.setattr("glassformer.text.tokenizer.Tokenizer.eos_id", None)
     done = run("generate", talker, "the", "--max-new-tokens", 5)
     assert done.code == 0 and "the model has no end token" in done.err

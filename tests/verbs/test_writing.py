@@ -17,9 +17,9 @@ import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.text import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
 from glassformer.text.documents import halved, sentences
-from glassformer.verbs.writing_pieces import LONG, Cutter, Place
-from glassformer.verbs.writing_prompts import Pieces, following
-from glassformer.verbs.writing_sources import language, mending, own_tag, plain
+from glassformer.verbs.writing.pieces import LONG, Cutter, Place
+from glassformer.verbs.writing.prompts import Pieces, following
+from glassformer.verbs.writing.sources import language, mending, own_tag, plain
 from tests.text import layouts
 from tests.verbs.reversing import KOREAN, ROWS, bytewise, reverse, reverser, speaker
 

@@ -9,8 +9,8 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Encoded, Tokenizer
-from glassformer.verbs.writing_ends import Ends, named, tokenizer_of
-from glassformer.verbs.writing_pieces import TOGETHER
+from glassformer.verbs.writing.ends import Ends, named, tokenizer_of
+from glassformer.verbs.writing.pieces import TOGETHER
 
 BEFORE = 8  # tokens of a prompt that are decoded with what follows: the first of a text loses its space
 _HELD = 4  # letters not given out at once: a later token may still change the space before them

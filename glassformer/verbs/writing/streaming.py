@@ -12,10 +12,10 @@ import torch
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.engine import write
 from glassformer.decoding.written import Written
-from glassformer.verbs.writing_batches import Plan
-from glassformer.verbs.writing_ends import tokenizer_of
-from glassformer.verbs.writing_pieces import Place
-from glassformer.verbs.writing_prompts import Pieces
+from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.ends import tokenizer_of
+from glassformer.verbs.writing.pieces import Place
+from glassformer.verbs.writing.prompts import Pieces
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Literal
 from glassformer.api import Bundle
 from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
-from glassformer.verbs.writing_ends import Ends
-from glassformer.verbs.writing_pieces import Layout, Place
+from glassformer.verbs.writing.ends import Ends
+from glassformer.verbs.writing.pieces import Layout, Place
 
 ON_GPU, ON_CPU = 16_384, 4096  # tokens of a batch; a CPU gains nothing by more, and answers later
 

@@ -9,8 +9,8 @@ from typing import Any
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import encode_tagged
-from glassformer.verbs.writing_ends import named, tokenizer_of
-from glassformer.verbs.writing_pieces import Encode
+from glassformer.verbs.writing.ends import named, tokenizer_of
+from glassformer.verbs.writing.pieces import Encode
 
 TAG = 32  # letters of the longest tag of a language, as >>cmn_Hans<<
 

@@ -1,23 +1,16 @@
-"""What people do with a model that writes: translate, summarise, mend, and go on with text.
-
-Each takes a bundle and texts. A list gives a list; an iterator gives an iterator that reads no further ahead
-than good batches need, so that a file of any length passes through. Results come in the order of the texts,
-as strings, or with `details` as a `Passage` each: text, score, tokens, seconds. Further words are settings
-with Hugging Face's names (`Decoding`); the folder's generation_config.json holds where nothing is given.
-`batch_tokens` is how many tokens, read and written, a batch holds.
-"""
+"""From a source to a target: translate, summarise, mend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.settings import decoding_from
 from glassformer.decoding.stop import before_stop
-from glassformer.verbs.writing_batches import Plan, passages
-from glassformer.verbs.writing_ends import (
+from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.ends import (
     Ends,
     check_job,
     ends_of,
@@ -26,13 +19,11 @@ from glassformer.verbs.writing_ends import (
     shape_of,
     tokenizer_of,
 )
-from glassformer.verbs.writing_pieces import Cutter, Layout, Place, Split, no_tag
-from glassformer.verbs.writing_prompts import following, prompt_ids
-from glassformer.verbs.writing_sources import Language, language, mending, own_tag, plain, task_prefix
-from glassformer.verbs.writing_stream import Stream, streamed
+from glassformer.verbs.writing.pieces import Cutter, Layout, Split, no_tag
+from glassformer.verbs.writing.results import results
+from glassformer.verbs.writing.sources import Language, language, mending, own_tag, plain, task_prefix
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
-CONTINUED = 256  # tokens that generate writes at most, where nothing says how many
 
 
 def translate(
@@ -61,7 +52,7 @@ def translate(
     lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
     cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split), lead=lead)
-    return _results(_rewrites(bundle, ends, cutter, given), texts, details, batch_tokens)
+    return results(_rewrites(bundle, ends, cutter, given), texts, details, batch_tokens)
 
 
 def summarize(
@@ -82,7 +73,7 @@ def summarize(
     if prefix is None:
         prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
     cutter = Cutter(encode=plain(bundle, prefix=prefix), reads=ends.reads, split="never", unit="text")
-    return _results(_rewrites(bundle, ends, cutter, _beams(bundle, settings)), texts, details, batch_tokens)
+    return results(_rewrites(bundle, ends, cutter, _beams(bundle, settings)), texts, details, batch_tokens)
 
 
 def restore(
@@ -103,58 +94,7 @@ def restore(
     ends = _rewriting(bundle, "restore")
     encode = mending(bundle, gap=about.get("gap"), before=about.get("before"))
     cutter = Cutter(encode=encode, reads=ends.reads)
-    return _results(_rewrites(bundle, ends, cutter, settings), texts, details, batch_tokens)
-
-
-def generate(
-    bundle: Bundle,
-    prompts: str | Iterable[str],
-    *,
-    details: bool = False,
-    batch_tokens: int | None = None,
-    **settings: Any,
-) -> Any:
-    """Go on from prompts: what is written after each, without the prompt.
-
-    An empty prompt begins where the model's texts begin. One that the model cannot read is refused. Where
-    nothing says how long, at most 256 tokens are written. `stream` gives the same piece by piece.
-    """
-    return _results(continuing(bundle, settings), prompts, details, batch_tokens)
-
-
-def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:
-    """Go on from one prompt, in pieces of text as they are written; joined they are what `generate` gives.
-
-    No piece ends inside a letter. `close` stops the writing; afterwards `written` says how it ended.
-    """
-    return streamed(continuing(bundle, settings), prompt)
-
-
-def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
-    """The plan of `generate`."""
-    ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
-    words = decoding_from(generation_of(bundle), **settings)
-
-    def compose(layout: Layout, found: list[list[int]]) -> str:
-        (place,), (ids,) = layout, found
-        assert isinstance(place, Place)
-        text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
-        return before_stop(text, words.stop)
-
-    def limit(read: int) -> int:
-        if ends.reads is None or ends.shape == "rewrites":
-            return CONTINUED
-        return max(1, min(CONTINUED, ends.reads + 1 - read))  # what is written last is not read
-
-    return Plan(
-        bundle=bundle,
-        ends=ends,
-        settings=words,
-        layouts=lambda prompts: ([Place(ids)] for ids in prompt_ids(bundle, ends, prompts)),
-        compose=compose,
-        decode=tokenizer.decode,
-        limit=limit,
-    )
+    return results(_rewrites(bundle, ends, cutter, settings), texts, details, batch_tokens)
 
 
 def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, Any]) -> Plan:
@@ -198,20 +138,3 @@ def _known(split: Split) -> Split:
     if split not in ("long", "always", "never"):
         raise GlassformerError(f"split must be long, always or never; got {split!r}")
     return split
-
-
-def _results(plan: Plan, texts: str | Iterable[str], details: bool, batch_tokens: int | None) -> Any:
-    """A list for a list, an iterator for an iterator; one string is a list of one."""
-    if plan.settings.num_return_sequences > 1 and not details:
-        raise GlassformerError(
-            "num_return_sequences gives several texts for one; ask for details, which hold them"
-        )
-    if isinstance(texts, str):
-        texts = [texts]
-    if not isinstance(texts, Iterable):
-        raise GlassformerError(f"texts must be strings, not a {type(texts).__name__}")
-    if batch_tokens is not None and batch_tokens < 1:
-        raise GlassformerError(f"a budget of {batch_tokens} tokens holds nothing; give at least 1")
-    found = passages(plan, texts, batch_tokens=batch_tokens)
-    answers: Iterator[Any] = found if details else (passage.text for passage in found)
-    return list(answers) if isinstance(texts, Sequence) else answers

@@ -1,0 +1,69 @@
+"""From a prompt to what follows it, whole or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from glassformer.api import Bundle
+from glassformer.decoding.settings import decoding_from
+from glassformer.decoding.stop import before_stop
+from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.ends import ends_of, generation_of, tokenizer_of
+from glassformer.verbs.writing.pieces import Layout, Place
+from glassformer.verbs.writing.prompts import following, prompt_ids
+from glassformer.verbs.writing.results import results
+from glassformer.verbs.writing.streaming import Stream, streamed
+
+CONTINUED = 256  # tokens that generate writes at most, where nothing says how many
+
+
+def generate(
+    bundle: Bundle,
+    prompts: str | Iterable[str],
+    *,
+    details: bool = False,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Go on from prompts: what is written after each, without the prompt.
+
+    An empty prompt begins where the model's texts begin. One that the model cannot read is refused. Where
+    nothing says how long, at most 256 tokens are written. `stream` gives the same piece by piece.
+    """
+    return results(continuing(bundle, settings), prompts, details, batch_tokens)
+
+
+def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:
+    """Go on from one prompt, in pieces of text as they are written; joined they are what `generate` gives.
+
+    No piece ends inside a letter. `close` stops the writing; afterwards `written` says how it ended.
+    """
+    return streamed(continuing(bundle, settings), prompt)
+
+
+def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
+    """The plan of `generate`."""
+    ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
+    words = decoding_from(generation_of(bundle), **settings)
+
+    def compose(layout: Layout, found: list[list[int]]) -> str:
+        (place,), (ids,) = layout, found
+        assert isinstance(place, Place)
+        text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
+        return before_stop(text, words.stop)
+
+    def limit(read: int) -> int:
+        if ends.reads is None or ends.shape == "rewrites":
+            return CONTINUED
+        return max(1, min(CONTINUED, ends.reads + 1 - read))  # what is written last is not read
+
+    return Plan(
+        bundle=bundle,
+        ends=ends,
+        settings=words,
+        layouts=lambda prompts: ([Place(ids)] for ids in prompt_ids(bundle, ends, prompts)),
+        compose=compose,
+        decode=tokenizer.decode,
+        limit=limit,
+    )

@@ -1,0 +1,26 @@
+"""What a caller is handed: a list for a list, an iterator for an iterator; texts, or passages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from glassformer.core.errors import GlassformerError
+from glassformer.verbs.writing.batches import Plan, passages
+
+
+def results(plan: Plan, texts: str | Iterable[str], details: bool, batch_tokens: int | None) -> Any:
+    """A list for a list, an iterator for an iterator; one string is a list of one."""
+    if plan.settings.num_return_sequences > 1 and not details:
+        raise GlassformerError(
+            "num_return_sequences gives several texts for one; ask for details, which hold them"
+        )
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise GlassformerError(f"texts must be strings, not a {type(texts).__name__}")
+    if batch_tokens is not None and batch_tokens < 1:
+        raise GlassformerError(f"a budget of {batch_tokens} tokens holds nothing; give at least 1")
+    found = passages(plan, texts, batch_tokens=batch_tokens)
+    answers: Iterator[Any] = found if details else (passage.text for passage in found)
+    return list(answers) if isinstance(texts, Sequence) else answers
