@@ -1,14 +1,16 @@
-"""Pictures drawn from tensors: positions, masks, attention; as figures and as text for a terminal.
+"""Pictures drawn from numbers: positions, masks, attention, searches; as figures and as text for a terminal.
 
-Every function returns a matplotlib figure (`save` writes it as PNG) except `attention_text`, which
+Every function returns a matplotlib figure (`save` writes it as PNG or SVG) except `attention_text`, which
 returns rich text. matplotlib is imported when a picture is drawn, not before.
 """
 
 from glassformer.draw.attention import attention_grid, attention_map, attention_weights
 from glassformer.draw.canvas import save
+from glassformer.draw.chances import next_token_bars
 from glassformer.draw.masks import mask_map, mask_row
 from glassformer.draw.positions import position_heatmap, position_waves
 from glassformer.draw.terminal import attention_text
+from glassformer.draw.tree import search_tree
 from glassformer.draw.wirings import wirings
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "attention_map",
     "attention_grid",
     "attention_text",
+    "search_tree",
+    "next_token_bars",
     "wirings",
     "save",
 ]

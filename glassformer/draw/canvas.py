@@ -1,10 +1,11 @@
-"""Blank figures in one look, and writing them as PNG.
+"""Blank figures in one look, and writing them as PNG or SVG.
 
 Figures are made without pyplot, so drawing leaves no global state behind and needs no display.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, FAINT, PAPER = "#1f2933", "#cbd2d9", "#ffffff"
+INK, GREY, FAINT, PAPER = "#1f2933", "#7b8794", "#cbd2d9", "#ffffff"
 # Okabe and Ito's colours: told apart with any common colour blindness
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 
@@ -64,9 +65,33 @@ def bare(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 144) -> Path:
-    """Write a figure as PNG, the same bytes every time for the same figure."""
+    """Write a figure, the same bytes every time for the same figure: as SVG by that ending, else as PNG.
+
+    Letters in an SVG are drawn, not named, so that it looks alike where their font is missing.
+    """
+    from matplotlib import rc_context
+
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # the library would write its own version into the file, and every upgrade would change each picture
-    figure.savefig(target, format="png", dpi=dpi, metadata={"Software": None})
+    # the library would write its own version, or the hour, into the file, and each picture would change
+    with (
+        _silent("matplotlib.font_manager"),
+        rc_context({"svg.hashsalt": "glassformer", "svg.fonttype": "path"}),
+    ):
+        if target.suffix.lower() == ".svg":
+            figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+        else:
+            figure.savefig(target, format="png", dpi=dpi, metadata={"Software": None})
     return target
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Without the warnings of a logger, such as that a font has no bold face and another stands in."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 BASE = "DejaVu Sans"  # comes with matplotlib
@@ -33,10 +34,31 @@ CONTROLS = {"\n": "↵", "\t": "⇥", "\r": "␍", " ": "␣", "\u00a0": "␣"}
 @cache
 def font_families() -> tuple[str, ...]:
     """The fonts to draw with, in the order they are tried for each letter."""
+    found = _korean()
+    if not found:
+        _look_again()
+        found = _korean()
+    return (BASE, *found[:1])
+
+
+def _korean() -> list[str]:
+    """Which of the fonts with Korean letters are known, the best-looking first."""
     from matplotlib import font_manager
 
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    return (BASE, *(name for name in CJK if name in installed))[:2]
+    return [name for name in CJK if name in installed]
+
+
+def _look_again() -> None:
+    """Learn of fonts installed since matplotlib last wrote its list of them."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    listed = {entry.fname for entry in manager.ttflist}
+    for path in font_manager.findSystemFonts():
+        if path not in listed:
+            with suppress(OSError, RuntimeError):  # a file that is no font
+                manager.addfont(path)
 
 
 @cache
@@ -71,9 +93,14 @@ def visible(token: str, longest: int = 12) -> str:
 
 def label(token: str, longest: int = 12) -> str:
     """`visible`, in letters the fonts here can draw: Korean is romanised and the rest named by number."""
+    return drawable(visible(token, longest))
+
+
+def drawable(text: str) -> str:
+    """A text in letters the fonts here can draw; spaces stay spaces."""
     have = _drawable()
     shown = []
-    for letter in visible(token, longest):
+    for letter in text:
         if ord(letter) in have:
             shown.append(letter)
         elif FIRST_SYLLABLE <= ord(letter) <= LAST_SYLLABLE:
