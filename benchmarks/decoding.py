@@ -26,6 +26,7 @@ import glassformer
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
 from glassformer.decoding.engine import write_all
+from glassformer.decoding.ready import ready
 from glassformer.decoding.settings import Decoding
 
 OURS, THEIRS, CT2, CT2_INT8 = "glassformer", "transformers", "CTranslate2", "CTranslate2 int8"
@@ -138,7 +139,7 @@ def contenders(job: Job, folder: Path, reference: Any, names: Names, never: tupl
     reference.eval().save_pretrained(folder)
     pad_id = never[0] if never else 0
     found: Contenders = {
-        OURS: run_ours(glassformer.load(folder).model, job, eos_id=0, pad_id=pad_id, never=never),
+        OURS: run_ours(ready(glassformer.load(folder).model), job, eos_id=0, pad_id=pad_id, never=never),
         THEIRS: run_theirs(reference, job, pad_id=pad_id, never=never),
     }
     if present():

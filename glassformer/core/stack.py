@@ -83,7 +83,7 @@ class Stack(nn.Module):
         if len(self.blocks):
             first: Any = self.blocks[0]  # speaks for all: they are alike
             own.check(batch=batch, heads=first.self_attn.num_heads, queries=steps, keys=keys)
-            place = self._place(positions, start, steps, keys, own, x.device)
+            place = self.place(positions, start, steps, keys, own, x.device)
             settled = first.self_attn.settle(own, x, keys, dtype=x.dtype, bias=place.bias, kernel=kernel)
             if memory is not None and first.cross_attn is not None:
                 there, far = Mask.of(memory_mask, "memory_mask"), memory.shape[1]
@@ -108,7 +108,7 @@ class Stack(nn.Module):
             x = seen(obs, "final_norm", self.final_norm(x))
         return x
 
-    def _place(
+    def place(
         self,
         positions: Tensor | None,
         start: int | Tensor,
@@ -117,6 +117,7 @@ class Stack(nn.Module):
         mask: Mask,
         device: torch.device,
     ) -> Place:
+        """What positions do inside attention, for T tokens from `start` on among `keys` keys."""
         if self.position is None:
             return Place()
         here = (torch.arange(steps, device=device) + start)[None]  # (1, T)

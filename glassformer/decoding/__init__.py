@@ -2,8 +2,9 @@
 
 from glassformer.decoding.engine import write, write_all
 from glassformer.decoding.greedy import decode_all, greedy
+from glassformer.decoding.ready import begin, ready
 from glassformer.decoding.settings import Decoding, decoding_from
-from glassformer.decoding.steps import Begins, Begun, Steps, begin
+from glassformer.decoding.steps import Begins, Begun, Steps
 from glassformer.decoding.tree import Node, Tree
 from glassformer.decoding.written import Written
 
@@ -18,6 +19,7 @@ __all__ = [
     "greedy",
     "decode_all",
     "begin",
+    "ready",
     "Begun",
     "Begins",
     "Steps",

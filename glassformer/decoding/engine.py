@@ -17,10 +17,11 @@ from glassformer.core.errors import GlassformerError
 from glassformer.decoding import pick
 from glassformer.decoding.batches import ahead, batches
 from glassformer.decoding.beam import write_beams
+from glassformer.decoding.ready import begin
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.shaping import Shaping
 from glassformer.decoding.single import OnToken, write_single
-from glassformer.decoding.steps import begin, starts_of, widen
+from glassformer.decoding.steps import starts_of, widen
 from glassformer.decoding.stop import Decode, check_stops
 from glassformer.decoding.written import Written
 
@@ -118,7 +119,10 @@ def _write(
         together = _together(settings)
         if together > 1:
             each = torch.arange(len(inputs), device=inputs.device).repeat_interleave(together)
-            widen(steps, len(inputs), together, inputs.device)
+            if settings.num_beams > 1:
+                widen(steps, len(inputs), together, inputs.device)
+            else:
+                steps.select(each)  # samples of one text part ways: they end at different times
             shaping.select(each)
             logits = logits.index_select(0, each)
         if settings.num_beams > 1:

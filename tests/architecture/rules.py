@@ -28,7 +28,18 @@ PARTS = frozenset(
         "explorer",
         "export",
     }
-    | {"families", "recipes", "serve", "text", "torch_modules", "training", "verify", "verbs", "weights"}
+    | {
+        "families",
+        "quick",
+        "recipes",
+        "serve",
+        "text",
+        "torch_modules",
+        "training",
+        "verify",
+        "verbs",
+        "weights",
+    }
 )
 # Who may import whom inside the package. A part may always import itself and ERRORS.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -42,15 +53,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "api": frozenset({"baselines", "core", "families", "text", "verbs", "weights"}),
     "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
-    "decoding": frozenset({"core"}),
+    "quick": frozenset({"core"}),
+    "decoding": frozenset({"core", "quick"}),
     # a run goes the whole way, from files to a saved model with its scores
     "training": frozenset(
         {"api", "baselines", "core", "data", "decoding", "evaluation", "families", "text", "weights"}
     ),
     "evaluation": frozenset({"decoding"}),
-    "verbs": frozenset({"api", "core", "data", "decoding", "draw", "evaluation", "text"}),
+    "verbs": frozenset({"api", "core", "data", "decoding", "draw", "evaluation", "quick", "text"}),
     "export": frozenset({"api", "baselines", "core", "decoding", "families", "text", "weights"}),
-    "verify": frozenset({"api", "core", "decoding", "export", "families", "text"}),
+    "verify": frozenset({"api", "core", "decoding", "export", "families", "quick", "text"}),
     "draw": frozenset({"core"}),
     "recipes": frozenset({"core"}),
     "serve": frozenset({"api", "decoding"}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.decoding import Decoding, Written, write
+from glassformer.decoding import Decoding, Written, ready, write
 from tests.decoding.references import CONFIGS, EOS, generated, lively_ends, padded, pair, rows
 
 MOST = 14
@@ -49,7 +49,8 @@ def flat(found: list[list[Written]]) -> list[Written]:
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None:
-    theirs, ours = pair(family)
+    theirs, plain = pair(family)
+    ours = ready(plain)
     config = theirs.config
     given = rows()
     side = "right" if config.is_encoder_decoder else "left"

@@ -1,0 +1,268 @@
+"""A model made ready to write: its layers laid out for the machine, begun on a source or a prompt.
+
+B sentences or prompts, W beams, S source positions, P prompt positions, N rows, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core import spec as specs
+from glassformer.core.embeddings import TokenInput, check_form
+from glassformer.core.errors import GlassformerError
+from glassformer.core.heads import LanguageModelHead
+from glassformer.core.masks import Mask
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.core.positions import places_of
+from glassformer.core.reading import first_vectors
+from glassformer.decoding.steps import Begins, Begun, starts_of
+from glassformer.quick.growing import Growing
+from glassformer.quick.layers import Layers, joined, split, stream_dtype
+from glassformer.quick.products import Lay, Plain, Weights, laying
+from glassformer.quick.whole import Rows, Whole, hidden, last_rows, nothing_read
+
+
+def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
+    """The model with its weights laid out as this machine multiplies them fastest.
+
+    That takes a moment and, on a CPU, memory for a second copy of the weights; it is worth it for a model
+    that writes more than once. Where weights change afterwards they are laid out again. "int8" rounds them
+    to eight bits. A model that knows by itself how to write is given back as it is.
+    """
+    if not isinstance(model, EncoderDecoder | DecoderOnly):
+        if weights != "own":
+            raise GlassformerError(f"a {type(model).__name__} has no {weights} form; leave it as it is")
+        return model
+    parameter = next(model.parameters())
+    return Ready(model, laying(weights, parameter.device, parameter.dtype))
+
+
+def begin(
+    model: nn.Module, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int] | int | None, room: int
+) -> Begun:
+    """Read a source or a prompt (B, S), of which `real` (B, S) are no padding, wherever that stands.
+
+    `start_ids` begin the target of a model that has a source (by default the model's own start). At most
+    `room` tokens can then be written.
+    """
+    check_form(inputs)
+    if real.shape != inputs.shape or real.dtype != torch.bool:
+        raise GlassformerError(
+            f"the mask must be boolean and of the inputs' shape {tuple(inputs.shape)}; "
+            f"got {str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
+        )
+    starts = starts_of(model, start_ids)
+    if isinstance(model, EncoderDecoder | DecoderOnly):
+        model = Ready(model, Plain)
+    if isinstance(model, Begins):
+        return model.begin(inputs, real, start_ids=starts, room=room)
+    raise GlassformerError(f"a {type(model).__name__} does not write text; give a model with a decoder")
+
+
+class Ready(nn.Module):
+    """A model and its layers in another layout; `begin` reads, and gives the steps that write."""
+
+    def __init__(self, model: EncoderDecoder | DecoderOnly, lay: Lay) -> None:
+        super().__init__()
+        if not isinstance(model.spec.head, specs.LanguageModel):
+            raise GlassformerError(
+                f"a model whose head is {type(model.spec.head).__name__} writes no text; "
+                "load it as a language model"
+            )
+        self.model, self.lay = model, lay
+        self._laid_out()
+
+    @property
+    def spec(self) -> specs.EncoderDecoder | specs.DecoderOnly:
+        return self.model.spec
+
+    def _laid_out(self) -> None:
+        model = self.model
+        self.encoder = Layers(model.encoder, self.lay) if isinstance(model, EncoderDecoder) else None
+        self.decoder = Layers(model.decoder, self.lay)
+        head: Any = model.head
+        assert isinstance(head, LanguageModelHead)
+        self.vocabulary = self.lay([(head.weight, head.bias)])
+        self.made_of = self._weights()
+
+    def _weights(self) -> list[tuple[int, int]]:
+        """What the layout was made of: where each weight lies, and how often it was written."""
+        parameters = self.model.parameters()
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+
+    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
+        """Read sources or prompts (B, S)."""
+        if self.made_of != self._weights():
+            self._laid_out()
+        if isinstance(self.model, EncoderDecoder):
+            if not start_ids:
+                raise GlassformerError("nothing says how the target begins; give start_ids")
+            return self._begin_target(self.model, inputs, real, start_ids, room)
+        if start_ids:
+            raise GlassformerError("a model without a source goes on from its prompt; put start_ids there")
+        return self._begin_prompt(self.model, inputs, real, room)
+
+    def _begin_target(
+        self, model: EncoderDecoder, src: Tensor, real: Tensor, starts: Sequence[int], room: int
+    ) -> Begun:
+        assert self.encoder is not None
+        table = _table(model.tgt_embed)
+        # the last token written is never read again, so it needs no position
+        most = None if table is None else max(0, table + 1 - len(starts))
+        room = room if most is None else min(room, most)
+        rows, mask = Rows(real), Mask(padding=None if bool(real.all()) else real)
+        places = None if mask.padding is None else places_of(real)
+        x = self._streamed(first_vectors(model.src_embed, src, places, 0, None).x)
+        memory = _read_whole(self.encoder, x, rows, mask, places)
+        source = Source(self.decoder, memory, rows, real)
+        growing = Growing(model.decoder, len(src), len(starts) + room)
+        steps = ReadySteps(self, model.tgt_embed, growing, source=source, table=table)
+        logits = memory.new_empty(0)
+        for token in starts:
+            logits = steps.step(src.new_full((len(src),), token))
+        return Begun(steps, logits, most)
+
+    def _begin_prompt(self, model: DecoderOnly, prompt: Tensor, real: Tensor, room: int) -> Begun:
+        lengths = real.sum(1)  # (B,)
+        if prompt.shape[1] == 0 or not bool(lengths.all()):
+            raise GlassformerError("a prompt is empty; begin it with the model's start token")
+        table = _table(model.embed)
+        most = None if table is None else (table + 1 - lengths).clamp(min=0)
+        longest = int(lengths.max())
+        padded = not bool(real.all())
+        if padded:  # on the left, so that nothing separates a prompt from what follows
+            order = real.int().argsort(dim=1, stable=True)  # padding first, the rest as it was
+            prompt = prompt.gather(1, order)[:, -longest:]
+            real = real.gather(1, order)[:, -longest:]
+        rows, mask = Rows(real), Mask(causal=True, padding=real if padded else None)
+        places = places_of(real) if padded else None
+        x = self._streamed(first_vectors(model.embed, prompt, places, 0, None).x)
+        growing = Growing(model.decoder, len(prompt), longest + room, real if padded else None)
+        steps = ReadySteps(self, model.embed, growing, places=lengths, table=table)
+        found = _read_whole(self.decoder, x, rows, mask, places, growing.keep)
+        return Begun(steps, self.logits(found.index_select(0, last_rows(real))), most)
+
+    def _streamed(self, x: Tensor) -> Tensor:
+        return x.to(stream_dtype(next(self.model.parameters())))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The last layer's vectors (N, D) -> (N, V)."""
+        head: Any = self.model.head
+        return self.vocabulary(head.scaled(x))
+
+
+def _table(embed: nn.Module) -> int | None:
+    """How many positions the input's table holds, where it has one."""
+    position = embed.position if isinstance(embed, TokenInput) else None
+    return None if position is None else position.max_len
+
+
+def _read_whole(
+    layers: Layers, x: Tensor, rows: Rows, mask: Mask, places: Tensor | None, keep: Any = None
+) -> Tensor:
+    """Vectors (B, S, D) -> those of the real tokens (N, D) after all layers."""
+    if layers.own is None:
+        return layers.final_norm(rows.taken(x))
+    length = x.shape[1]
+    place = layers.stack.place(places, 0, length, length, mask, x.device)
+    own = Whole(layers.own, rows, mask, place, like=x, keep=keep)
+    return layers(rows.taken(x), own)
+
+
+class Source:
+    """A source's keys and values, seen by all beams of its sentence: cross-attention, as a `Look`."""
+
+    def __init__(self, decoder: Layers, memory: Tensor, rows: Rows, real: Tensor) -> None:
+        """memory (N, D): the real rows of the source (B, S)."""
+        self.attention = decoder.cross
+        self.kv: list[tuple[Tensor, Tensor]] = []
+        if self.attention is None:
+            return
+        groups, batch = self.attention.num_kv_heads, rows.shape[0]
+        widths = [groups * self.attention.head_dim, groups * self.attention.value_dim]
+        for layer in decoder.layers:
+            whole = rows.put(layer.cross_kv(memory)).view(batch, rows.shape[1], -1)
+            k, v = whole.split_with_sizes(widths, -1)
+            # laid out by heads once, as every step will read it
+            self.kv.append((split(k, groups).contiguous(), split(v, groups).contiguous()))
+        dtype = self.kv[0][0].dtype if self.kv else memory.dtype
+        self.hidden, self.empty = hidden(real, dtype), nothing_read(real)
+
+    def __call__(self, n: int, q: Tensor) -> Tensor:
+        """Layer n's queries (B * W, H * K) -> heads (B * W, H * V)."""
+        assert self.attention is not None
+        k, v = self.kv[n]
+        asked = split(q.view(len(k), -1, q.shape[-1]), self.attention.num_heads)  # (B, H, W, K)
+        mask = None if self.hidden is None else self.hidden.expand(-1, -1, asked.shape[2], -1)
+        heads = F.scaled_dot_product_attention(
+            asked,
+            k,
+            v,
+            attn_mask=mask,
+            scale=self.attention.scale,
+            enable_gqa=asked.shape[1] != k.shape[1],
+        )
+        return joined(heads if self.empty is None else heads.masked_fill(self.empty, 0.0))
+
+    def select(self, sentences: Tensor) -> None:
+        """Go on with these sentences, in this order."""
+        if self.attention is None:
+            return
+        self.kv = [(k.index_select(0, sentences), v.index_select(0, sentences)) for k, v in self.kv]
+        self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
+        self.empty = None if self.empty is None else self.empty.index_select(0, sentences)
+
+
+class ReadySteps:
+    """The steps of a model made ready; see `Steps` and `SharedSource`."""
+
+    def __init__(
+        self,
+        model: Ready,
+        embed: nn.Module,
+        growing: Growing,
+        *,
+        source: Source | None = None,
+        places: Tensor | None = None,
+        table: int | None,
+    ) -> None:
+        """places (B,): where the next token of each row stands, if not after all that is filled.
+
+        table: how many positions the embedding knows.
+        """
+        self.model, self.embed, self.growing, self.source = model, embed, growing, source
+        self.places, self.table = places, table
+
+    def step(self, ids: Tensor) -> Tensor:
+        growing, width = self.growing, self.growing.width
+        at = growing.read + growing.written
+        places = self.places
+        if places is not None and self.table is not None:
+            places = places.clamp(max=self.table - 1)  # rows that have ended may go on beyond it
+        where = None if places is None else places.repeat_interleave(width)[:, None]  # (B * W, 1)
+        x = self.model._streamed(first_vectors(self.embed, ids[:, None], where, at, None).x[:, 0])
+        growing.ready(places, x.dtype, x.device)
+        x = self.model.decoder(x, growing, self.source)
+        growing.advance()
+        if self.places is not None:
+            self.places = self.places + 1
+        return self.model.logits(x)
+
+    def select(self, rows: Tensor) -> None:
+        width = self.growing.width
+        sentences = rows if width == 1 else rows.view(-1, width)[:, 0] // width
+        self.growing.select(rows)
+        if self.source is not None:
+            self.source.select(sentences)
+        self.places = None if self.places is None else self.places.index_select(0, sentences)
+
+    def widen(self, count: int) -> None:
+        self.growing.widen(count)
+
+    def reorder(self, rows: Tensor) -> None:
+        self.growing.reorder(rows)

@@ -1,0 +1,130 @@
+"""The layers of a stack over flat rows, with their matrices laid out for the machine.
+
+What a block computes is said by `core.block`; here the same is done for rows (N, D) that have no batch and no
+time: only attention, which is handed in, knows which rows belong together. Nothing can be observed here.
+
+N rows, D d_model, H query heads, G key/value heads, K head width, V value width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.block import Block
+from glassformer.core.feedforward import ACTIVATIONS, GatedFeedForward
+from glassformer.core.norms import BatchNorm
+from glassformer.core.stack import Stack
+from glassformer.quick.products import Lay, Part
+
+Norm = Callable[[Tensor], Tensor]
+Look = Callable[[int, Tensor], Tensor]  # layer, what the projections gave (N, ...) -> heads (N, H * V)
+
+
+class Layer:
+    """One block. Projections that read the same rows are one product."""
+
+    def __init__(self, block: Block, lay: Lay) -> None:
+        self.wiring = block.wiring
+        own, cross, ffn = block.self_attn, block.cross_attn, block.ffn
+        self.qkv = lay([_part(own.q_proj), _part(own.k_proj), _part(own.v_proj)])
+        self.out = lay([_part(own.out_proj)])
+        self.norm_self, self.norm_ffn = _flat(block.norm_self), _flat(block.norm_ffn)
+        if cross is not None:
+            self.cross_q, self.cross_out = lay([_part(cross.q_proj)]), lay([_part(cross.out_proj)])
+            self.cross_kv = lay([_part(cross.k_proj), _part(cross.v_proj)])
+            self.norm_cross = _flat(block.norm_cross)
+        self.gated = isinstance(ffn, GatedFeedForward)
+        gates = [_part(ffn.gate)] if isinstance(ffn, GatedFeedForward) else []
+        self.up = lay([*gates, _part(ffn.up)])
+        self.down = lay([_part(ffn.down)])
+        self.activation = ffn.activation
+
+    def __call__(self, n: int, x: Tensor, own: Look, across: Look | None) -> Tensor:
+        """x (N, D) -> (N, D), through layer n."""
+        if self.wiring == "post":
+            x = self.norm_self(self.out(own(n, self.qkv(x)), plus=x))
+            if across is not None:
+                x = self.norm_cross(self.cross_out(across(n, self.cross_q(x)), plus=x))
+            return self.norm_ffn(self._feed(x, x))
+        normed = self.norm_self(x)
+        if self.wiring == "parallel":
+            return self._feed(normed, self.out(own(n, self.qkv(normed)), plus=x))
+        if self.wiring == "parallel_split":
+            return self._feed(self.norm_ffn(x), self.out(own(n, self.qkv(normed)), plus=x))
+        x = self.out(own(n, self.qkv(normed)), plus=x)
+        if across is not None:
+            x = self.cross_out(across(n, self.cross_q(self.norm_cross(x))), plus=x)
+        return self._feed(self.norm_ffn(x), x)
+
+    def _feed(self, x: Tensor, plus: Tensor) -> Tensor:
+        if not self.gated:
+            return self.down(self.up(x, activation=self.activation), plus=plus)
+        gate, up = self.up(x).chunk(2, -1)
+        return self.down(ACTIVATIONS[self.activation](gate).mul_(up), plus=plus)
+
+
+class Layers:
+    """A stack's layers and its final norm."""
+
+    def __init__(self, stack: Stack, lay: Lay) -> None:
+        blocks: Any = stack.blocks
+        self.stack = stack
+        self.layers = [Layer(block, lay) for block in blocks]
+        self.final_norm = _flat(stack.final_norm)
+        self.own: MultiHeadAttention | None = blocks[0].self_attn if len(blocks) else None
+        self.cross: MultiHeadAttention | None = blocks[0].cross_attn if len(blocks) else None
+
+    def __call__(self, x: Tensor, own: Look, across: Look | None = None) -> Tensor:
+        """x (N, D) -> (N, D)."""
+        for n, layer in enumerate(self.layers):
+            x = layer(n, x, own, across)
+        return self.final_norm(x)
+
+
+def heads_of(attention: MultiHeadAttention, qkv: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (B * T, (H + G) * K + G * V) -> q (B, H, T, K), k (B, G, T, K), v (B, G, T, V)."""
+    heads, groups, width = attention.num_heads, attention.num_kv_heads, attention.head_dim
+    whole = qkv.view(batch, -1, qkv.shape[-1])
+    q, k, v = whole.split_with_sizes([heads * width, groups * width, groups * attention.value_dim], -1)
+    return split(q, heads), split(k, groups), split(v, groups)
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads * K) -> (B, heads, T, K)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def joined(heads: Tensor) -> Tensor:
+    """(B, H, T, V) -> rows (B * T, H * V)."""
+    batch, count, length, width = heads.shape
+    return heads.transpose(1, 2).reshape(batch * length, count * width)
+
+
+def _part(projection: nn.Linear) -> Part:
+    return projection.weight, projection.bias
+
+
+def _flat(norm: nn.Module | None) -> Norm:
+    """A norm of rows (N, D)."""
+    if norm is None:
+        return _as_it_is
+    if isinstance(norm, BatchNorm):
+        return lambda x: norm(x[None])[0]
+    return norm
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def stream_dtype(parameter: Tensor) -> torch.dtype:
+    """The precision of what flows between the layers: the weights', or bfloat16 where autocast says so."""
+    kind = parameter.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+        return torch.bfloat16
+    return parameter.dtype
