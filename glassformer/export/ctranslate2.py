@@ -1,93 +1,116 @@
-"""A model that writes text as a CTranslate2 folder: the weights as they are, under its own runtime's names.
+"""A model of text as a CTranslate2 folder: the weights as they are, under its own runtime's names.
 
 Every family here is the same few parts, so one mapping from parts to parts serves them all. The vocabulary
 is spelled as our tokenizer spells it, and nothing is added around a source: what `tokenizer.tokens` gives for
-the ids of `tokenizer.encode` is what the runtime reads.
+the ids of `tokenizer.encode` is what the runtime reads. Of an encoder the runtime gives the last layer's
+vectors; what the head does with them stays with the caller, its weights in a file beside.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+from safetensors.torch import save_file
 
 from glassformer.api import Bundle
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
-from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library
+from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of
+from glassformer.export.folder import Exported, check_new, made_whole, write_beside
+from glassformer.export.told import ends_of, never_written, role, said, starts_of
 from glassformer.text.tokenizer import Side
 
+Dtype = Literal["float32", "float16", "int8"]
 FORBIDDEN = -1e4  # added to a score that must never win; within float16's range
+HEAD = "head.safetensors"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """The folder written, and what its runtime has to be told that the folder cannot say."""
+def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> Exported:
+    """Write the folder, which must be new or empty; it is whole or not there.
 
-    folder: Path
-    notes: tuple[str, ...]
-
-
-def export_ctranslate2(bundle: Bundle, folder: str | Path) -> Exported:
-    """Write the folder, which must be new or empty; it is whole or not there."""
-    specs = library()
-    path, what = Path(folder), bundle.spec
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise GlassformerError(f"'{folder}' is there already; give a new folder to export into")
-    if not isinstance(what, spec.EncoderDecoder | spec.DecoderOnly) or not isinstance(
+    dtype: what the weights are stored in; "int8" rounds each row of a matrix to 255 steps.
+    """
+    if dtype not in get_args(Dtype):
+        raise GlassformerError(f"CTranslate2 is not exported to in {dtype}; use {', '.join(get_args(Dtype))}")
+    library()
+    path, what = check_new(folder), bundle.spec
+    head: dict[str, Any] = {}
+    if isinstance(what, spec.EncoderOnly) and isinstance(what.input, spec.Tokens):
+        made, head, notes = _reader(bundle, what)
+        runtime = "Encoder"
+    elif isinstance(what, spec.EncoderDecoder | spec.DecoderOnly) and isinstance(
         what.head, spec.LanguageModel
     ):
-        raise GlassformerError(
-            f"CTranslate2 is exported to from models that write text, and this one ({type(what).__name__}) "
-            "does not; give an encoder-decoder or a language model with its scores over a vocabulary"
-        )
-    model: Any = bundle.model
-    eos, unk, never = _ends(bundle), _role(bundle, "unk"), _never(bundle)
-    notes = _notes(bundle, eos)
-    _check_ids(bundle, what.head.vocab_size)
-    decoder = decoder_of(what, model, dict.fromkeys(never, FORBIDDEN))
-    if isinstance(what, spec.EncoderDecoder):
-        made = specs.TransformerSpec(encoder_of(what, model), decoder)
-        source = _vocabulary(bundle, what.source, "source")
-        target = _vocabulary(bundle, what.target, "target")
-        made.register_source_vocabulary(source)
-        made.register_target_vocabulary(target)
-        start = _start(bundle, what)
-        made.config.decoder_start_token = target[start]
-        bos = start
+        made, notes = _writer(bundle, what)
+        runtime = "Translator" if isinstance(what, spec.EncoderDecoder) else "Generator"
     else:
-        made = specs.TransformerDecoderModelSpec(decoder)
-        target = _vocabulary(bundle, what.input, "target")
-        made.register_vocabulary(target)
-        found = _role(bundle, "bos")
-        bos = eos[0] if found is None else found
-    made.config.bos_token, made.config.eos_token = target[bos], target[eos[0]]
-    made.config.unk_token = "" if unk is None else target[unk]
+        raise GlassformerError(
+            "CTranslate2 is exported to from models that write text and from encoders of text, and this one "
+            f"({type(what).__name__}) is neither; try --to onnx"
+        )
     made.config.layer_norm_epsilon = epsilon_of(what)
     made.validate()
-    made.optimize(quantization="float32")
-    _place(made, bundle, path)
+    made.optimize(quantization=dtype)
+    with made_whole(path) as whole:
+        made.save(str(whole))
+        if head:
+            save_file(head, whole / HEAD)
+        write_beside(bundle, whole, {"format": "ctranslate2", "dtype": dtype, "runtime": runtime})
     return Exported(folder=path, notes=notes)
 
 
-def _place(made: Any, bundle: Bundle, path: Path) -> None:
-    """Write beside, then move: a stop half-way leaves no folder that looks whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
-        whole = Path(beside) / "model"
-        whole.mkdir()
-        made.save(str(whole))
-        if bundle.tokenizer is not None:
-            bundle.tokenizer.save(whole)
-        if path.exists():
-            path.rmdir()
-        shutil.move(whole, path)
+def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tuple[Any, tuple[str, ...]]:
+    """A model that writes text, with its vocabularies; and what the runtime has to be told."""
+    model: Any = bundle.model
+    eos, unk, never = _ends(bundle), role(bundle, "unk"), never_written(bundle)
+    assert isinstance(what.head, spec.LanguageModel)
+    _check_ids(bundle, what.head.vocab_size)
+    decoder = decoder_of(what, model, dict.fromkeys(never, FORBIDDEN))
+    if isinstance(what, spec.EncoderDecoder):
+        encoder = encoder_of(what.encoder, what.source, model.src_embed, model.encoder)
+        made = library().TransformerSpec(encoder, decoder)
+        target = vocabulary_of(bundle, what.target, "target")
+        made.register_source_vocabulary(vocabulary_of(bundle, what.source, "source"))
+        made.register_target_vocabulary(target)
+        bos = _start(bundle, what)
+        made.config.decoder_start_token = target[bos]
+    else:
+        made = library().TransformerDecoderModelSpec(decoder)
+        target = vocabulary_of(bundle, what.input, "target")
+        made.register_vocabulary(target)
+        found = role(bundle, "bos")
+        bos = eos[0] if found is None else found
+    made.config.bos_token, made.config.eos_token = target[bos], target[eos[0]]
+    made.config.unk_token = "" if unk is None else target[unk]
+    return made, _notes(bundle, eos)
 
 
-def _vocabulary(bundle: Bundle, tokens: spec.Input, side: Side) -> list[str]:
+def _reader(bundle: Bundle, what: spec.EncoderOnly) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """An encoder with its vocabulary; the weights of its head; and what is left to the caller."""
+    model: Any = bundle.model
+    encoder = encoder_of(what.encoder, what.input, model.embed, model.encoder)
+    made = pooled_of(encoder, what.head, model.head)
+    words = vocabulary_of(bundle, what.input, "source")
+    made.register_vocabulary(words)
+    unk = role(bundle, "unk")
+    made.config.unk_token = "" if unk is None else words[unk]
+    if isinstance(what.head, spec.Features):
+        return made, {}, ()
+    if isinstance(what.head, spec.Embed):
+        length = ", then scaled to length 1" if what.head.normalize else ""
+        note = (
+            f"a text's vector is its tokens' pooled by '{what.head.pool}'{length}: that is left to the caller"
+        )
+        return made, {}, (note,)
+    weights = {name: value.float().cpu().contiguous() for name, value in model.head.state_dict().items()}
+    note = (
+        f"the runtime ends at the last layer's vectors: the head ({type(what.head).__name__}) is left to the "
+    )
+    return made, weights, (f"{note}caller, its weights in {HEAD}",)
+
+
+def vocabulary_of(bundle: Bundle, tokens: spec.Input, side: Side) -> list[str]:
     """A spelling for every row of the token matrix, each its own; rows without one are spelled by number."""
     assert isinstance(tokens, spec.Tokens)
     numbers = range(tokens.vocab_size)
@@ -100,29 +123,17 @@ def _vocabulary(bundle: Bundle, tokens: spec.Input, side: Side) -> list[str]:
     return spelled
 
 
-def _said(bundle: Bundle, name: str) -> list[Any]:
-    """The ids a folder gives under a name, in generation_config.json or else in config.json."""
-    found = bundle.generation.get(name)
-    found = bundle.config.get(name) if found is None else found
-    return list(found) if isinstance(found, list) else [] if found is None else [found]
-
-
 def _check_ids(bundle: Bundle, size: int) -> None:
     for name in ("eos_token_id", "decoder_start_token_id", "suppress_tokens"):
-        for index in _said(bundle, name):
+        for index in said(bundle, name):
             if not isinstance(index, int) or not 0 <= index < size:
                 raise GlassformerError(
                     f"the folder's {name} is {index!r}; the vocabulary holds ids 0 to {size - 1}"
                 )
 
 
-def _role(bundle: Bundle, role: str) -> int | None:
-    return None if bundle.tokenizer is None else getattr(bundle.tokenizer, f"{role}_id")
-
-
 def _ends(bundle: Bundle) -> list[int]:
-    eos = _role(bundle, "eos")
-    found = _said(bundle, "eos_token_id") or ([] if eos is None else [eos])
+    found = ends_of(bundle)
     if not found:
         raise GlassformerError(
             "CTranslate2 needs to know which token ends a text, and this folder does not say; put its "
@@ -132,19 +143,13 @@ def _ends(bundle: Bundle) -> list[int]:
 
 
 def _start(bundle: Bundle, what: spec.EncoderDecoder) -> int:
-    found: Sequence[int | None] = _said(bundle, "decoder_start_token_id") or [what.start_id]
-    if len(found) != 1 or found[0] is None:
+    found = starts_of(bundle, what)
+    if len(found) != 1:
         raise GlassformerError(
             "CTranslate2 begins a target with one token, and this folder does not name one; put "
             "decoder_start_token_id into generation_config.json"
         )
     return found[0]
-
-
-def _never(bundle: Bundle) -> list[int]:
-    """Tokens that the folder says are never written."""
-    words = _said(bundle, "bad_words_ids")
-    return [*_said(bundle, "suppress_tokens"), *(word[0] for word in words if len(word) == 1)]
 
 
 def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
@@ -159,9 +164,9 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
     notes = []
     if len(eos) > 1:
         notes.append(f"several tokens end a text: call the runtime with end_token=[{spelled(eos)}]")
-    if first := _said(bundle, "forced_bos_token_id"):
+    if first := said(bundle, "forced_bos_token_id"):
         notes.append(f"one token begins every target: call it with target_prefix=[[{spelled(first)}]]")
-    for word in _said(bundle, "bad_words_ids"):
+    for word in said(bundle, "bad_words_ids"):
         if len(word) > 1:
             notes.append(f"a stretch is never written: call it with suppress_sequences=[[{spelled(word)}]]")
     return tuple(notes)

@@ -34,12 +34,31 @@ def library() -> Any:
         ) from None
 
 
-def encoder_of(what: spec.EncoderDecoder, model: Any) -> Any:
-    """The encoder's specification, filled with its weights."""
-    words = _words(what.encoder, what.source)
-    made = library().TransformerEncoderSpec(what.encoder.num_layers, **words)
-    _fill_input(made, made.embeddings[0], model.src_embed)
-    _fill_stack(made, what.encoder, model.encoder)
+def encoder_of(stack: spec.Stack, tokens: spec.Input, embed: Any, encoder: Any) -> Any:
+    """An encoder's specification, filled with the weights of its input and its layers."""
+    words = _words(stack, tokens)
+    if typed := isinstance(tokens, spec.Tokens) and tokens.types is not None:
+        words |= {"num_source_embeddings": 2, "embeddings_merge": library().EmbeddingsMerge.ADD}
+    made = library().TransformerEncoderSpec(stack.num_layers, **words)
+    _fill_input(made, made.embeddings[0], embed)
+    if typed:
+        made.embeddings[1].weight = _plain(embed.kind.weight)
+    _fill_stack(made, stack, encoder)
+    return made
+
+
+def pooled_of(encoder: Any, head: spec.Head, own: Any) -> Any:
+    """An encoder's specification with the dense layer that a head puts on the first vector, if any."""
+    dense, activation = None, None
+    if isinstance(head, spec.Features) and head.pooler:
+        dense, activation = own.pooler, head.pooler_activation
+    elif isinstance(head, spec.Classify) and head.pool == "first" and head.hidden is not None:
+        dense, activation = own.dense, head.hidden
+    if dense is None or activation is None:
+        return library().TransformerEncoderModelSpec(encoder)
+    named = library().Activation[ACTIVATIONS[activation]]
+    made = library().TransformerEncoderModelSpec(encoder, pooling_layer=True, pooling_activation=named)
+    _fill_linear(made.pooler_dense, dense)
     return made
 
 
@@ -48,6 +67,8 @@ def decoder_of(what: spec.EncoderDecoder | spec.DecoderOnly, model: Any, shifts:
     two = isinstance(what, spec.EncoderDecoder)
     tokens = what.target if isinstance(what, spec.EncoderDecoder) else what.input
     cross = what.decoder.block.cross_attention
+    if isinstance(what, spec.EncoderDecoder) and getattr(what.source, "types", None) is not None:
+        _refuse("token types in a model that writes")
     if cross is not None and cross.num_heads != what.decoder.block.attention.num_heads:
         _refuse("cross-attention with another number of heads than self-attention")
     words = _words(what.decoder, tokens)
@@ -66,7 +87,7 @@ def decoder_of(what: spec.EncoderDecoder | spec.DecoderOnly, model: Any, shifts:
     return made
 
 
-def epsilon_of(what: spec.EncoderDecoder | spec.DecoderOnly) -> float:
+def epsilon_of(what: spec.Model) -> float:
     """The one small number under every norm's root; CTranslate2 has no room for two."""
     found = {norm.eps for norm in _norms(what)}
     if len(found) > 1:
@@ -74,9 +95,11 @@ def epsilon_of(what: spec.EncoderDecoder | spec.DecoderOnly) -> float:
     return found.pop()
 
 
-def _norms(what: spec.EncoderDecoder | spec.DecoderOnly) -> Iterator[spec.Norm]:
+def _norms(what: spec.Model) -> Iterator[spec.Norm]:
     if isinstance(what, spec.EncoderDecoder):
         sides = [(what.source, what.encoder), (what.target, what.decoder)]
+    elif isinstance(what, spec.EncoderOnly):
+        sides = [(what.input, what.encoder)]
     else:
         sides = [(what.input, what.decoder)]
     for tokens, stack in sides:
@@ -92,8 +115,8 @@ def _words(stack: spec.Stack, tokens: spec.Input) -> dict[str, Any]:
     """What the constructors of CTranslate2's stacks want to know, where it can be said to them."""
     block = stack.block
     attention, feed, norm = block.attention, block.feed_forward, block.norm
-    if not isinstance(tokens, spec.Tokens) or tokens.types is not None:
-        _refuse("such input before a stack that writes")
+    if not isinstance(tokens, spec.Tokens) or (stack.causal and tokens.types is not None):
+        _refuse("input of the kind this model reads")
     if block.wiring not in ("pre", "post"):
         _refuse(f"{block.wiring} wiring in this export")
     if isinstance(norm, spec.BatchNorm):

@@ -6,8 +6,10 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import glassformer
 from glassformer.core import spec
@@ -17,23 +19,13 @@ from glassformer.decoding.settings import Decoding
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.text import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
+from tests.export.shaken import shaken
 from tests.text import layouts
 from tests.verbs.reversing import ROWS, reverser
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
 EOS, MOST = 2, 16
-
-
-def shaken(model, seed=0):
-    """The model with every number drawn anew, norms and biases too: one left out or swapped is then seen."""
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            spread = 1.6 / weight.shape[1] ** 0.5 if weight.dim() > 1 else 0.1
-            norm = "norm" in name and name.endswith("weight")
-            weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if norm else spread))
-    return model.eval()
 
 
 def theirs(folder, rows, most=MOST):
@@ -111,6 +103,62 @@ def test_its_runtime_writes_what_we_write(tmp_path, family, words):
 
 
 @pytest.mark.parametrize(
+    ("family", "words", "pooled"),
+    [
+        ("bert", {}, False),
+        ("bert", {"head": spec.Features(pooler=True), "tied": False}, True),
+        ("bert", {"head": spec.Classify(num_labels=3, hidden="tanh"), "tied": False}, True),
+        ("roberta", {"head": spec.Classify(num_labels=3, hidden="gelu"), "tied": False}, True),
+        ("distilbert", {}, False),
+        ("distilbert", {"position": "sinusoidal"}, False),
+        ("sentence", {}, False),
+    ],
+)
+def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
+    """The last layer's vectors of padded rows with token types, the pooled one, the head's weights."""
+    model = shaken(glassformer.tiny(family, **words))
+    out = export_ctranslate2(glassformer.Bundle(model=model), tmp_path / "out").folder
+    rows, draw = drawn_rows(model), torch.Generator().manual_seed(2)
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = ids != 0  # what is drawn begins at 3
+    types = model.spec.input.types
+    kinds = None if types is None else torch.randint(types, ids.shape, generator=draw)
+    runtime = ctranslate2.Encoder(str(out), device="cpu", compute_type="float32", intra_threads=1)
+    told = None if kinds is None else [kind[real].tolist() for kind, real in zip(kinds, mask, strict=True)]
+    found = runtime.forward_batch(rows, token_type_ids=told)
+    with torch.no_grad():
+        vectors, context = model.vectors(ids, mask, types=kinds)
+    hidden = torch.from_numpy(numpy.array(found.last_hidden_state))
+    torch.testing.assert_close(hidden[mask], vectors[mask], atol=1e-4, rtol=1e-4)
+    assert (found.pooler_output is not None) == pooled
+    there = torch.from_numpy(numpy.array(found.pooler_output)) if pooled else None
+    if isinstance(model.spec.head, spec.Features):
+        ours = model.head(vectors, context).pooled.detach()
+        torch.testing.assert_close(there, ours, atol=1e-4, rtol=1e-4)
+    if isinstance(model.spec.head, spec.Classify):
+        beside = load_file(out / "head.safetensors")
+        scores = there @ beside["out.weight"].T + beside["out.bias"]
+        torch.testing.assert_close(scores, model.head(vectors, context).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "smaller", "within"), [("float16", 1.8, 2e-2), ("int8", 3.0, 0.5)])
+def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within):
+    """Half or a quarter of the bytes, and the scores of the same tokens move by no more than stated."""
+    model = shaken(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
+    bundle = glassformer.Bundle(model=model, generation={"eos_token_id": EOS})
+    whole = export_ctranslate2(bundle, tmp_path / "float32").folder
+    small = export_ctranslate2(bundle, tmp_path / dtype, dtype).folder
+    assert (whole / "model.bin").stat().st_size > smaller * (small / "model.bin").stat().st_size
+    rows = [spelled(row) for row in drawn_rows(model)]
+    scored = []
+    for folder in (whole, small):
+        runtime = ctranslate2.Translator(str(folder), device="cpu", intra_threads=1)
+        scored.append([torch.tensor(one.log_probs) for one in runtime.score_batch(rows, rows)])
+    worst = max(float((a - b).abs().max()) for a, b in zip(*scored, strict=True))
+    assert 0 < worst < within
+
+
+@pytest.mark.parametrize(
     "scaling",
     [
         spec.LinearScaling(factor=3.0),
@@ -183,7 +231,8 @@ def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
 @pytest.mark.parametrize(
     ("family", "words", "sentence"),
     [
-        ("bert", {}, "models that write text"),
+        ("vit", {}, "try --to onnx"),
+        ("bart", {"head": spec.Classify(num_labels=2)}, "try --to onnx"),
         ("mistral", {}, "no sliding window"),
         ("falcon", {}, "no parallel"),
         ("original", {"start_id": 1, "position": "alibi"}, "no linear bias by distance"),
