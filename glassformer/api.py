@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer import baselines
 from glassformer.core import schema, spec
@@ -62,6 +62,17 @@ class Bundle:
     generation: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Any] = field(default_factory=dict)  # further JSON files that describe the model
     folder: Path | None = None
+    weights: Literal["own", "int8"] = "own"  # what the verbs multiply by: the model's own, or rounded ones
+    _ready: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def ready(self) -> nn.Module:
+        """The model as the verbs run it: its weights laid out for this machine, once (`decoding.ready`)."""
+        if self._ready is None or getattr(self._ready, "model", self._ready) is not self.model:
+            from glassformer.decoding.ready import ready
+
+            self._ready = ready(self.model, self.weights)
+        found: nn.Module = self._ready
+        return found
 
     @property
     def spec(self) -> spec.Model:
@@ -199,7 +210,8 @@ def load(
 
     Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
     unless `dtype` says otherwise; on a GPU they keep the precision they were stored in. dtype "stored"
-    keeps it anywhere, for converting: not every CPU can compute in it.
+    keeps it anywhere, for converting: not every CPU can compute in it. With dtype "int8" the verbs multiply
+    by weights rounded to eight bits; the model itself keeps its own.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -212,6 +224,8 @@ def load(
         raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise GlassformerError("there is no CUDA device here; load with device='cpu'")
+    weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
+    dtype = None if dtype == "int8" else dtype
     verify_checksums(path)
     config: dict[str, Any] = {}
     files: dict[str, Any] = {}
@@ -255,6 +269,7 @@ def load(
         generation=read_json(generation) if generation.is_file() else {},
         files=files,
         folder=path,
+        weights=weights_kind,
     )
 
 

@@ -103,15 +103,7 @@ def write_beams(
     weighed: list[Weighed] = []
     look = look_every(device)
     for n in range(longest):
-        logprobs = shaping.shape(logits.float().log_softmax(-1), n).view(-1, width * vocab)
-        totals = (logprobs.view(-1, width, vocab) + running[:, :, None]).view(-1, width * vocab)
-        if ask.do_sample:
-            index = pick.draw(totals, wide, generator)
-            scores = totals.gather(1, index)
-        else:
-            scores, index = totals.topk(wide)  # (B, C)
-        beams, tokens = index // vocab, index % vocab
-        step_logprobs = logprobs.gather(1, index)
+        scores, beams, tokens, step_logprobs = _candidates(logits, n, running, shaping, wide, generator)
         # 0, 1, 2 as in ENDINGS, and 3 for what goes on; an end token goes before the other reasons
         by_end = (tokens[:, :, None] == shaping.ends).any(-1)
         fate = torch.full_like(tokens, 3).masked_fill((limits <= n + 1)[:, None], 1)
@@ -167,6 +159,30 @@ def write_beams(
     all_results.put(rows, results)
     found = _followed(all_results, kept_tokens, kept_beams, kept_logprobs, ask.num_return_sequences)
     return found if not keep_tree else _with_trees(found, all_results, weighed, width)
+
+
+def _candidates(
+    logits: Tensor, n: int, running: Tensor, shaping: Shaping, count: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits (B * W, V) -> the `count` best ways on of each sentence (B, C): score, beam, token, log-prob."""
+    sentences, width = running.shape
+    values, less = shaping.logprobs(logits, n)
+    if shaping.settings.do_sample:
+        each = values.shape[1]
+        tokens = torch.arange(each, device=values.device).expand_as(values)
+    else:
+        # what is not among the best of its beam is not among the best of its sentence
+        each = min(count, values.shape[1])
+        values, tokens = values.topk(each)  # (B * W, each)
+    logprobs = (values - less).view(sentences, width * each)
+    totals = (logprobs.view(sentences, width, each) + running[:, :, None]).view(sentences, width * each)
+    if shaping.settings.do_sample:
+        index = pick.draw(totals, count, generator)
+        scores = totals.gather(1, index)
+    else:
+        scores, index = totals.topk(count)
+    tokens = tokens.reshape(sentences, width * each).gather(1, index)
+    return scores, index // each, tokens, logprobs.gather(1, index)
 
 
 def _may_improve(ask: Decoding, results: Results, running: Tensor, written: int, limits: Tensor) -> Tensor:

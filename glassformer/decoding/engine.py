@@ -111,6 +111,7 @@ def _write(
         shaping = Shaping.of(
             settings,
             ends=ends.long(),
+            vocab=logits.shape[-1],
             prefix=tuple(prefix or ()),
             limits=limits,
             least=(settings.min_length - read).clamp(min=settings.min_new_tokens),

@@ -41,8 +41,8 @@ def forbid_ngrams(scores: Tensor, history: Tensor, size: int) -> Tensor:
 
 def forbid(scores: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
     """Forbid these tokens (N,): everywhere, or in `rows` (B,) where that is True."""
-    there = (torch.arange(scores.shape[-1], device=scores.device)[:, None] == ids).any(-1)  # (V,)
-    return scores.masked_fill(there if rows is None else there & rows[:, None], NEVER)
+    forbidden = scores.index_fill(1, ids, NEVER)
+    return forbidden if rows is None else torch.where(rows[:, None], forbidden, scores)
 
 
 def force(scores: Tensor, token: int | Tensor, rows: Tensor | None = None) -> Tensor:

@@ -26,6 +26,7 @@ class Shaping:
     least: Tensor  # (B,), the fewest before an end token
     history: Tensor | None  # (B, T + L), right of the first `filled` columns nothing yet; None: no one asks
     filled: int = 0
+    all_held: int = 0  # every row is held back before this step
     until_least: int = 0  # no row is held back from this step on
     before_last: int = 0  # no row is at its last token before this step
 
@@ -35,6 +36,7 @@ class Shaping:
         settings: Decoding,
         *,
         ends: Tensor,
+        vocab: int,
         prefix: tuple[int, ...],
         limits: Tensor,
         least: Tensor,
@@ -46,15 +48,17 @@ class Shaping:
         if asked:
             room = given.new_full((len(given), int(limits.max())), pick.NOTHING)
             history = torch.cat((given, room), 1)
+        never = ends.new_tensor(settings.suppress_tokens)
         return cls(
             settings,
-            ends,
-            ends.new_tensor(settings.suppress_tokens),
+            ends[(ends >= 0) & (ends < vocab)],  # what the model cannot write need not be forbidden
+            never[(never >= 0) & (never < vocab)],
             prefix,
             limits,
             least,
             history,
             filled=given.shape[1],
+            all_held=int(least.min()),
             until_least=int(least.max()),
             before_last=int(limits.min()) - 1,
         )
@@ -71,7 +75,7 @@ class Shaping:
         if len(self.suppressed):
             scores = pick.forbid(scores, self.suppressed)
         if n < self.until_least:
-            scores = pick.forbid(scores, self.ends, self.least > n)
+            scores = pick.forbid(scores, self.ends, None if n < self.all_held else self.least > n)
         if n < len(self.prefix):
             scores = pick.force(scores, self.prefix[n])
         if ask.forced_eos_token_id is not None and n >= self.before_last:
@@ -88,6 +92,24 @@ class Shaping:
             if ask.min_p > 0:
                 scores = pick.keep_min_p(scores, ask.min_p, at_least)
         return scores.log_softmax(-1) if ask.renormalize_logits else scores
+
+    def logprobs(self, logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Logits (B, V) of the token n -> scores (B, V), and a number a row (B, 1) to take from them.
+
+        What is left are the shaped log-probabilities. The best of a row can be looked for before.
+        """
+        logits = logits.float()
+        total = logits.logsumexp(-1, keepdim=True)
+        if self._only_forbids(n):
+            return self.shape(logits, n), total
+        return self.shape(logits - total, n), torch.zeros_like(total)
+
+    def _only_forbids(self, n: int) -> bool:
+        """Whether the step changes no score but to forbid it."""
+        ask = self.settings
+        forced = n < len(self.prefix) or (ask.forced_eos_token_id is not None and n >= self.before_last)
+        penalised = ask.repetition_penalty != 1
+        return not (forced or penalised or ask.do_sample or ask.renormalize_logits)
 
     def append(self, ids: Tensor) -> None:
         """The tokens chosen (B,)."""

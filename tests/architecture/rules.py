@@ -49,8 +49,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "data": frozenset(),
     "explorer": frozenset(),
     "families": frozenset({"core", "weights"}),
-    # `verbs` for the methods of a Bundle, which import what they need when they are called
-    "api": frozenset({"baselines", "core", "families", "text", "verbs", "weights"}),
+    # `decoding` and `verbs` for the methods of a Bundle, which import what they need when they are called
+    "api": frozenset({"baselines", "core", "decoding", "families", "text", "verbs", "weights"}),
     "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
     "quick": frozenset({"core"}),

@@ -23,6 +23,7 @@ from glassformer.data.store import Store, write_documents
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
 from glassformer.decoding.greedy import decode_all
+from glassformer.decoding.ready import ready
 from glassformer.evaluation.perplexity import Perplexity
 from glassformer.text import Tokenizer
 from glassformer.training.building import accepted, room
@@ -183,7 +184,7 @@ class LanguageModelling(TextJob):
             found = Perplexity()
             found.add(loss=loss * tokens, tokens=tokens, **counts)
             written = decode_all(
-                learner.model,
+                ready(learner.model),
                 [prompt for prompt, _ in parts],
                 eos_id=self.eos_id,
                 pad_id=self.pad_id,

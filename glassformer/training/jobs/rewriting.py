@@ -14,6 +14,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import PairExamples
 from glassformer.decoding.greedy import decode_all
+from glassformer.decoding.ready import ready
 from glassformer.evaluation.bleu import Case, bleu, chrf
 from glassformer.evaluation.exact import Exact
 from glassformer.evaluation.perplexity import perplexity
@@ -162,7 +163,7 @@ class Rewriting(TextJob):
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, held, device, batch=batch)
             found = decode_all(
-                learner.model,
+                ready(learner.model),
                 sources,
                 start_ids=self.start_id,
                 eos_id=self.eos_id,

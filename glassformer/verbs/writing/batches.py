@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glassformer.api import Bundle
@@ -25,6 +25,8 @@ class Passage:
     written. seconds: from the text's being read until this was there, waiting for its batch included.
     ended: by the end token, the limit, or a stop text; "length" where the limit ended any of its pieces.
     others: the next best, as many as num_return_sequences asks for.
+    fresh: whether batches began with this text, so that all from it on come out the same to the bit where the
+    writing is begun with it.
     """
 
     text: str
@@ -33,6 +35,7 @@ class Passage:
     seconds: float
     ended: Literal["end", "length", "stop"]
     others: tuple[Passage, ...] = ()
+    fresh: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,8 @@ class _Waiting:
     since: float
     left: int
     found: list[list[Written]]
+    fresh: bool
+    times: int = 1
 
 
 def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> Iterator[Passage]:
@@ -77,16 +82,23 @@ def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> I
     def examples() -> Iterator[list[int]]:
         for layout in plan.layouts(texts):
             places = [part for part in layout if isinstance(part, Place)]
-            waiting.append(_Waiting(layout, time.perf_counter(), len(places), []))
+            if not places and waiting and waiting[-1].layout == layout:
+                waiting[-1].times += 1  # of a million empty lines in a row one is held
+                continue
+            waiting.append(_Waiting(layout, time.perf_counter(), len(places), [], fresh=not waiting))
             for place in places:
                 yield place.ids
 
     def finished() -> Iterator[Passage]:
         while waiting and waiting[0].left == 0:
-            yield _passage(plan, waiting.popleft())
+            done = waiting.popleft()
+            passage = _passage(plan, done)
+            yield passage
+            for _ in range(done.times - 1):
+                yield replace(passage, fresh=False)
 
     answers = write_all(
-        plan.bundle.model,
+        plan.bundle.ready(),
         examples(),
         settings=plan.settings,
         start_ids=plan.ends.start_ids,
@@ -108,17 +120,7 @@ def _passage(plan: Plan, done: _Waiting) -> Passage:
     seconds = time.perf_counter() - done.since
     many = len(done.found[0]) if done.found else 1
     ranked = [_ranked(plan, done, rank, seconds) for rank in range(many)]
-    if many == 1:
-        return ranked[0]
-    best = ranked[0]
-    return Passage(
-        text=best.text,
-        score=best.score,
-        tokens=best.tokens,
-        seconds=seconds,
-        ended=best.ended,
-        others=tuple(ranked[1:]),
-    )
+    return replace(ranked[0], others=tuple(ranked[1:]), fresh=done.fresh)
 
 
 def _ranked(plan: Plan, done: _Waiting, rank: int, seconds: float) -> Passage:

@@ -67,7 +67,7 @@ class Stream(Iterator[str]):
         def work() -> None:
             try:
                 found = write(
-                    plan.bundle.model,
+                    plan.bundle.ready(),
                     torch.tensor([ids], device=device),
                     settings=plan.settings,
                     start_ids=plan.ends.start_ids,
