@@ -11,6 +11,7 @@ from typing import Literal
 from glassformer.api import Bundle
 from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
+from glassformer.decoding.tree import Tree
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import Layout, Place
 
@@ -24,7 +25,8 @@ class Passage:
     score: as the engine gives it, summed over the pieces that the text was read in. tokens: how many were
     written. seconds: from the text's being read until this was there, waiting for its batch included.
     ended: by the end token, the limit, or a stop text; "length" where the limit ended any of its pieces.
-    others: the next best, as many as num_return_sequences asks for.
+    others: the next best, as many as num_return_sequences asks for. trees: how each piece was found, where
+    that was asked for.
     fresh: whether batches began with this text, so that all from it on come out the same to the bit where the
     writing is begun with it.
     """
@@ -35,6 +37,7 @@ class Passage:
     seconds: float
     ended: Literal["end", "length", "stop"]
     others: tuple[Passage, ...] = ()
+    trees: tuple[Tree, ...] = ()
     fresh: bool = False
 
 
@@ -42,7 +45,8 @@ class Passage:
 class Plan:
     """How texts become places for answers, and answers texts.
 
-    limit: the most tokens written, by how many were read, where the settings do not say.
+    limit: the most tokens written, by how many were read, where the settings do not say. keep_tree: whether
+    passages tell how they were found.
     """
 
     bundle: Bundle
@@ -52,6 +56,7 @@ class Plan:
     compose: Callable[[Layout, list[list[int]]], str]
     decode: Callable[[list[int]], str]
     limit: Callable[[int], int]
+    keep_tree: bool = False
 
     @property
     def most(self) -> Callable[[int], int] | None:
@@ -105,6 +110,7 @@ def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> I
         eos_id=plan.ends.eos_ids,
         pad_id=plan.ends.pad_id,
         max_new_tokens=plan.most,
+        keep_tree=plan.keep_tree,
         decode=plan.decode,
         tokens=batch_tokens,
     )
@@ -132,4 +138,5 @@ def _ranked(plan: Plan, done: _Waiting, rank: int, seconds: float) -> Passage:
         tokens=sum(len(one.ids) for one in found),
         seconds=seconds,
         ended="length" if "length" in endings else "stop" if "stop" in endings else "end",
+        trees=tuple(one.tree for one in found if one.tree is not None),
     )

@@ -23,6 +23,7 @@ def generate(
     prompts: str | Iterable[str],
     *,
     details: bool = False,
+    tree: bool = False,
     batch_tokens: int | None = None,
     **settings: Any,
 ) -> Any:
@@ -31,7 +32,9 @@ def generate(
     An empty prompt begins where the model's texts begin. One that the model cannot read is refused. Where
     nothing says how long, at most 256 tokens are written. `stream` gives the same piece by piece.
     """
-    return results(continuing(bundle, settings), prompts, details, batch_tokens)
+    return results(
+        continuing(bundle, settings), prompts, details=details, tree=tree, batch_tokens=batch_tokens
+    )
 
 
 def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:

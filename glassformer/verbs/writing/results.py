@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
 from glassformer.verbs.writing.batches import Plan, passages
 
 
-def results(plan: Plan, texts: str | Iterable[str], details: bool, batch_tokens: int | None) -> Any:
+def results(
+    plan: Plan, texts: str | Iterable[str], *, details: bool, tree: bool, batch_tokens: int | None
+) -> Any:
     """A list for a list, an iterator for an iterator; one string is a list of one."""
+    plan, details = replace(plan, keep_tree=tree), details or tree
     if plan.settings.num_return_sequences > 1 and not details:
         raise GlassformerError(
             "num_return_sequences gives several texts for one; ask for details, which hold them"

@@ -34,6 +34,7 @@ def translate(
     prefix: str | None = None,
     split: Split = "long",
     details: bool = False,
+    tree: bool = False,
     batch_tokens: int | None = None,
     **settings: Any,
 ) -> Any:
@@ -52,7 +53,9 @@ def translate(
     lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
     cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split), lead=lead)
-    return results(_rewrites(bundle, ends, cutter, given), texts, details, batch_tokens)
+    return results(
+        _rewrites(bundle, ends, cutter, given), texts, details=details, tree=tree, batch_tokens=batch_tokens
+    )
 
 
 def summarize(
@@ -61,6 +64,7 @@ def summarize(
     *,
     prefix: str | None = None,
     details: bool = False,
+    tree: bool = False,
     batch_tokens: int | None = None,
     **settings: Any,
 ) -> Any:
@@ -73,7 +77,13 @@ def summarize(
     if prefix is None:
         prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
     cutter = Cutter(encode=plain(bundle, prefix=prefix), reads=ends.reads, split="never", unit="text")
-    return results(_rewrites(bundle, ends, cutter, _beams(bundle, settings)), texts, details, batch_tokens)
+    return results(
+        _rewrites(bundle, ends, cutter, _beams(bundle, settings)),
+        texts,
+        details=details,
+        tree=tree,
+        batch_tokens=batch_tokens,
+    )
 
 
 def restore(
@@ -81,6 +91,7 @@ def restore(
     texts: str | Iterable[str],
     *,
     details: bool = False,
+    tree: bool = False,
     batch_tokens: int | None = None,
     **settings: Any,
 ) -> Any:
@@ -94,7 +105,13 @@ def restore(
     ends = _rewriting(bundle, "restore")
     encode = mending(bundle, gap=about.get("gap"), before=about.get("before"))
     cutter = Cutter(encode=encode, reads=ends.reads)
-    return results(_rewrites(bundle, ends, cutter, settings), texts, details, batch_tokens)
+    return results(
+        _rewrites(bundle, ends, cutter, settings),
+        texts,
+        details=details,
+        tree=tree,
+        batch_tokens=batch_tokens,
+    )
 
 
 def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, Any]) -> Plan:
