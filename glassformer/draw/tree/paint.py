@@ -60,9 +60,10 @@ def search_tree(
     shown = {look_of(tree.nodes[spot.node]) for band in laid.bands for spot in band.spots}
     legend = legend_rows(shown, beams=tree.num_beams, width=width)
     lines = [*_results(tree, pieces, int(width * 12)), *(f"({note})" for note in laid.notes)]
+    reading = _reading(tree)
     above = 0.55 if title else 0.15
     tall = [HEAD + band.rows * ROW + BETWEEN for band in laid.bands]
-    height = above + sum(tall) + LEGEND_ROW * len(legend) + 0.2 * len(lines) + 0.35
+    height = above + sum(tall) + LEGEND_ROW * len(legend) + 0.2 * len([*reading, *lines]) + 0.2
     with look():
         figure = blank(width, height)
         figure.set_layout_engine("none")
@@ -77,9 +78,11 @@ def search_tree(
         top = above + sum(tall)
         draw_legend(axes, legend, top)
         top += LEGEND_ROW * len(legend)
-        axes.text(MARGIN, top, _reading(tree), va="center", fontsize=8, color=GREY)
-        for n, line in enumerate(lines, 1):
-            axes.text(MARGIN, top + 0.05 + 0.2 * n, line, va="center", fontsize=8.5)
+        for n, line in enumerate(reading):
+            axes.text(MARGIN, top + 0.2 * n, line, va="center", fontsize=8, color=GREY)
+        top += 0.2 * len(reading) + 0.05
+        for n, line in enumerate(lines):
+            axes.text(MARGIN, top + 0.2 * n, line, va="center", fontsize=8.5)
     return figure
 
 
@@ -200,9 +203,10 @@ def _signed(number: float, digits: int) -> str:
     return f"{number + 0.0:.{digits}f}".replace("-", "−")
 
 
-def _reading(tree: Search) -> str:
-    told = "in a box: the token; its log-probability; Σ, their sum from the first token on"
-    return told + ("; ÷ the length term: the score of a finished text" if _divided(tree) else "")
+def _reading(tree: Search) -> list[str]:
+    """How a box is read."""
+    told = ["in a box: the token; its log-probability; Σ, their sum from the first token on"]
+    return [*told, "of a finished text: Σ ÷ the length term = its score"] if _divided(tree) else told
 
 
 def _divided(tree: Search) -> bool:
