@@ -8,34 +8,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from glassformer.cli.given import Given
-from glassformer.cli.reading import (
-    BATCH_TOKENS,
-    AsJson,
-    BatchTokens,
-    Device,
-    Dtype,
-    File,
-    Model,
-    Threads,
-    Truncate,
-    ahead_of,
-    inputs_of,
-    opened,
-    printed,
-)
+from glassformer.cli.reading import Inputs, Reading, Truncate, printed, reading_verb
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@reading_verb
 def embed(
-    model: Model,
+    asked: Reading,
     texts: list[str] | None = typer.Argument(
-        None, metavar="[TEXT...]", help="Texts, or picture files for a model of pictures.", show_default=False
+        None, metavar="TEXT", help="Texts, or picture files for a model of pictures.", show_default=False
     ),
-    file: File = None,
     out: Path | None = typer.Option(
         None, help="Write the vectors to this .npy file instead: (N, D), float32.", show_default=False
     ),
@@ -43,42 +28,37 @@ def embed(
         None, help="The name of a prompt of the model's folder, as query.", show_default=False
     ),
     truncate: Truncate = False,
-    as_json: AsJson = False,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
 ) -> None:
     """Give a vector for each text, one a line, or each picture file: its numbers, spaces between.
 
     A sentence encoder pools and scales as its folder says; any other encoder gives the mean over the tokens.
     """
-    what = inputs_of(texts, file)
-    if out is not None and what.total is None:
+    inputs = asked.inputs(texts)
+    if out is not None and inputs.total is None:
         raise GlassformerError("--out needs to know how many texts there are; give them with --file")
-    bundle = opened(model, device=device, dtype=dtype, threads=threads)
+    bundle = asked.bundle()
     from glassformer.verbs.embed import vectors, width_of
 
     found = vectors(
         bundle,
-        what.lines,
+        inputs.lines,
         truncate=truncate,
         prompt=prompt,
-        batch_tokens=batch_tokens,
-        ahead=ahead_of(what),
+        ahead=inputs.ahead,
+        **asked.budget(),
     )
     if out is not None:
-        _saved(out, what, found, width_of(bundle))
+        _saved(out, inputs, found, width_of(bundle))
         return
     printed(
-        what,
+        inputs,
         found,
         lambda vector: " ".join(f"{number:.9g}" for number in vector.tolist()),
-        (lambda vector: {"vector": vector.tolist()}) if as_json else None,
+        (lambda vector: {"vector": vector.tolist()}) if asked.as_json else None,
     )
 
 
-def _saved(out: Path, what: Given, found: Iterator[Tensor], width: int) -> None:
+def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> None:
     """The vectors as one array, mapped from the disk while it is written: never whole in memory."""
     import numpy as np
 
@@ -86,11 +66,11 @@ def _saved(out: Path, what: Given, found: Iterator[Tensor], width: int) -> None:
         raise GlassformerError(f"'{out}' cannot be written; name a .npy file in a folder that is there")
     part = out.with_name(f"{out.name}.part")
     try:
-        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(what.total or 0, width))
+        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))
         for n, vector in enumerate(found):
             rows[n] = vector.numpy()
         rows.flush()
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
-    typer.echo(f"wrote {what.total or 0:,} vectors of {width} numbers to {out}", err=True)
+    typer.echo(f"wrote {inputs.total or 0:,} vectors of {width} numbers to {out}", err=True)

@@ -7,11 +7,13 @@ import io
 import sys
 from enum import StrEnum
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import typer
 
-from glassformer.cli.reading import Device, Dtype, Model, Threads, opened
+from glassformer.cli.asking import Asked, asking
+from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ class Filling(StrEnum):
     ignore = "ignore"
 
 
+@asking(Asked)
 def forecast(
-    model: Model,
+    asked: Asked,
     data: Path = typer.Argument(..., metavar="DATA", help="A CSV or Parquet file of series."),
     out: Path | None = typer.Option(
         None, help="Write the table to this CSV file, and a picture beside it.", show_default=False
@@ -40,10 +43,6 @@ def forecast(
     ),
     fill: Filling = typer.Option(Filling.refuse, help="What becomes of missing values and rows."),
     levels: str = typer.Option("0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9", help="The quantiles to tell."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document instead of a table."),
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
 ) -> None:
     """Tell how the series of a file go on: a CSV of time stamps (ds), expected values, and quantiles.
 
@@ -57,9 +56,10 @@ def forecast(
             raise GlassformerError(f"'{target}' cannot be written; name a file in a folder that is there")
     if out is not None and (out == drawn or (out.exists() and data.exists() and out.samefile(data))):
         raise GlassformerError(f"'{out}' would be written over; name another file with --out")
-    bundle = opened(model, device=device, dtype=dtype, threads=threads)
+    bundle = asked.bundle()
     from glassformer.verbs.forecast import forecast as foretold
 
+    began = perf_counter()
     told = foretold(
         bundle,
         data,
@@ -69,8 +69,8 @@ def forecast(
         levels=wanted,
     )
     for note in told.notes:
-        _say(note)
-    _tell(told, out, as_json)
+        say(note)
+    _tell(told, out, perf_counter() - began if asked.as_json else None)
     if drawn is not None:
         _draw(told, drawn)
 
@@ -84,15 +84,20 @@ def _numbers(text: str) -> list[float]:
         ) from None
 
 
-def _tell(told: Forecast, out: Path | None, as_json: bool) -> None:
-    if as_json:
+def _tell(told: Forecast, out: Path | None, seconds: float | None) -> None:
+    """The table, or where `seconds` are given one JSON document."""
+    if seconds is not None:
         from glassformer.cli.screen import print_json
 
         header = told.header()
         print_json(
-            {"notes": list(told.notes), "rows": [dict(zip(header, row, strict=True)) for row in told.rows()]}
+            {
+                "notes": list(told.notes),
+                "rows": [dict(zip(header, row, strict=True)) for row in told.rows()],
+                "seconds": seconds,
+            }
         )
-    if as_json and out is None:
+    if seconds is not None and out is None:
         return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -106,7 +111,7 @@ def _tell(told: Forecast, out: Path | None, as_json: bool) -> None:
 
     with replacing(out) as file:
         file.write(text.getvalue().encode())
-    _say(f"wrote {told.values.shape[1]:,} steps of {len(told.ids):,} series to {out}")
+    say(f"wrote {told.values.shape[1]:,} steps of {len(told.ids):,} series to {out}")
 
 
 def _draw(told: Forecast, path: Path) -> None:
@@ -118,8 +123,4 @@ def _draw(told: Forecast, path: Path) -> None:
     from glassformer.verbs.forecast_picture import forecast_picture
 
     save(forecast_picture(told), path)
-    _say(f"drew {'the first of them' if len(told.ids) > 1 else 'it'} in {path}")
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    say(f"drew {'the first of them' if len(told.ids) > 1 else 'it'} in {path}")

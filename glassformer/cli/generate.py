@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from glassformer.cli.writing import Asked, answer, writing_verb
+from glassformer.cli.writing import Asked, Notes, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -27,9 +27,14 @@ def generate(
     a line out: line breaks become spaces, which --json keeps. Where nothing says how long, at most 256
     tokens are written.
     """
-    one = asked.texts is not None and len(asked.texts) == 1
-    if one and not asked.as_json and asked.out is None and asked.settings.get("num_beams", 1) == 1:
-        _stream(asked, echo)
+    texts = asked.texts or ()
+    if (
+        len(texts) == 1
+        and not asked.as_json
+        and asked.out is None
+        and asked.settings.get("num_beams", 1) == 1
+    ):
+        _stream(asked, texts[0], echo)
         return
     from dataclasses import replace
 
@@ -45,18 +50,18 @@ def generate(
                 yield prompt
 
         found: Iterator[Passage] = writing.generate(
-            bundle, hear(), details=True, batch_tokens=asked.batch_tokens, **asked.settings
+            bundle, hear(), details=True, **asked.budget(), **asked.settings
         )
         for passage in found:
             yield replace(passage, text=heard.pop(0) + passage.text) if echo else passage
 
-    answer(asked, write, noting=lambda bundle, passage: _limited(bundle, passage.ended))
+    answer(asked, write)
 
 
-def _stream(asked: Asked, echo: bool) -> None:
+def _stream(asked: Asked, prompt: str, echo: bool) -> None:
     from glassformer.verbs.writing import stream
 
-    bundle, prompt = asked.bundle(), asked.texts[0]
+    bundle = asked.bundle()
     with closing(stream(bundle, prompt, **asked.settings)) as pieces:
         sys.stdout.write(prompt if echo else "")
         for piece in pieces:
@@ -64,16 +69,5 @@ def _stream(asked: Asked, echo: bool) -> None:
             sys.stdout.flush()
         sys.stdout.write("\n")
         sys.stdout.flush()
-    if pieces.written is not None and (sentence := _limited(bundle, pieces.written.ended)):
-        print(f"note: {sentence}", file=sys.stderr)
-
-
-def _limited(bundle: Bundle, ended: str) -> str | None:
-    """Why a text stopped, where the model did not end it."""
-    if ended != "length":
-        return None
-    from glassformer.verbs.writing.ends import ends_of
-
-    if not ends_of(bundle).eos_ids:
-        return "the model has no end token, so it wrote up to the limit; --max-new-tokens moves it"
-    return "a text was stopped at the limit of tokens; --max-new-tokens moves it"
+    if pieces.written is not None:
+        Notes(bundle).hear(pieces.written.ended)

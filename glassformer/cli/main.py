@@ -1,6 +1,7 @@
 """glassformer VERB ...: finds the verb, runs it, and turns what goes wrong into a sentence and an exit code.
 
-0 done; 1 a claim fails, or a bug (with its traceback); 2 the input or the command line is wrong; 130 Ctrl-C.
+0 done; 1 a claim fails, or a bug (with its traceback); 2 the input or the command line is wrong; 130 Ctrl-C;
+141 nobody reads on; 143 SIGTERM.
 
 A verb is one line in VERBS and the function of its name in `glassformer/cli/<verb>.py`. Only the verb that
 is asked for is imported, and the verbs import torch inside their functions, so help is immediate.
@@ -8,12 +9,17 @@ is asked for is imported, and the verbs import torch inside their functions, so 
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -59,8 +65,27 @@ def app(args: Sequence[str]) -> typer.Typer:
     asked = next((word for word in args if not word.startswith("-")), None)
     for verb, line in VERBS.items():
         function = getattr(import_module(f"glassformer.cli.{verb}"), verb) if verb == asked else _unasked
-        made.command(verb, short_help=line, help=None if verb == asked else line)(function)
+        made.command(verb, short_help=line, help=None if verb == asked else line)(_telling(function))
     return made
+
+
+class _Unread(Exception):
+    """Nobody reads what is printed; of the system's own error typer would make a failure."""
+
+
+class _Terminated(BaseException):
+    """The process was asked to end."""
+
+
+def _telling(verb: Callable[..., None]) -> Callable[..., None]:
+    @wraps(verb)
+    def run(**words: Any) -> None:
+        try:
+            verb(**words)
+        except BrokenPipeError:
+            raise _Unread from None
+
+    return run
 
 
 def _version(asked: bool) -> None:
@@ -86,21 +111,52 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = list(sys.argv[1:] if args is None else args)
     try:
-        app(words)(args=words, prog_name="glassformer")
+        with _ending():
+            app(words)(args=words, prog_name="glassformer")
     except GlassformerError as error:
         _fail(str(error), 2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; say no more
+    except _Terminated:
+        sys.exit(143)
+    except (_Unread, BrokenPipeError):
+        _hush()  # nobody reads on; say no more
         sys.exit(141)
     except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            _hush()
+            _fail(f"the output cannot be written: {error.strerror}", 2)
         if error.filename is None:
             _bug(error)
         _fail(f"'{error.filename}': {error.strerror}", 2)
     except Exception as error:
         _bug(error)
     sys.exit(0)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl-C does, so that it can put away what it holds."""
+
+    def end(*_: object) -> NoReturn:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may be told of signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what stands in the way of standard output
+
+
+def _hush() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

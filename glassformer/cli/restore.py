@@ -16,6 +16,6 @@ def restore(asked: Asked) -> None:
     answer(
         asked,
         lambda bundle, texts: writing.restore(
-            bundle, texts, details=True, batch_tokens=asked.batch_tokens, **asked.settings
+            bundle, texts, details=True, **asked.budget(), **asked.settings
         ),
     )

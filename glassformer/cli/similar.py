@@ -6,63 +6,44 @@ from pathlib import Path
 
 import typer
 
-from glassformer.cli.reading import (
-    BATCH_TOKENS,
-    AsJson,
-    BatchTokens,
-    Device,
-    Dtype,
-    File,
-    Model,
-    Threads,
-    Truncate,
-    ahead_of,
-    inputs_of,
-    lines_of,
-    opened,
-    printed,
-    scored,
-)
+from glassformer.cli.reading import Reading, Truncate, lines_of, printed, reading_verb, scored
 
 
+@reading_verb
 def similar(
-    model: Model,
+    asked: Reading,
     texts: list[str] | None = typer.Argument(
         None,
-        metavar="[TEXT...]",
+        metavar="TEXT",
         help="What to look for; picture files for a model of pictures.",
         show_default=False,
     ),
     candidates: Path = typer.Option(
         ..., "--in", help="The file to look in, one text (or picture file) a line."
     ),
-    file: File = None,
     top: int = typer.Option(1, min=1, help="How many of the nearest to tell."),
     truncate: Truncate = False,
-    as_json: AsJson = False,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
 ) -> None:
     """Find the nearest lines of a file for each text: the line, a tab, and the cosine of their vectors."""
-    what = inputs_of(texts, file)
+    inputs = asked.inputs(texts)
     among = lines_of(candidates, "texts to look in")
-    bundle = opened(model, device=device, dtype=dtype, threads=threads)
+    bundle = asked.bundle()
     from glassformer.verbs.embed import Match
     from glassformer.verbs.embed import similar as nearest
 
     found = nearest(
         bundle,
-        what.lines,
+        inputs.lines,
         among,
         top=top,
         truncate=truncate,
-        batch_tokens=batch_tokens,
-        ahead=ahead_of(what),
+        ahead=inputs.ahead,
+        **asked.budget(),
     )
 
     def full(one: list[Match]) -> dict[str, object]:
         return {"nearest": [{"line": m.number + 1, "text": m.text, "score": m.score} for m in one]}
 
-    printed(what, found, lambda one: scored((m.text, m.score) for m in one), full if as_json else None)
+    printed(
+        inputs, found, lambda one: scored((m.text, m.score) for m in one), full if asked.as_json else None
+    )

@@ -47,6 +47,17 @@ def bundle_of(
         return glassformer.Bundle(model=glassformer.build(model).eval(), family=known[model].name)
 
 
+def opened(model: str, *, device: str, dtype: str | None, threads: int | None) -> Bundle:
+    """The model, ready on its device; auto is a GPU where there is one."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return bundle_of(model, dtype=dtype, device=checked_device(device))
+
+
 def _loaded(folder: str, dtype: str | None, device: str) -> Bundle:
     import glassformer
 

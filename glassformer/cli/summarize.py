@@ -21,6 +21,6 @@ def summarize(
     answer(
         asked,
         lambda bundle, texts: writing.summarize(
-            bundle, texts, prefix=prefix, details=True, batch_tokens=asked.batch_tokens, **asked.settings
+            bundle, texts, prefix=prefix, details=True, **asked.budget(), **asked.settings
         ),
     )

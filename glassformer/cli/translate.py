@@ -40,7 +40,7 @@ def translate(
             prefix=prefix,
             split=split.value,
             details=True,
-            batch_tokens=asked.batch_tokens,
+            **asked.budget(),
             **asked.settings,
         ),
     )

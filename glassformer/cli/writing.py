@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.given import Given, given
-from glassformer.cli.taken import taking
+from glassformer.cli.asking import AskedOfLines, options_of, with_options
+from glassformer.cli.given import given
+from glassformer.cli.kept import keeping
+from glassformer.cli.made import content_of
+from glassformer.cli.taken import say, taking
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -23,62 +24,50 @@ if TYPE_CHECKING:
 
 Write = Callable[["Bundle", Iterable[str]], "Iterator[Passage]"]
 SETTINGS = "How it writes"
-MACHINE = "Where it runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What every verb that writes is asked for. settings: those of decoding that were given."""
+class Asked(AskedOfLines):
+    """What every verb that writes is asked for.
 
-    model: Path
-    texts: list[str]
-    file: Path | None
-    out: Path | None
-    resume: bool
-    overwrite: bool
-    as_json: bool
-    batch_tokens: int | None
-    device: str
-    dtype: str | None
-    threads: int | None
+    verb: its name. own: its own options. settings: those of decoding that were given.
+    """
+
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="Texts; else --file, else standard input.", show_default=False),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write here, a line for each. OUT.progress beside it tells what made the lines, and is "
+            "taken away at the end.",
+            show_default=False,
+        ),
+    ] = None
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the lines of a stopped run in --out, if there are any. Refused where the model, "
+            "the settings or the texts are others than those that made them.",
+        ),
+    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew.")] = False
+    verb: str
+    own: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def bundle(self) -> Bundle:
-        """The model, where and how it was asked for."""
-        import torch
-
-        from glassformer.api import load
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        device = self.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            torch.device(device)
-        except RuntimeError:
-            raise GlassformerError(
-                f"there is no device '{device}'; `glassformer env` lists those here"
-            ) from None
-        return load(self.model, device=device, dtype=self.dtype)
-
-
-def _common(
-    model: Path = typer.Argument(..., metavar="MODEL", help="A model folder, as runs/x/model."),
-    texts: list[str] = typer.Argument(None, metavar="TEXT", help="Texts; else --file, else standard input."),
-    file: Path | None = typer.Option(None, help="A file with a text a line, plain or .gz."),
-    out: Path | None = typer.Option(None, help="Write here, a line for each, and not to standard output."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the lines that --out holds."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Begin --out anew."),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object a line: text, score, tokens, seconds."),
-    batch_tokens: int | None = typer.Option(
-        None, min=1, help="Tokens of a batch, read and written.", rich_help_panel=MACHINE
-    ),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE),
-    dtype: str | None = typer.Option(None, help="float32, bfloat16 or float16.", rich_help_panel=MACHINE),
-    threads: int | None = typer.Option(None, min=1, help="Threads of the CPU.", rich_help_panel=MACHINE),
-) -> None:
-    """The options all verbs that write have; see `writing_verb`."""
+    def made(self, bundle: Bundle) -> dict[str, Any]:
+        """What makes the lines that are written; where it runs and in what batches is left open."""
+        options = {**self.own, **self.settings}
+        return {
+            "verb": self.verb,
+            "model": content_of(Path(self.model), but=self.out),
+            "dtype": str(next(bundle.model.parameters()).dtype).removeprefix("torch."),
+            "--json": self.as_json,
+            **{f"--{name.replace('_', '-')}": value for name, value in sorted(options.items())},
+        }
 
 
 def _option(of: Any, what: str, *names: str) -> Any:
@@ -113,23 +102,19 @@ _DECODING = (
 
 def writing_verb(function: Callable[..., None]) -> Callable[..., None]:
     """A verb of its own options, with those of all verbs that write: it is given them as an `Asked`."""
-    common = inspect.signature(_common, eval_str=True).parameters
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    parameters = [*common.values(), *own, *_DECODING]
+    shared = options_of(Asked)
 
-    def verb(**words: Any) -> None:
+    def run(words: dict[str, Any]) -> None:
         settings = {one.name: _plain(one.name, words.pop(one.name)) for one in _DECODING}
         asked = Asked(
-            **{name: words.pop(name) for name in common},
+            **{one.name: words.pop(one.name) for one in shared},
+            verb=function.__name__,
+            own=words,
             settings={name: value for name, value in settings.items() if value is not None},
         )
         function(asked, **words)
 
-    verb.__name__, verb.__doc__ = function.__name__, function.__doc__
-    verb.__annotations__ = {one.name: one.annotation for one in parameters}
-    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    cast(Any, verb).__signature__ = inspect.Signature(keywords)
-    return verb
+    return with_options(function, shared, run, after=_DECODING)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -141,58 +126,88 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def answer(
-    asked: Asked, write: Write, *, noting: Callable[[Bundle, Passage], str | None] | None = None
-) -> None:
+def answer(asked: Asked, write: Write) -> None:
     """Take the texts given through `write`, in order, to where answers go.
 
-    noting: what to say of an answer on standard error, if anything; each sentence is said once.
+    That a text was stopped at the limit is said on standard error, once.
     """
     if asked.settings.get("num_return_sequences", 1) > 1 and not asked.as_json:
         raise GlassformerError(
             "--num-return-sequences gives several texts for one; add --json, which shows them"
         )
+    if asked.out is None and (asked.resume or asked.overwrite):
+        raise GlassformerError("--resume and --overwrite are about a file of answers; name it with --out")
     if asked.out is not None and asked.file is not None and _same(asked.out, asked.file):
         raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
     source = given(asked.texts or (), asked.file)
-    said: set[str] = set()
     bundle = asked.bundle()
     for _ in write(bundle, iter(())):  # settings that are wrong are told before a file is touched
         pass
-    with taking(
+    telling = source.kind == "file" or asked.out is not None
+    notes = Notes(bundle)
+    if asked.out is None:
+        with taking(total=source.total, telling=telling) as taker:
+            for passage in _passages(bundle, write, source.kind, source.lines):
+                taker.take(_line(asked, passage))
+                notes.hear(passage.ended)
+        return
+    with keeping(
         asked.out,
+        source,
+        made=asked.made(bundle),
         resume=asked.resume,
         overwrite=asked.overwrite,
-        total=source.total,
-        telling=source.kind == "file" or asked.out is not None,
-    ) as taker:
-        for passage in _passages(bundle, write, source, done=taker.done):
-            taker.take(
-                json.dumps(_told(passage), ensure_ascii=False) if asked.as_json else one_line(passage.text)
-            )
-            sentence = noting(bundle, passage) if noting is not None else None
-            if sentence is not None and sentence not in said:
-                said.add(sentence)
-                print(f"note: {sentence}", file=sys.stderr, flush=True)
+        telling=telling,
+    ) as keeper:
+        if keeper.done and "seed" in asked.settings:
+            say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
+        for passage in _passages(bundle, write, source.kind, iter(keeper.texts)):
+            keeper.take_at(_line(asked, passage), fresh=passage.fresh)
+            notes.hear(passage.ended)
+
+
+class Notes:
+    """Says once why texts stopped, where the model did not end them."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._said = bundle, False
+
+    def hear(self, ended: str) -> None:
+        """How a text ended."""
+        if ended != "length" or self._said:
+            return
+        from glassformer.verbs.writing.ends import ends_of
+
+        self._said = True
+        if ends_of(self._bundle).eos_ids:
+            say("note: a text was stopped at the limit of tokens, which --max-new-tokens moves")
+        else:
+            say("note: the model has no end token, so it wrote up to the limit, which --max-new-tokens moves")
 
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _passages(bundle: Bundle, write: Write, source: Given, *, done: int) -> Iterator[Passage]:
-    lines = islice(source.lines, done, None)
-    if source.kind != "terminal":
+def _passages(bundle: Bundle, write: Write, kind: str, lines: Iterator[str]) -> Iterator[Passage]:
+    if kind != "terminal":
         yield from write(bundle, lines)
         return
     for line in lines:  # somebody waits for each
         yield from write(bundle, iter([line]))
 
 
+def _line(asked: Asked, passage: Passage) -> str:
+    return json.dumps(_told(passage), ensure_ascii=False) if asked.as_json else one_line(passage.text)
+
+
 def _told(passage: Passage) -> dict[str, Any]:
     told = asdict(passage)
-    others = [{k: v for k, v in other.items() if k != "others"} for other in told.pop("others")]
-    return {**told, **({"others": others} if others else {})}
+    others = [{k: v for k, v in other.items() if k not in _HIDDEN} for other in told["others"]]
+    return {**{k: v for k, v in told.items() if k not in _HIDDEN}, **({"others": others} if others else {})}
+
+
+_HIDDEN = ("others", "fresh")  # of a passage: told apart, and of use only to whoever goes on
 
 
 def one_line(text: str) -> str:

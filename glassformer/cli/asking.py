@@ -1,0 +1,132 @@
+"""Options that several verbs share, each said once: a verb states its own, and is given the others as one.
+
+The shared options are the fields of a dataclass, with typer's words about them in their annotations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+
+import typer
+
+from glassformer.cli.source import opened
+
+if TYPE_CHECKING:
+    from glassformer.api import Bundle
+
+MACHINE = "Where it runs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A model, where it is to run, and whether answers are for programs."""
+
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A model folder, as runs/x/model.", show_default=False),
+    ]
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON with all that is known, how many seconds it took included.")
+    ] = False
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)] = "auto"
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16; by itself what suits.",
+            show_default=False,
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU threads; by itself as many as cores.",
+            show_default=False,
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+
+    def bundle(self) -> Bundle:
+        """The model, where and how it was asked for."""
+        return opened(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfLines(Asked):
+    """The same of many texts: from a file, in batches."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A file to read, plain or .gz, one a line.", show_default=False),
+    ] = None
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most tokens of a batch; by itself what suits.",
+            show_default=False,
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+
+    def budget(self) -> dict[str, int]:
+        """The size of batches, where one was given."""
+        return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
+
+
+def options_of(made: type[Asked]) -> list[inspect.Parameter]:
+    """The fields of a dataclass as options of a command."""
+    told = get_type_hints(made, include_extras=True)
+    return [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default,
+            annotation=told[one.name],
+        )
+        for one in dataclasses.fields(made)
+        if hasattr(told[one.name], "__metadata__")
+    ]
+
+
+def with_options(
+    function: Callable[..., None],
+    shared: Sequence[inspect.Parameter],
+    run: Callable[[dict[str, Any]], None],
+    *,
+    after: Sequence[inspect.Parameter] = (),
+) -> Callable[..., None]:
+    """A command with the options shared, those of the function after its first parameter, and those `after`.
+
+    `run` is given all their values by name.
+    """
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared, *own, *after)]
+
+    def verb(**words: Any) -> None:
+        run(words)
+
+    verb.__name__, verb.__doc__ = function.__name__, function.__doc__
+    verb.__annotations__ = {one.name: one.annotation for one in parameters}
+    cast(Any, verb).__signature__ = inspect.Signature(parameters)
+    return verb
+
+
+def asking(made: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first parameter is what `made` holds."""
+    shared = options_of(made)
+
+    def command(function: Callable[..., None]) -> Callable[..., None]:
+        def run(words: dict[str, Any]) -> None:
+            asked = made(**{one.name: words.pop(one.name) for one in shared})
+            function(asked, **words)
+
+        return with_options(function, shared, run)
+
+    return command

@@ -1,0 +1,276 @@
+"""Answers kept in a file, one a line, so that a run that was stopped can be gone on with.
+
+Beside the file stands FILE.progress until the last line is written: what made the lines (the model, the
+settings), a digest of the texts they answer, and where to begin anew. A later run goes on only with the same.
+It begins where batches began, so it fills them as the stopped run would have, and the file ends the same to
+the byte; lines that are there already are made again and left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from glassformer.cli.given import Given
+from glassformer.cli.taken import Taker, say
+from glassformer.core.errors import GlassformerError
+
+RECORDED_EVERY = 1.0  # seconds
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What FILE.progress says. made: by what. lines: how many texts were answered, inputs: their digest.
+
+    again: the last text, counted from 0, with which batches began.
+    """
+
+    made: Mapping[str, Any]
+    lines: int
+    inputs: str
+    again: int
+
+
+class Texts:
+    """Texts on their way to a model, and a digest of those that were answered."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self._waiting = lines, deque[str]()
+        self._digest = hashlib.sha256()
+        self._known = 0  # texts still to be answered that the digest holds already
+        self.answered = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self._waiting.append(line)
+            yield line
+
+    def answer(self) -> None:
+        """The first that waited is answered."""
+        line = self._waiting.popleft()
+        self.answered += 1
+        if self._known:
+            self._known -= 1
+        else:
+            self._hold(line)
+
+    def digest(self) -> str:
+        """Of all texts up to the one answered last."""
+        return self._digest.hexdigest()
+
+    def go_on(self, progress: Progress) -> bool:
+        """Begin at the text where batches began; whether those that were answered are the same as then."""
+        kept: list[str] = []
+        many = 0
+        for many, line in enumerate(islice(self._lines, progress.lines), 1):
+            self._hold(line)
+            if many > progress.again:
+                kept.append(line)
+        self._lines, self._known, self.answered = chain(kept, self._lines), len(kept), progress.again
+        return many == progress.lines and self.digest() == progress.inputs
+
+    def end(self) -> None:
+        """There is nothing left to answer."""
+        self._lines = iter(())
+
+    def _hold(self, line: str) -> None:
+        self._digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+
+
+class Keeper(Taker):
+    """Takes lines into a file. texts: those to answer. Lines that the file holds already are left out."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        texts: Texts,
+        *,
+        made: Mapping[str, Any],
+        record: Path | None,
+        done: int,
+        total: int | None,
+        telling: bool,
+    ) -> None:
+        super().__init__(self._write, total=total, telling=telling, done=done)
+        self.texts, self._file, self._record, self._made = texts, file, record, made
+        self._again = texts.answered
+        self._recorded: float | None = None
+
+    def take_at(self, line: str, *, fresh: bool) -> None:
+        """Take the line of the text that is answered next; fresh: batches began with it."""
+        if fresh:
+            self._again = self.texts.answered
+        if self._recorded is None or time.monotonic() - self._recorded >= RECORDED_EVERY:
+            self.record()
+        if self.texts.answered >= self.done:
+            self.take(line)
+        self.texts.answer()
+
+    def record(self) -> None:
+        """Write down what was done, once that is on disk."""
+        self._recorded = time.monotonic()
+        if self._record is None:
+            return
+        from glassformer.weights.replacing import replacing
+
+        os.fsync(self._file.fileno())
+        progress = Progress(
+            made=self._made, lines=self.texts.answered, inputs=self.texts.digest(), again=self._again
+        )
+        with replacing(self._record) as file:
+            file.write(json.dumps(asdict(progress), ensure_ascii=False, indent=1).encode())
+
+    def _write(self, line: str) -> None:
+        left = memoryview(f"{line}\n".encode())
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise GlassformerError(f"'{self._file.name}' cannot be written to: {error.strerror}") from None
+
+
+@contextmanager
+def keeping(
+    out: Path, source: Given, *, made: Mapping[str, Any], resume: bool, overwrite: bool, telling: bool
+) -> Iterator[Keeper]:
+    """Open a file of answers, anew or to go on with.
+
+    Whatever ends the run, the lines so far stay, with a sentence that says how to go on.
+    """
+    if resume and overwrite:
+        raise GlassformerError("--resume goes on and --overwrite begins anew; give one of them")
+    record = _beside(out)
+    texts = Texts(source.lines)
+    with out.open("ab", buffering=0) as file:
+        _alone(file, out)
+        done = _prepared(out, record, texts, source.total, made=made, resume=resume, overwrite=overwrite)
+        keeper = Keeper(file, texts, done=done, record=record, made=made, total=source.total, telling=telling)
+        try:
+            yield keeper
+        except BaseException:
+            if keeper.done and record is not None:
+                with suppress(GlassformerError):  # what stopped the run is to be told, and not this
+                    keeper.record()
+                say(f"stopped; {keeper.done:,} lines are in '{out}', and --resume goes on from there")
+            raise
+        if record is not None:
+            os.fsync(file.fileno())
+            record.unlink(missing_ok=True)
+    if telling and keeper.done > keeper.before:
+        keeper.tell()
+
+
+def _alone(file: BinaryIO, out: Path) -> None:
+    """Hold the file against other runs until it is closed, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise GlassformerError(f"another run is writing to '{out}'; wait for it, or stop it") from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _beside(out: Path) -> Path | None:
+    """Where a file's progress is told; nowhere for a pipe or a device, which hold no lines to go on with."""
+    if out.is_dir():
+        raise GlassformerError(f"'{out}' is a folder; give a file to write to with --out")
+    if not out.parent.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise GlassformerError(f"'{out}' cannot be written to; give another file with --out")
+    if out.exists() and not stat.S_ISREG(out.stat().st_mode):
+        return None
+    return out.with_name(f"{out.name}.progress")
+
+
+def _prepared(
+    out: Path,
+    record: Path | None,
+    texts: Texts,
+    total: int | None,
+    *,
+    made: Mapping[str, Any],
+    resume: bool,
+    overwrite: bool,
+) -> int:
+    """Make the file ready to be added to, and the texts to begin where it ends; how many lines it holds."""
+    if record is None or not out.exists() or not out.stat().st_size:
+        return 0
+    if overwrite:
+        os.truncate(out, 0)
+        return 0
+    progress = _told(record)
+    if not resume:
+        way = "add --resume to go on with it, or --overwrite" if progress else "add --overwrite"
+        raise GlassformerError(f"'{out}' is there already; {way} to begin anew")
+    done = _whole_lines(out)
+    if progress is None:
+        if done != total:
+            raise GlassformerError(
+                f"'{out}' has lines, and no '{record.name}' beside it tells what made them; "
+                "add --overwrite in place of --resume to begin anew"
+            )
+        say(f"'{out}' has a line for each of the {done:,} texts already; nothing is left to do")
+        texts.end()
+        return done
+    _check_same(out, progress.made, made)
+    if not texts.go_on(progress) or done < progress.lines or (total is not None and done > total):
+        raise GlassformerError(
+            f"'{out}' holds {done:,} lines that answer other texts than these; give the same texts again, "
+            "or --overwrite to begin anew"
+        )
+    say(f"{done:,} lines are done in '{out}'; going on")
+    if done == total:
+        texts.end()
+    return done
+
+
+def _told(record: Path) -> Progress | None:
+    if not record.exists():
+        return None
+    try:
+        return Progress(**json.loads(record.read_bytes()))
+    except (ValueError, TypeError):
+        raise GlassformerError(f"'{record}' is damaged; add --overwrite to begin anew") from None
+
+
+def _check_same(out: Path, was: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """A sentence that names the first of the things that made the lines and is another now."""
+    now = json.loads(json.dumps(made))  # as it comes back from a file
+    for name in (*was, *now):
+        if was.get(name) != now.get(name):
+            told = f"{_with(name, was.get(name))}, and now {_with(name, now.get(name))}"
+            told = "by another model" if name == "model" else told
+            raise GlassformerError(
+                f"'{out}' was begun {told}; give the same again, or --overwrite to begin anew"
+            )
+
+
+def _with(name: str, value: Any) -> str:
+    return f"without {name}" if value in (None, False) else f"with {name}" + f" {value}" * (value is not True)
+
+
+def _whole_lines(out: Path) -> int:
+    """How many lines a file holds; one that was being written when it stopped is taken off."""
+    with out.open("r+b") as file:
+        done = whole = at = 0
+        while block := file.read(BLOCK):
+            done += block.count(b"\n")
+            if (last := block.rfind(b"\n")) >= 0:
+                whole = at + last + 1
+            at += len(block)
+        file.truncate(whole)
+    return done

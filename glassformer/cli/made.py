@@ -1,0 +1,36 @@
+"""What made a file's lines: the model by its content, and every option that changes what is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+MODEL = (".json", ".safetensors", ".model", "vocab.txt", "merges.txt")  # how the names of a model's files end
+BLOCK, BLOCKS = 1 << 20, 64  # bytes, and how many such blocks of a file are looked at
+
+
+def content_of(folder: Path, *, but: Path | None = None) -> str:
+    """A digest of a model folder's files: of large ones their size and blocks all over them.
+
+    Another place or another date changes nothing. but: a file that is none of the model's.
+    """
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.name.endswith(MODEL) and not (but and but.exists() and path.samefile(but)):
+            found.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            for block in _blocks(path):
+                found.update(block)
+    return found.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= BLOCK * BLOCKS:
+            while block := file.read(BLOCK):
+                yield block
+            return
+        for n in range(BLOCKS):
+            file.seek((size - BLOCK) * n // (BLOCKS - 1))
+            yield file.read(BLOCK)
