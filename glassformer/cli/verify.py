@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,6 +29,9 @@ def verify(
         help="Demand the comparison with the reference library, or leave it out; "
         "by default it is made where that library is installed.",
     ),
+    exported: Path | None = typer.Option(
+        None, help="An exported folder of this model, run in its own runtime beside it."
+    ),
     device: str = typer.Option("cpu", help="Where to run: cpu, cuda, cuda:1, ..."),
     dtype: str | None = typer.Option(None, help="The precision to run in: float32, bfloat16, float16."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
@@ -36,13 +40,13 @@ def verify(
 
     Each claim is printed with the worst difference found and the largest one allowed. Exit 1 if one fails.
     """
+    from glassformer.verify import open_exported, proofs, stir
+
+    beside = None if exported is None else open_exported(exported)
     bundle = bundle_of(model, dtype=dtype, device=device)
-    from glassformer.verify import proofs, stir
-
-    if model.startswith(TINY):
-        stir(bundle.model)
-
-    wanted = proofs("auto" if reference is None else "required" if reference else "skipped")
+    if model.startswith(TINY) and beside is None:
+        stir(bundle.model)  # an export was made of it as it was drawn
+    wanted = proofs("auto" if reference is None else "required" if reference else "skipped", beside)
     precision = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
     claims: list[Claim] = []
     if as_json:

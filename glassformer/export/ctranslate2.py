@@ -8,6 +8,8 @@ vectors; what the head does with them stays with the caller, its weights in a fi
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,6 +37,8 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
         raise GlassformerError(f"CTranslate2 is not exported to in {dtype}; use {', '.join(get_args(Dtype))}")
     library()
     path, what = check_new(folder), bundle.spec
+    if dtype == "int8":  # the library scales weights where they lie, before it rounds them
+        bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
     if isinstance(what, spec.EncoderOnly) and isinstance(what.input, spec.Tokens):
         made, head, notes = _reader(bundle, what)

@@ -9,6 +9,7 @@ from typing import Literal
 from glassformer.api import Bundle
 from glassformer.verify.cached import cached_equals_uncached
 from glassformer.verify.claims import Claim
+from glassformer.verify.exported import ExportedFolder, exported_equals_native
 from glassformer.verify.kernels import gradients_agree, kernels_agree
 from glassformer.verify.observed import observed_equals_unobserved, rows_sum_to_one, weights_make_heads
 from glassformer.verify.reference import reference_equals_ours
@@ -19,13 +20,16 @@ Proof = Callable[[Bundle, str], Claim]
 Reference = Literal["auto", "required", "skipped"]
 
 
-def proofs(reference: Reference = "auto") -> dict[str, Proof]:
+def proofs(reference: Reference = "auto", exported: ExportedFolder | None = None) -> dict[str, Proof]:
     """The promises in the order they are proved; each function takes the bundle and the promise's name.
 
     reference: "auto" compares with the reference library where it is installed, "required" makes its
     absence an error, "skipped" leaves it out.
+    exported: an export of the model, from `open_exported`, to be run beside it.
     """
     first: dict[str, Proof] = {}
+    if exported is not None:
+        first["exported = native"] = partial(exported_equals_native, exported=exported)
     if reference != "skipped":
         first["reference = ours"] = partial(reference_equals_ours, required=reference == "required")
     return first | {

@@ -146,8 +146,10 @@ def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within)
     """Half or a quarter of the bytes, and the scores of the same tokens move by no more than stated."""
     model = shaken(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
     bundle = glassformer.Bundle(model=model, generation={"eos_token_id": EOS})
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
     whole = export_ctranslate2(bundle, tmp_path / "float32").folder
     small = export_ctranslate2(bundle, tmp_path / dtype, dtype).folder
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert (whole / "model.bin").stat().st_size > smaller * (small / "model.bin").stat().st_size
     rows = [spelled(row) for row in drawn_rows(model)]
     scored = []

@@ -1,0 +1,51 @@
+"""What an exported folder gives in its own runtime is what the model gives here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from glassformer.api import Bundle
+from glassformer.core.errors import GlassformerError
+from glassformer.export.folder import read_about
+from glassformer.verify.claims import Claim, measured, tolerance_of
+from glassformer.verify.exported_ctranslate2 import open_ctranslate2
+from glassformer.verify.exported_onnx import open_onnx
+from glassformer.verify.side_by_side import Measure
+
+# Another runtime rounds on other ways, and smaller weights are other weights: what a number may differ by,
+# by what the weights are stored in. What int8 moves is a cost, so its note says how many choices it changed.
+ALLOWED = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
+
+OPENERS: dict[str, Callable[[Path], Measure]] = {"onnx": open_onnx, "ctranslate2": open_ctranslate2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFolder:
+    """An export whose runtime is here and has read it."""
+
+    dtype: str
+    measure: Measure
+
+
+def open_exported(folder: str | Path) -> ExportedFolder:
+    """Read an exported folder with its own runtime; what is missing, there or here, is a sentence."""
+    about = read_about(folder)
+    kind, dtype = about.get("format"), about.get("dtype")
+    if kind not in OPENERS or dtype not in ALLOWED:
+        raise GlassformerError(
+            f"'{folder}' says that it is {kind!r} in {dtype!r}, which cannot be tried here; export the model "
+            f"again, to {' or '.join(OPENERS)}"
+        )
+    return ExportedFolder(dtype=dtype, measure=OPENERS[kind](Path(folder)))
+
+
+def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolder) -> Claim:
+    """The same padded inputs through both, from an empty cache where there is one."""
+    tolerance = max(ALLOWED[exported.dtype], tolerance_of(bundle.model))
+    with torch.no_grad():
+        gaps, note = exported.measure(bundle)
+    return measured(name, gaps, tolerance, f"{note}, {exported.dtype} weights")

@@ -1,0 +1,170 @@
+"""A CTranslate2 export in its runtime beside the model, by what each of its three runtimes can be asked."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.api import Bundle
+from glassformer.core import spec
+from glassformer.core.errors import GlassformerError
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.decoding.engine import write
+from glassformer.decoding.settings import Decoding
+from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
+from glassformer.export.folder import read_about
+from glassformer.export.told import ends_of, never_written, starts_of
+from glassformer.verify.claims import gap
+from glassformer.verify.inputs import Sample, sample_for
+from glassformer.verify.side_by_side import ROWS, Measure, another_model, same_choices
+
+MOST = 16  # how many tokens both write
+
+
+def open_ctranslate2(folder: Path) -> Measure:
+    """The comparison with a folder, once it is open in the runtime that it was written for."""
+    try:
+        library = import_module("ctranslate2")
+    except ImportError:
+        raise GlassformerError(
+            "trying a CTranslate2 export needs its package: pip install 'glassformer[export]'"
+        ) from None
+    about = read_about(folder)
+    kind = about.get("runtime")
+    # a CPU computes no float16, and the runtime would say at each load that it does not
+    compute = "default" if about.get("dtype") == "int8" else "float32"
+    if kind not in ("Translator", "Generator", "Encoder"):
+        raise GlassformerError(
+            f"'{folder}' names no runtime of CTranslate2 ({kind!r}); export the model again"
+        )
+    try:
+        runtime = getattr(library, kind)(
+            str(folder), device="cpu", compute_type=compute, intra_threads=torch.get_num_threads()
+        )
+    except (RuntimeError, ValueError) as error:
+        told = str(error).splitlines()[0]
+        raise GlassformerError(f"'{folder}' cannot be read by its runtime ({told}); export again") from None
+
+    def measure(bundle: Bundle) -> tuple[list[float], str]:
+        note = f"in CTranslate2 {library.__version__}"
+        model = bundle.model
+        if kind == "Translator" and isinstance(model, EncoderDecoder):
+            return _translating(bundle, model, runtime, note)
+        if kind == "Generator" and isinstance(model, DecoderOnly):
+            return _generating(bundle, model, runtime, note)
+        if kind == "Encoder" and isinstance(model, EncoderOnly):
+            return _encoding(model, runtime, note)
+        raise another_model(f"is for the {kind}, which runs no {type(model).__name__}")
+
+    return measure
+
+
+def _rows(sample: Sample, number: int = 0) -> list[list[int]]:
+    """One input of the sample as lists of its real ids."""
+    real = sample.real[number]
+    assert real is not None
+    return [row[kept].tolist() for row, kept in zip(sample.inputs[number].cpu(), real.cpu(), strict=True)]
+
+
+def _tensor(view: Any) -> Tensor:
+    return torch.from_numpy(np.array(view))
+
+
+def _shifted(bundle: Bundle, logits: Tensor) -> Tensor:
+    """Our scores as they are exported: what is never written is pushed far down."""
+    logits = logits.clone()
+    logits[..., never_written(bundle)] += FORBIDDEN
+    return logits
+
+
+def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
+    """The last layer's vectors of real tokens."""
+    sample = sample_for(model, "right", batch=ROWS)
+    found = _tensor(runtime.forward_batch(_rows(sample)).last_hidden_state)
+    vectors, _ = model.vectors(*sample.inputs, *sample.real)
+    real = sample.real[0]
+    assert real is not None
+    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
+    return [gap(theirs, vectors[real])], f"the last layer's vectors of {len(sample)} rows {note}"
+
+
+def _generating(bundle: Bundle, model: DecoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
+    """Logits at real tokens."""
+    sample = sample_for(model, "right", batch=ROWS)
+    real = sample.real[0]
+    assert real is not None
+    ours = _shifted(bundle, sample.run(model)["output"])[real]
+    found = _tensor(runtime.forward_batch(_rows(sample)))
+    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
+    return [_score_gap(bundle, ours, theirs)], f"{same_choices(ours, theirs)}, {note}"
+
+
+def _score_gap(bundle: Bundle, ours: Tensor, theirs: Tensor) -> float:
+    """The gap between scores that may win; what stands where none may is of no account."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    kept = torch.ones(ours.shape[-1], dtype=torch.bool)
+    kept[never_written(bundle)] = False
+    return gap(theirs[:, kept], ours[:, kept.to(ours.device)])
+
+
+def _translating(bundle: Bundle, model: EncoderDecoder, runtime: Any, note: str) -> tuple[list[float], str]:
+    """Log-probabilities of given targets and of their end, and how many texts are written the same."""
+    sample = sample_for(model, "right", batch=ROWS)
+    sources, targets = _rows(sample), _rows(sample, 1)
+    read, spelled = (vocabulary_of(bundle, side, word) for side, word in _sides(model))
+    ends, starts = ends_of(bundle), starts_of(bundle, model.spec)
+    if len(starts) != 1 or not ends:
+        raise another_model("says where a text starts and ends")
+    scored = runtime.score_batch(
+        [[read[n] for n in row] for row in sources], [[spelled[n] for n in row] for row in targets]
+    )
+    gaps = []
+    for source, target, found in zip(sources, targets, scored, strict=True):
+        device = sample.inputs[0].device
+        given, ids = torch.tensor([source], device=device), torch.tensor([[*starts, *target]], device=device)
+        real = [torch.ones_like(x, dtype=torch.bool) for x in (given, ids)]
+        logits = model(given, ids, *real)
+        ours = _shifted(bundle, logits.float()).log_softmax(-1)[0]
+        wanted = torch.tensor([*target, ends[0]], device=device)
+        gaps.append(gap(torch.tensor(found.log_probs), ours.gather(1, wanted[:, None])[:, 0].cpu()))
+    same = _same_texts(bundle, model, runtime, sources, (read, spelled))
+    return gaps, f"{same} of {len(sources)} texts written the same, {note}"
+
+
+def _sides(model: EncoderDecoder) -> tuple[tuple[spec.Input, Any], ...]:
+    return (model.spec.source, "source"), (model.spec.target, "target")
+
+
+def _same_texts(
+    bundle: Bundle,
+    model: EncoderDecoder,
+    runtime: Any,
+    sources: list[list[int]],
+    words: tuple[list[str], list[str]],
+) -> int:
+    """How many of the sources both give the same greedy tokens."""
+    read, spelled = words
+    ends, starts = ends_of(bundle), starts_of(bundle, model.spec)
+    found = runtime.translate_batch(
+        [[read[n] for n in row] for row in sources],
+        beam_size=1,
+        max_decoding_length=MOST,
+        min_decoding_length=0,
+        end_token=[spelled[n] for n in ends],
+    )
+    settings = Decoding(max_new_tokens=MOST, suppress_tokens=tuple(never_written(bundle)))
+    same = 0
+    for source, theirs in zip(sources, found, strict=True):
+        ids = torch.tensor([source], device=next(model.parameters()).device)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        ((ours,),) = write(model, ids, settings=settings, eos_id=ends, pad_id=0, start_ids=starts, mask=real)
+        same += [n for n in theirs.hypotheses[0] if n not in {spelled[e] for e in ends}] == [
+            spelled[n] for n in ours.ids if n not in ends
+        ]
+    return same

@@ -1,0 +1,113 @@
+"""verify --exported: an export holds in its own runtime, another model's does not; what is missing is said."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.api import Bundle
+from glassformer.core import spec
+from glassformer.export.ctranslate2 import export_ctranslate2
+from glassformer.export.onnx import export_onnx
+from glassformer.verify import open_exported, proofs
+from tests.cli.conftest import run  # noqa: F401 (a fixture)
+from tests.export.shaken import shaken
+
+pytest.importorskip("ctranslate2")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+NAME = "exported = native"
+
+
+def bundled(family, **words):
+    model = shaken(glassformer.tiny(family, num_layers=1, **words))
+    generation = {"eos_token_id": 2, "suppress_tokens": [7]}
+    if isinstance(model.spec, spec.EncoderDecoder):
+        generation["decoder_start_token_id"] = 1
+    return Bundle(model=model, generation=generation)
+
+
+def claim_of(bundle, folder):
+    return proofs("skipped", open_exported(folder))[NAME](bundle, NAME)
+
+
+def moved(bundle):
+    """The same model with one row of one matrix a little elsewhere."""
+    with torch.no_grad():
+        stack = getattr(bundle.model, "decoder", None) or bundle.model.encoder
+        stack.blocks[-1].ffn.down.weight[0].add_(0.05)
+    return bundle
+
+
+@pytest.mark.parametrize("family", ["original", "gpt2", "bert", "vit", "patchtst"])
+def test_an_onnx_export_holds_until_the_model_moves(tmp_path, family):
+    bundle = bundled(family)
+    export_onnx(bundle, tmp_path / "out")
+    claim = claim_of(bundle, tmp_path / "out")
+    assert claim.status == "holds" and claim.tolerance == 1e-4, claim
+    if family in ("original", "gpt2"):
+        told, of = (
+            int(word) for word in claim.note.split(",")[0].removeprefix("same choice at ").split(" of ")
+        )
+        assert told == of > 50
+    assert claim_of(moved(bundle), tmp_path / "out").status == "fails"
+
+
+@pytest.mark.parametrize("family", ["original", "t5", "gpt2", "bert"])
+def test_a_ctranslate2_export_holds_until_the_model_moves(tmp_path, family):
+    """In float32 closely, in int8 by the looser tolerance that is told, with what it cost in the note."""
+    bundle = bundled(family)
+    for dtype, allowed in (("float32", 1e-4), ("float16", 1e-2), ("int8", 2e-1)):
+        export_ctranslate2(bundle, tmp_path / dtype, dtype)
+        claim = claim_of(bundle, tmp_path / dtype)
+        assert claim.status == "holds" and claim.tolerance == allowed and dtype in claim.note, claim
+        assert dtype == "float32" or claim.worst > 1e-5
+        assert family == "bert" or " of " in claim.note
+    assert claim_of(moved(bundle), tmp_path / "float32").status == "fails"
+
+
+def test_the_table_shows_it_and_a_difference_is_exit_1(tmp_path, run):  # noqa: F811
+    bundle = bundled("gpt2")
+    folder = glassformer.save(bundle, tmp_path / "model")
+    export_ctranslate2(bundle, tmp_path / "out")
+    done = run("verify", folder, "--exported", tmp_path / "out", "--no-reference", "--json")
+    first = json.loads(done.out)["claims"][0]
+    assert done.code == 0 and first["name"] == NAME and first["status"] == "holds"
+    glassformer.save(moved(bundle), folder)
+    wrong = run("verify", folder, "--exported", tmp_path / "out", "--no-reference")
+    assert wrong.code == 1 and "✗" in wrong.out and NAME in wrong.out and "1 fail" in wrong.out
+
+
+def test_what_is_no_export_of_this_model_is_a_sentence(tmp_path, run, monkeypatch):  # noqa: F811
+    bundle = bundled("gpt2")
+    export_onnx(bundle, tmp_path / "onnx")
+    export_ctranslate2(bundle, tmp_path / "ct2")
+
+    def refused(folder, model="tiny:gpt2"):
+        done = run("verify", model, "--exported", folder, "--no-reference")
+        assert done.code == 2 and done.err.count("\n") == 1 and "Traceback" not in done.err, done
+        return done.err
+
+    assert "is no exported folder" in refused(tmp_path)
+    assert "is no exported folder" in refused(tmp_path / "absent")
+    assert "not this model's" in refused(tmp_path / "onnx", "tiny:llama")
+    assert "not this model's" in refused(tmp_path / "onnx", "tiny:bert")
+    assert "not this model's" in refused(tmp_path / "ct2", "tiny:bert")
+    assert "not this model's" in refused(tmp_path / "onnx", "tiny:original")
+    about = json.loads((tmp_path / "ct2" / "export.json").read_text())
+    (tmp_path / "ct2" / "model.bin").write_bytes(b"short")
+    assert "cannot be read by its runtime" in refused(tmp_path / "ct2")
+    (tmp_path / "onnx" / "model.onnx").write_bytes(b"short")
+    assert "cannot be read by its runtime" in refused(tmp_path / "onnx")
+    (tmp_path / "ct2" / "export.json").write_text(json.dumps({**about, "format": "unheard"}))
+    assert "cannot be tried here" in refused(tmp_path / "ct2")
+    (tmp_path / "ct2" / "export.json").write_text("[1]")
+    assert "JSON object" in refused(tmp_path / "ct2")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "glassformer[export]" in refused(tmp_path / "onnx")
+    (tmp_path / "ct2" / "export.json").write_text(json.dumps(about))
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert "glassformer[export]" in refused(tmp_path / "ct2")
