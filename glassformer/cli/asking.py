@@ -75,7 +75,7 @@ class AskedOfLines(Asked):
         ),
     ] = None
 
-    def budget(self) -> dict[str, int]:
+    def budget(self) -> dict[str, Any]:
         """The size of batches, where one was given."""
         return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
 

@@ -32,6 +32,7 @@ def generate(
         len(texts) == 1
         and not asked.as_json
         and asked.out is None
+        and asked.tree is None
         and asked.settings.get("num_beams", 1) == 1
     ):
         _stream(asked, texts[0], echo)

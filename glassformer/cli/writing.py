@@ -16,6 +16,7 @@ from glassformer.cli.given import given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
 from glassformer.cli.taken import say, taking
+from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class Asked(AskedOfLines):
         ),
     ] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew.")] = False
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            help="How one text was found, token by token: an .svg or .png drawing, or .json; --json carries "
+            "it too.",
+            show_default=False,
+        ),
+    ] = None
     verb: str
     own: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +115,7 @@ def writing_verb(function: Callable[..., None]) -> Callable[..., None]:
 
     def run(words: dict[str, Any]) -> None:
         settings = {one.name: _plain(one.name, words.pop(one.name)) for one in _DECODING}
+        settings["tree"] = True if words["tree"] is not None else None
         asked = Asked(
             **{one.name: words.pop(one.name) for one in shared},
             verb=function.__name__,
@@ -131,6 +141,8 @@ def answer(asked: Asked, write: Write) -> None:
 
     That a text was stopped at the limit is said on standard error, once.
     """
+    if asked.tree is not None:
+        check_tree(asked.tree, asked.texts or ())
     if asked.settings.get("num_return_sequences", 1) > 1 and not asked.as_json:
         raise GlassformerError(
             "--num-return-sequences gives several texts for one; add --json, which shows them"
@@ -148,7 +160,7 @@ def answer(asked: Asked, write: Write) -> None:
     if asked.out is None:
         with taking(total=source.total, telling=telling) as taker:
             for passage in _passages(bundle, write, source.kind, source.lines):
-                taker.take(_line(asked, passage))
+                taker.take(_line(asked, bundle, passage))
                 notes.hear(passage.ended)
         return
     with keeping(
@@ -162,7 +174,7 @@ def answer(asked: Asked, write: Write) -> None:
         if keeper.done and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
         for passage in _passages(bundle, write, source.kind, iter(keeper.texts)):
-            keeper.take_at(_line(asked, passage), fresh=passage.fresh)
+            keeper.take_at(_line(asked, bundle, passage), fresh=passage.fresh)
             notes.hear(passage.ended)
 
 
@@ -197,8 +209,13 @@ def _passages(bundle: Bundle, write: Write, kind: str, lines: Iterator[str]) -> 
         yield from write(bundle, iter([line]))
 
 
-def _line(asked: Asked, passage: Passage) -> str:
-    return json.dumps(_told(passage), ensure_ascii=False) if asked.as_json else one_line(passage.text)
+def _line(asked: Asked, bundle: Bundle, passage: Passage) -> str:
+    told = _told(passage)
+    if asked.tree is not None and asked.texts:
+        tree = only_tree(passage)
+        write_tree(bundle, tree, asked.tree, asked.texts[0])
+        told["tree"] = tree_numbers(bundle, tree)
+    return json.dumps(told, ensure_ascii=False) if asked.as_json else one_line(passage.text)
 
 
 def _told(passage: Passage) -> dict[str, Any]:
@@ -207,7 +224,7 @@ def _told(passage: Passage) -> dict[str, Any]:
     return {**{k: v for k, v in told.items() if k not in _HIDDEN}, **({"others": others} if others else {})}
 
 
-_HIDDEN = ("others", "fresh")  # of a passage: told apart, and of use only to whoever goes on
+_HIDDEN = ("others", "trees", "fresh")  # of a passage: told apart, and of use only to whoever goes on
 
 
 def one_line(text: str) -> str:
