@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -51,7 +51,7 @@ def answer(
 
 
 def _answers(
-    bundle: Bundle, lines: Iterator[str], about: str | None, **words: int
+    bundle: Bundle, lines: Iterator[str], about: str | None, **words: Any
 ) -> Iterator[Answer | None]:
     from glassformer.verbs.answer import answer as found
 

@@ -37,7 +37,7 @@ class Asked:
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16 or float16; by itself what suits.",
+            help="float32, bfloat16, float16 or int8; by itself what suits.",
             show_default=False,
             rich_help_panel=MACHINE,
         ),

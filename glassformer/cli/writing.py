@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,10 +70,11 @@ class Asked(AskedOfLines):
     def made(self, bundle: Bundle) -> dict[str, Any]:
         """What makes the lines that are written; where it runs and in what batches is left open."""
         options = {**self.own, **self.settings}
+        stored = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
         return {
             "verb": self.verb,
             "model": content_of(Path(self.model), but=self.out),
-            "dtype": str(next(bundle.model.parameters()).dtype).removeprefix("torch."),
+            "--dtype": stored if bundle.weights == "own" else bundle.weights,
             "--json": self.as_json,
             **{f"--{name.replace('_', '-')}": value for name, value in sorted(options.items())},
         }
@@ -219,12 +220,9 @@ def _line(asked: Asked, bundle: Bundle, passage: Passage) -> str:
 
 
 def _told(passage: Passage) -> dict[str, Any]:
-    told = asdict(passage)
-    others = [{k: v for k, v in other.items() if k not in _HIDDEN} for other in told["others"]]
-    return {**{k: v for k, v in told.items() if k not in _HIDDEN}, **({"others": others} if others else {})}
-
-
-_HIDDEN = ("others", "trees", "fresh")  # of a passage: told apart, and of use only to whoever goes on
+    names = ("text", "score", "tokens", "seconds", "ended")
+    told = {name: getattr(passage, name) for name in names}
+    return {**told, "others": [_told(other) for other in passage.others]} if passage.others else told
 
 
 def one_line(text: str) -> str:
