@@ -1,4 +1,4 @@
-"""verify --exported: an export holds in its own runtime, another model's does not; what is missing is said."""
+"""verify --exported: an export holds in its runtime, another model's does not; what is missing is told."""
 
 import json
 import sys
