@@ -2,7 +2,7 @@
 
 On a CPU: output tokens a second of the base encoder-decoder (32 sentences of 12 to 24 tokens; greedy, and by
 4 beams) and of GPT-2 124M (1 and 8 prompts of 16 tokens, greedy), ours beside transformers' `generate` and
-CTranslate2 in float32, whose outputs must first equal ours, and beside CTranslate2 in int8, whose need not.
+CTranslate2 in float32, whose outputs must first equal ours; and ours in int8 beside CTranslate2 in int8.
 Every text has the same length. Above 1 in the last column, we are the faster. `--profile` shows where our
 time goes.
 """
@@ -29,7 +29,8 @@ from glassformer.decoding.engine import write_all
 from glassformer.decoding.ready import ready
 from glassformer.decoding.settings import Decoding
 
-OURS, THEIRS, CT2, CT2_INT8 = "glassformer", "transformers", "CTranslate2", "CTranslate2 int8"
+OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
+OURS_INT8, CT2_INT8 = "glassformer int8", "CTranslate2 int8"
 Texts = list[list[int]]
 Contenders = dict[str, Callable[[], Texts]]
 
@@ -138,8 +139,10 @@ def contenders(job: Job, folder: Path, reference: Any, names: Names, never: tupl
     """Everyone who runs here, on the weights of `reference`."""
     reference.eval().save_pretrained(folder)
     pad_id = never[0] if never else 0
+    model = glassformer.load(folder).model
     found: Contenders = {
-        OURS: run_ours(ready(glassformer.load(folder).model), job, eos_id=0, pad_id=pad_id, never=never),
+        OURS: run_ours(ready(model), job, eos_id=0, pad_id=pad_id, never=never),
+        OURS_INT8: run_ours(ready(model, "int8"), job, eos_id=0, pad_id=pad_id, never=never),
         THEIRS: run_theirs(reference, job, pad_id=pad_id, never=never),
     }
     if present():
@@ -158,7 +161,7 @@ def compare(job: Job, found: Contenders, rounds: int) -> None:
         if [len(one) for one in written] != [job.length] * len(job.examples):
             raise SystemExit(f"{job.title}: {name} did not write {job.length} tokens for every text")
         same = sum(one == other for one, other in zip(written, texts[OURS], strict=True))
-        if name != CT2_INT8 and same < len(written):
+        if name not in (OURS_INT8, CT2_INT8) and same < len(written):
             raise SystemExit(f"{job.title}: {same} of {len(written)} texts of {name} equal ours")
     # CTranslate2's threads spin for 0.2 s after their work, which is no one else's cost
     steps: dict[str, Any] = {}
@@ -167,7 +170,11 @@ def compare(job: Job, found: Contenders, rounds: int) -> None:
     times = turns(steps, rounds=rounds)
     work = job.length * len(job.examples)
     rates = {name: Rate(work, times[name], job.length) for name in found}
-    show_rates(job.title, rates, ours=OURS, what="output tokens")
+    rounded = {OURS_INT8, CT2_INT8}
+    exact = {name: rate for name, rate in rates.items() if name not in rounded}
+    show_rates(job.title, exact, ours=OURS, what="output tokens")
+    rest = {name: rate for name, rate in rates.items() if name in rounded}
+    show_rates(f"{job.title}, int8", rest, ours=OURS_INT8, what="output tokens")
 
 
 def profile(write: Callable[[], Texts], title: str) -> None:
@@ -214,6 +221,7 @@ def measure(
         compare(job, found, given.rounds)
         if given.profile:
             profile(found[OURS], job.title)
+            profile(found[OURS_INT8], f"{job.title}, int8")
 
 
 JOBS: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import TokenInput, check_form
@@ -21,6 +20,7 @@ from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import places_of
 from glassformer.core.reading import first_vectors
 from glassformer.decoding.steps import Begins, Begun, starts_of
+from glassformer.quick.few import attend_few
 from glassformer.quick.growing import Growing
 from glassformer.quick.layers import Layers, joined, split, stream_dtype
 from glassformer.quick.products import Lay, Plain, Weights, laying
@@ -117,7 +117,7 @@ class Ready(nn.Module):
         room = room if most is None else min(room, most)
         rows, mask = Rows(real), Mask(padding=None if bool(real.all()) else real)
         places = None if mask.padding is None else places_of(real)
-        x = self._streamed(first_vectors(model.src_embed, src, places, 0, None).x)
+        x = self.streamed(first_vectors(model.src_embed, src, places, 0, None).x)
         memory = _read_whole(self.encoder, x, rows, mask, places)
         source = Source(self.decoder, memory, rows, real)
         growing = Growing(model.decoder, len(src), len(starts) + room)
@@ -141,13 +141,13 @@ class Ready(nn.Module):
             real = real.gather(1, order)[:, -longest:]
         rows, mask = Rows(real), Mask(causal=True, padding=real if padded else None)
         places = places_of(real) if padded else None
-        x = self._streamed(first_vectors(model.embed, prompt, places, 0, None).x)
+        x = self.streamed(first_vectors(model.embed, prompt, places, 0, None).x)
         growing = Growing(model.decoder, len(prompt), longest + room, real if padded else None)
         steps = ReadySteps(self, model.embed, growing, places=lengths, table=table)
         found = _read_whole(self.decoder, x, rows, mask, places, growing.keep)
         return Begun(steps, self.logits(found.index_select(0, last_rows(real))), most)
 
-    def _streamed(self, x: Tensor) -> Tensor:
+    def streamed(self, x: Tensor) -> Tensor:
         return x.to(stream_dtype(next(self.model.parameters())))
 
     def logits(self, x: Tensor) -> Tensor:
@@ -198,15 +198,7 @@ class Source:
         assert self.attention is not None
         k, v = self.kv[n]
         asked = split(q.view(len(k), -1, q.shape[-1]), self.attention.num_heads)  # (B, H, W, K)
-        mask = None if self.hidden is None else self.hidden.expand(-1, -1, asked.shape[2], -1)
-        heads = F.scaled_dot_product_attention(
-            asked,
-            k,
-            v,
-            attn_mask=mask,
-            scale=self.attention.scale,
-            enable_gqa=asked.shape[1] != k.shape[1],
-        )
+        heads = attend_few(asked, k, v, self.hidden, self.attention.scale)
         return joined(heads if self.empty is None else heads.masked_fill(self.empty, 0.0))
 
     def select(self, sentences: Tensor) -> None:
@@ -240,12 +232,12 @@ class ReadySteps:
 
     def step(self, ids: Tensor) -> Tensor:
         growing, width = self.growing, self.growing.width
-        at = growing.read + growing.written
         places = self.places
         if places is not None and self.table is not None:
             places = places.clamp(max=self.table - 1)  # rows that have ended may go on beyond it
         where = None if places is None else places.repeat_interleave(width)[:, None]  # (B * W, 1)
-        x = self.model._streamed(first_vectors(self.embed, ids[:, None], where, at, None).x[:, 0])
+        embedded = first_vectors(self.embed, ids[:, None], where, growing.position, None).x[:, 0]
+        x = self.model.streamed(embedded)
         growing.ready(places, x.dtype, x.device)
         x = self.model.decoder(x, growing, self.source)
         growing.advance()
