@@ -2,12 +2,15 @@
 
 import re
 import runpy
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
-from glassformer.cli.main import VERBS
+from glassformer.cli.main import VERBS, main
 from glassformer.families.registry import families
+from tests.verbs.reversing import reverser, speaker
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -32,7 +35,33 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     script = tmp_path / f"{page.stem.replace('-', '_')}.py"
     script.write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    if "runs/mine/model" in script.read_text(encoding="utf-8"):
+        trained(tmp_path)
     runpy.run_path(str(script))
+
+
+def trained(place: Path) -> None:
+    """The models that a reader is said to have: a translator and a language model."""
+    shutil.copytree(reverser(), place / "runs/mine/model")
+    speaker(place / "runs/text/model", max_len=64)
+
+
+def test_decoding_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of the page, each with an answer, and the files that they name are there."""
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path)
+    page = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^glassformer (.+)$", page, re.MULTILINE)
+    assert len(commands) > 6
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main(shlex.split(command))
+        heard = capsys.readouterr()
+        assert stop.value.code in (0, None) and heard.out, f"glassformer {command}\n{heard.err}"
+    for name in re.findall(r"--tree (\S+)$", page, re.MULTILINE):
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 def anchors(page: Path) -> set[str]:
