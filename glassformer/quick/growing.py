@@ -23,7 +23,8 @@ from glassformer.core.stack import Stack
 from glassformer.quick.few import attend_few
 from glassformer.quick.layers import heads_of, joined
 
-FORGET_EVERY: Final = 8  # steps; each time costs about as much as one beam's change of place once did
+FORGET_EVERY: Final = 8  # steps between two looks at what could be forgotten
+WORTHWHILE: Final = 0.7  # it is done where at most this share would be left
 
 
 class Growing:
@@ -69,7 +70,7 @@ class Growing:
         """
         if self.attention is None:
             return
-        if self.width > 1 and self.since >= FORGET_EVERY and device.type == "cpu":
+        if self.width > 1 and self.since and self.since % FORGET_EVERY == 0 and device.type == "cpu":
             self._forget()
         at, first, until = self.position, self.filled, self.filled + self.width
         place = self._place(places, device)
@@ -131,11 +132,13 @@ class Growing:
         self.position += 1
 
     def _forget(self) -> None:
-        """Move together what some beam still descends from."""
+        """Move together what some beam still descends from, where much else can go."""
         assert self.seen is not None
         written = slice(self.read, self.filled)
         alive = (self.seen[:, 0, :, written] == 0).any(1)  # (B, written)
         most = int(alive.sum(1).max())
+        if most > WORTHWHILE * alive.shape[1]:
+            return
         steps = torch.arange(self.position - self.since, self.position, device=alive.device)
         lately = steps.repeat_interleave(self.width).expand(self.sentences, -1)
         standing = lately if self.standing is None else torch.cat((self.standing, lately), 1)

@@ -9,6 +9,7 @@ N rows, D features in, O features out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -41,9 +42,11 @@ Lay = Callable[[Sequence[Part]], Product]
 def laying(weights: Weights, device: torch.device, dtype: torch.dtype) -> Lay:
     """The layout for weights of this precision on this device."""
     if weights == "int8":
-        if device.type == "cpu":
+        if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8
-        raise GlassformerError(f"int8 weights run on a CPU or a CUDA GPU, not on {device.type}")
+        raise GlassformerError(
+            f"this build of torch has no int8 products for {device.type}; use float32, or another device"
+        )
     if device.type == "cpu" and dtype == torch.float32 and _onednn() is not None:
         return Packed
     return Plain
@@ -87,14 +90,18 @@ class Packed:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         weight, self.bias = side_by_side(parts)
+        self.plain = weight.detach()
+        self.upright: Tensor | None = None  # (D, O)
         with torch.inference_mode(False):
-            self.weight = _onednn()._reorder_linear_weight(weight.detach().clone())
+            self.weight = _onednn()._reorder_linear_weight(self.plain.clone())
 
     def __call__(
         self, x: Tensor, *, activation: Activation | None = None, plus: Tensor | None = None
     ) -> Tensor:
         run: Any = _onednn()._linear_pointwise
         y: Tensor
+        if len(x) == 1 and torch.get_num_threads() == 1 and self.plain.shape[0] >= self.plain.shape[1]:
+            return self._one_row(x, activation, plus)
         if activation in _FUSED:
             name, algorithm = _FUSED[activation]
             y = run(x, self.weight, self.bias, name, [], algorithm)
@@ -105,6 +112,14 @@ class Packed:
             y = y if activation is None else ACTIVATIONS[activation](y)
         return y if plus is None else y.add_(plus)
 
+    def _one_row(self, x: Tensor, activation: Activation | None, plus: Tensor | None) -> Tensor:
+        """One row by one thread reads memory in order, and faster, where the weights stand upright."""
+        if self.upright is None:
+            self.upright = self.plain.t().contiguous()
+        y = x @ self.upright if self.bias is None else torch.addmm(self.bias, x, self.upright)
+        y = y if activation is None else ACTIVATIONS[activation](y)
+        return y if plus is None else y.add_(plus)
+
 
 class Int8:
     """Eight bits a weight and a value, summed in 32: a quarter of the memory to read."""
@@ -113,9 +128,10 @@ class Int8:
         weight, bias = side_by_side(parts)
         weight = weight.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's quantised tensors will move elsewhere one day
             rounded = torch.quantize_per_channel(
-                weight.clone(), scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8
+                weight.clone(), scale.clone(), torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8
             )
             self.packed = torch.ops.quantized.linear_prepack(rounded, None)
         self.bias = None if bias is None else bias.detach().float()
