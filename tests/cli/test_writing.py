@@ -7,8 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from itertools import cycle, islice
 
 import pytest
 
@@ -61,37 +59,6 @@ def test_json_tells_scores_and_seconds(run, folder):
         assert (one["text"], one["tokens"], one["ended"]) == (passage.text, passage.tokens, passage.ended)
         assert one["score"] == pytest.approx(passage.score, abs=1e-5) and one["seconds"] > 0
         assert [other["text"] for other in one["others"]] == [other.text for other in passage.others]
-
-
-def test_ctrl_c_and_resume_give_what_an_unbroken_run_gives(run, folder, tmp_path):
-    """Stopped twice, once in the middle of a line; every line of the file is whole at any time."""
-    lines = list(islice(cycle([*ROWS, ""]), 2000))
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("".join(f"{line}\n" for line in lines))
-    words = ["translate", str(folder), "--file", str(source), "--num-beams", "1", "--batch-tokens", "256"]
-    whole = run(*words, "--out", tmp_path / "whole.txt")
-    assert whole.code == 0 and "2,000 of 2,000 lines" in whole.err
-    expected = (tmp_path / "whole.txt").read_text()
-    assert expected.count("\n") == 2000
-    command = [sys.executable, "-m", "glassformer", *words, "--out", str(out), "--resume"]
-    for _ in range(2):
-        before = out.stat().st_size if out.exists() else 0
-        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        while child.poll() is None and (not out.exists() or out.stat().st_size <= before):
-            time.sleep(0.01)
-        child.send_signal(signal.SIGINT)
-        _, told = child.communicate(timeout=60)
-        assert child.returncode == 130 and "--resume goes on" in told and "Traceback" not in told
-        done = out.read_text()
-        assert done.endswith("\n") and expected.startswith(done) and before < len(done) < len(expected)
-        with out.open("ab") as file:
-            file.write("half a lin€".encode()[:-1])  # as a machine that lost power leaves it
-    assert run(*words, "--out", out, "--resume").code == 0
-    assert out.read_text() == expected
-    assert run(*words, "--out", source, "--overwrite").code == 2 and source.stat().st_size
-    assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
-    assert run(*words, "--out", out, "--overwrite").code == 0
-    assert out.read_text() == expected
 
 
 def test_generate_shows_pieces_and_says_when_the_limit_ended_it(run, talker, typed):

@@ -1,0 +1,214 @@
+"""Runs that are stopped, and gone on with: nothing is lost, and only the same is gone on with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from tests.verbs.reversing import ROWS, reverser, speaker
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return reverser()
+
+
+def stopped(words: list[str], out: Path, how: signal.Signals) -> tuple[int, str]:
+    """Run in a process of its own until the file has grown, and stop it there: exit code, what it said."""
+    before = out.stat().st_size if out.exists() else 0
+    child = subprocess.Popen(
+        [sys.executable, "-m", "glassformer", *words, "--out", str(out), "--resume"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while child.poll() is None and (not out.exists() or out.stat().st_size <= before):
+        time.sleep(0.01)
+    child.send_signal(how)
+    _, told = child.communicate(timeout=60)
+    return child.returncode, told
+
+
+@pytest.fixture
+def lines(tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_text("".join(f"{line}\n" for line in islice(cycle([*ROWS, ""]), 2000)))
+    return source
+
+
+def test_stopped_and_gone_on_with_is_what_an_unbroken_run_gives(run, folder, lines, tmp_path):
+    """Stopped by Ctrl-C and by SIGTERM, each time with half a line lost to the power besides."""
+    out = tmp_path / "out.txt"
+    words = ["translate", str(folder), "--file", str(lines), "--num-beams", "1", "--batch-tokens", "256"]
+    whole = run(*words, "--out", tmp_path / "whole.txt")
+    assert whole.code == 0 and "2,000 of 2,000 lines" in whole.err
+    expected = (tmp_path / "whole.txt").read_text()
+    assert expected.count("\n") == 2000
+    for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        before = out.stat().st_size if out.exists() else 0
+        ended, told = stopped(words, out, how)
+        assert ended == code and "--resume goes on" in told and "Traceback" not in told
+        done = out.read_text()
+        assert done.endswith("\n") and expected.startswith(done) and before < len(done) < len(expected)
+        with out.open("ab") as file:
+            file.write("half a lin€".encode()[:-1])
+    assert run(*words, "--out", out, "--resume").code == 0
+    assert out.read_text() == expected and not list(tmp_path.glob("*.progress"))
+    again = run(*words, "--out", out, "--resume")
+    assert again.code == 0 and "nothing is left to do" in again.err and out.read_text() == expected
+    assert run(*words, "--out", lines, "--overwrite").code == 2 and lines.stat().st_size
+    assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
+    assert run(*words, "--out", out, "--overwrite").code == 0
+    assert out.read_text() == expected
+
+
+def test_from_where_batches_began_every_bit_is_the_same(folder):
+    """The lowest bits of a score depend on the batch, so they tell whether batches are filled alike."""
+    bundle = glassformer.load(folder)
+    texts = list(islice(cycle([*ROWS[:50], "", "red. " * 60]), 700))
+    whole = bundle.translate(texts, details=True, batch_tokens=512)
+    fresh = [n for n, passage in enumerate(whole) if passage.fresh]
+    assert fresh[0] == 0 and 4 < len(fresh) < 200
+    for n in (fresh[1], fresh[len(fresh) // 2], fresh[-1]):
+        again = bundle.translate(texts[n:], details=True, batch_tokens=512)
+        assert [(one.text, one.score, one.fresh) for one in again] == [
+            (one.text, one.score, one.fresh) for one in whole[n:]
+        ]
+
+
+@pytest.fixture(scope="module")
+def begun(folder, tmp_path_factory):
+    """A file of answers whose run was stopped, with the options that made it."""
+    place = tmp_path_factory.mktemp("begun")
+    source = place / "in.txt"
+    source.write_text("".join(f"{row}\n" for row in islice(cycle(ROWS), 3000)))
+    words = ["--file", str(source), "--num-beams", "1", "--batch-tokens", "256"]
+    stopped(["translate", str(folder), *words], place / "out.txt", signal.SIGINT)
+    assert json.loads((place / "out.txt.progress").read_text())["lines"] > 0
+    return place
+
+
+@pytest.fixture
+def stopped_run(begun, tmp_path):
+    shutil.copytree(begun, tmp_path / "run")
+    return tmp_path / "run"
+
+
+OTHERS = {
+    "settings": (["--num-beams", "3"], "begun with --num-beams 1, and now with --num-beams 3"),
+    "a further setting": (["--length-penalty", "2"], "begun without --length-penalty"),
+    "an option of the verb": (["--split", "always"], "begun with --split long, and now with --split always"),
+    "the shape of a line": (["--json"], "begun without --json, and now with --json"),
+    "precision": (["--dtype", "int8"], "begun with --dtype float32, and now with --dtype int8"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), OTHERS.values(), ids=list(OTHERS))
+def test_other_settings_do_not_go_on(run, folder, stopped_run, words, sentence):
+    out = stopped_run / "out.txt"
+    before = out.read_bytes()
+    settings = [] if "--num-beams" in words else ["--num-beams", "1"]
+    done = run(
+        "translate", folder, "--file", stopped_run / "in.txt", *settings, *words, "--out", out, "--resume"
+    )
+    assert done.code == 2 and sentence in done.err and done.err.count("\n") == 1
+    assert out.read_bytes() == before
+
+
+def test_another_verb_model_or_text_does_not_go_on(run, folder, stopped_run, tmp_path):
+    out, source = stopped_run / "out.txt", stopped_run / "in.txt"
+    before = out.read_bytes()
+    words = ["--num-beams", "1", "--out", out, "--resume"]
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    weights = other / "model.safetensors"
+    held = bytearray(weights.read_bytes())
+    held[-1] ^= 1
+    weights.write_bytes(held)
+    (other / "checksums.json").unlink()
+    changed, shorter = tmp_path / "changed.txt", tmp_path / "shorter.txt"
+    changed.write_text(source.read_text().replace("red", "gold", 1))
+    shorter.write_text("".join(f"{row}\n" for row in ROWS[:10]))
+    for verb, model, file, sentence in (
+        ("generate", folder, source, "with verb translate, and now with verb generate"),
+        ("translate", other, source, "begun by another model"),
+        ("translate", folder, changed, "answer other texts"),
+        ("translate", folder, shorter, "answer other texts"),
+    ):
+        done = run(verb, model, "--file", file, *words)
+        assert done.code == 2 and sentence in done.err and done.err.count("\n") == 1, done.err
+        assert out.read_bytes() == before
+    moved = tmp_path / "moved"  # the same model in another place, with more texts after those answered
+    shutil.copytree(folder, moved)
+    with source.open("a") as file:
+        file.write("blue gold\n")
+    assert run("translate", moved, "--file", source, *words).code == 0
+    assert out.read_bytes().startswith(before) and out.read_bytes().count(b"\n") == 3001
+
+
+def test_lines_of_unknown_making_are_not_gone_on_with(run, folder, stopped_run):
+    out = stopped_run / "out.txt"
+    words = ["translate", folder, "--file", stopped_run / "in.txt", "--num-beams", "1", "--out", out]
+    assert "add --resume to go on" in run(*words).err
+    assert "give one of them" in run(*words, "--resume", "--overwrite").err
+    progress = stopped_run / "out.txt.progress"
+    kept = progress.read_text()
+    progress.write_text(kept[:40])
+    assert "is damaged" in run(*words, "--resume").err
+    progress.unlink()
+    assert "no 'out.txt.progress' beside it" in run(*words, "--resume").err
+    assert "add --overwrite to begin anew" in run(*words).err
+    progress.write_text(kept)
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:2]))
+    assert "holds 2 lines that answer other texts" in run(*words, "--resume").err
+
+
+def test_one_run_at_a_time_writes_to_a_file(run, folder, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    out = tmp_path / "out.txt"
+    with out.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = run("translate", folder, "red", "--out", out)
+    assert done.code == 2 and "another run is writing" in done.err and not out.read_bytes()
+
+
+def test_draws_begin_anew_and_say_so(run, tmp_path):
+    folder = speaker(tmp_path / "model", max_len=64)
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("the\nsea\n" * 300 + "x" * 200 + "\n")
+    words = ["generate", folder, "--do-sample", "--seed", 3, "--max-new-tokens", 4, "--batch-tokens", 40]
+    done = run(*words, "--file", source, "--out", out)
+    assert done.code == 2 and "prompt 601 has" in done.err
+    source.write_text("the\nsea\n" * 300 + "x\n")
+    done = run(*words, "--file", source, "--out", out, "--resume")
+    assert done.code == 0 and "the draws of --seed begin anew" in done.err
+    assert out.read_text().count("\n") == 601
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(folder, lines, tmp_path):
+    talker = speaker(tmp_path / "model", "llama")
+    for words in (
+        f"translate {folder} --file {lines} --num-beams 1 --batch-tokens 256",
+        f"translate {folder} --file {lines} --num-beams 1 --batch-tokens 256 --json",
+        f"generate {talker} the --max-new-tokens 90000 --min-new-tokens 90000",
+    ):
+        program = f"{sys.executable} -m glassformer {words} | head -c 20 > /dev/null; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=100)
+        assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_a_sentence(folder):
+    for words in (["--out", "/dev/full"], []):
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "glassformer", "translate", str(folder), "red", *words]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2 and "No space left" in done.stderr and done.stderr.count("\n") == 1
