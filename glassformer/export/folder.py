@@ -37,6 +37,7 @@ def check_new(folder: str | Path) -> Path:
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
     """A folder to write into, which takes its name once all is written: what looks whole is whole."""
+    path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
