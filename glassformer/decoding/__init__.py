@@ -2,7 +2,7 @@
 
 from glassformer.decoding.engine import write, write_all
 from glassformer.decoding.greedy import decode_all, greedy
-from glassformer.decoding.ready import begin, ready
+from glassformer.decoding.ready import begin
 from glassformer.decoding.settings import Decoding, decoding_from
 from glassformer.decoding.steps import Begins, Begun, Steps
 from glassformer.decoding.tree import Node, Tree
@@ -19,7 +19,6 @@ __all__ = [
     "greedy",
     "decode_all",
     "begin",
-    "ready",
     "Begun",
     "Begins",
     "Steps",

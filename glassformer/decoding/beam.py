@@ -166,15 +166,15 @@ def _candidates(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits (B * W, V) -> the `count` best ways on of each sentence (B, C): score, beam, token, log-prob."""
     sentences, width = running.shape
-    values, less = shaping.logprobs(logits, n)
     if shaping.settings.do_sample:
-        each = values.shape[1]
-        tokens = torch.arange(each, device=values.device).expand_as(values)
+        each = logits.shape[1]
+        logprobs = shaping.shape(logits.float().log_softmax(-1), n)
+        tokens = torch.arange(each, device=logits.device).expand_as(logprobs)
     else:
         # what is not among the best of its beam is not among the best of its sentence
-        each = min(count, values.shape[1])
-        values, tokens = values.topk(each)  # (B * W, each)
-    logprobs = (values - less).view(sentences, width * each)
+        each = min(count, logits.shape[1])
+        logprobs, tokens = shaping.likeliest(logits, n, each)  # (B * W, each)
+    logprobs = logprobs.view(sentences, width * each)
     totals = (logprobs.view(sentences, width, each) + running[:, :, None]).view(sentences, width * each)
     if shaping.settings.do_sample:
         index = pick.draw(totals, count, generator)

@@ -8,6 +8,7 @@ B rows, V vocabulary, T tokens of history.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 NOTHING: Final = -1
 NEVER: Final = float("-inf")
+BEST_AT_MOST: Final = 16  # that one kernel finds at once on a GPU
 
 
 def penalise_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
@@ -81,6 +83,17 @@ def draw(scores: Tensor, count: int, generator: torch.Generator | None) -> Tenso
     """
     clocks = torch.empty_like(scores).exponential_(1, generator=generator)
     return (scores.softmax(-1) / clocks).topk(count).indices
+
+
+def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (B, V) -> the `count` highest, falling, their tokens (B, count), log(sum(exp)) (B,): float32."""
+    if scores.is_cuda and count <= BEST_AT_MOST and find_spec("triton") is not None:
+        from glassformer.quick.gpu.best import best as at_once
+
+        return at_once(scores, count)
+    scores = scores.float()
+    values, tokens = scores.topk(count) if count > 1 else scores.max(-1, keepdim=True)
+    return values, tokens, scores.logsumexp(-1)
 
 
 def _columns(ids: Tensor, scores: Tensor) -> Tensor:

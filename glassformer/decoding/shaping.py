@@ -93,23 +93,29 @@ class Shaping:
                 scores = pick.keep_min_p(scores, ask.min_p, at_least)
         return scores.log_softmax(-1) if ask.renormalize_logits else scores
 
-    def logprobs(self, logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Logits (B, V) of the token n -> scores (B, V), and a number a row (B, 1) to take from them.
-
-        What is left are the shaped log-probabilities. The best of a row can be looked for before.
-        """
-        logits = logits.float()
-        total = logits.logsumexp(-1, keepdim=True)
-        if self._only_forbids(n):
-            return self.shape(logits, n), total
-        return self.shape(logits - total, n), torch.zeros_like(total)
-
-    def _only_forbids(self, n: int) -> bool:
-        """Whether the step changes no score but to forbid it."""
+    def forbidden(self, n: int) -> Tensor | None:
+        """The tokens (F,) forbidden to every row at step n; None where more is done to its scores."""
         ask = self.settings
         forced = n < len(self.prefix) or (ask.forced_eos_token_id is not None and n >= self.before_last)
-        penalised = ask.repetition_penalty != 1
-        return not (forced or penalised or ask.do_sample or ask.renormalize_logits)
+        repeated = ask.repetition_penalty != 1 or ask.no_repeat_ngram_size > 0
+        some_held = self.all_held <= n < self.until_least
+        if forced or repeated or some_held or ask.do_sample or ask.renormalize_logits:
+            return None
+        return torch.cat((self.suppressed, self.ends)) if n < self.all_held else self.suppressed
+
+    def likeliest(self, logits: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
+        """Logits (B, V) of the token n -> the `count` best shaped log-probs (B, count), and their tokens."""
+        forbidden = self.forbidden(n)
+        if forbidden is None or count + len(forbidden) > logits.shape[-1]:
+            values, tokens = self.shape(logits.float().log_softmax(-1), n).topk(count)
+            return values, tokens
+        # the best that are left, without a pass over the vocabulary to strike out the others
+        values, tokens, total = pick.best(logits, count + len(forbidden))
+        if len(forbidden):
+            struck = (tokens[..., None] == forbidden).any(-1)
+            values, order = values.masked_fill(struck, pick.NEVER).topk(count)
+            tokens = tokens.gather(1, order)
+        return values - total[:, None], tokens
 
     def append(self, ids: Tensor) -> None:
         """The tokens chosen (B,)."""

@@ -52,9 +52,15 @@ def write_single(
     weighed: list[Weighed] = []
     look = look_every(device)
     for n in range(longest):
-        scores = shaping.shape(logits.float(), n)
-        ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
-        chosen = scores.gather(1, ids[:, None])[:, 0] - scores.logsumexp(-1)
+        forbidden = shaping.forbidden(n)
+        if forbidden is not None and not len(forbidden):
+            scores = logits
+            values, found, whole = pick.best(logits, 1)
+            ids, chosen = found[:, 0], values[:, 0] - whole
+        else:
+            scores = shaping.shape(logits.float(), n)
+            ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
+            chosen = scores.gather(1, ids[:, None])[:, 0] - scores.logsumexp(-1)
         ended = (ids[:, None] == ends).any(-1)
         ending = torch.where(ended, BY_END, BY_LENGTH)
         tokens[rows, n] = ids.masked_fill(done, pick.NOTHING)
@@ -110,7 +116,7 @@ def _weighed(
     scores: Tensor, ids: Tensor, total: Tensor, rows: Tensor, done: Tensor, over: Tensor, ending: Tensor
 ) -> Weighed:
     """The chosen token and the likeliest others, as a beam of one would weigh them."""
-    logprobs = scores.log_softmax(-1)
+    logprobs = scores.float().log_softmax(-1)
     own = logprobs.gather(1, ids[:, None])
     others = logprobs.scatter(1, ids[:, None], pick.NEVER)
     values, indices = others.topk(min(SHOWN, scores.shape[-1] - 1))

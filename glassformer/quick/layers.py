@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.feedforward import ACTIVATIONS, GatedFeedForward
+from glassformer.core.feedforward import GatedFeedForward
 from glassformer.core.norms import BatchNorm
 from glassformer.core.stack import Stack
-from glassformer.quick.products import Lay, Part
+from glassformer.quick.products import Lay, Norm, Part
 
-Norm = Callable[[Tensor], Tensor]
 Look = Callable[[int, Tensor], Tensor]  # layer, what the projections gave (N, ...) -> heads (N, H * V)
 
 
@@ -51,21 +50,20 @@ class Layer:
             if across is not None:
                 x = self.norm_cross(self.cross_out(across(n, self.cross_q(x)), plus=x))
             return self.norm_ffn(self._feed(x, x))
-        normed = self.norm_self(x)
         if self.wiring == "parallel":
+            normed = self.norm_self(x)
             return self._feed(normed, self.out(own(n, self.qkv(normed)), plus=x))
+        attended = self.out(own(n, self.qkv(x, norm=self.norm_self)), plus=x)
         if self.wiring == "parallel_split":
-            return self._feed(self.norm_ffn(x), self.out(own(n, self.qkv(normed)), plus=x))
-        x = self.out(own(n, self.qkv(normed)), plus=x)
+            return self._feed(x, attended, self.norm_ffn)
+        x = attended
         if across is not None:
-            x = self.cross_out(across(n, self.cross_q(self.norm_cross(x))), plus=x)
-        return self._feed(self.norm_ffn(x), x)
+            x = self.cross_out(across(n, self.cross_q(x, norm=self.norm_cross)), plus=x)
+        return self._feed(x, x, self.norm_ffn)
 
-    def _feed(self, x: Tensor, plus: Tensor) -> Tensor:
-        if not self.gated:
-            return self.down(self.up(x, activation=self.activation), plus=plus)
-        gate, up = self.up(x).chunk(2, -1)
-        return self.down(ACTIVATIONS[self.activation](gate).mul_(up), plus=plus)
+    def _feed(self, x: Tensor, plus: Tensor, norm: Norm | None = None) -> Tensor:
+        hidden = self.up(x, norm=norm, activation=self.activation, gated=self.gated)
+        return self.down(hidden, plus=plus)
 
 
 class Layers:

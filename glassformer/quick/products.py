@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,6 +24,7 @@ from glassformer.core.linear import linear
 from glassformer.core.spec import Activation
 
 Weights = Literal["own", "int8"]
+Norm = Callable[[Tensor], Tensor]  # of rows (N, D)
 Part = tuple[Tensor, Tensor | None]  # a matrix (O, D), and its bias (O,) if any
 
 
@@ -30,17 +32,39 @@ class Product(Protocol):
     """Matrices side by side that read the same rows: one product gives what each of them gives."""
 
     def __call__(
-        self, x: Tensor, *, activation: Activation | None = None, plus: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
     ) -> Tensor:
-        """x (N, D) -> activation(x W^T + b) + plus, (N, O)."""
+        """x (N, D) -> activation(norm(x) W^T + b) + plus, (N, O).
+
+        gated: the first of the two matrices is the gate, whose activation multiplies what the other gives.
+        """
         ...
 
 
 Lay = Callable[[Sequence[Part]], Product]
 
 
+def finished(y: Tensor, activation: Activation | None, gated: bool, plus: Tensor | None) -> Tensor:
+    """What follows a product, on its fresh result y (N, O or 2 * O)."""
+    if gated:
+        y, up = y.chunk(2, -1)
+    y = y if activation is None else ACTIVATIONS[activation](y)
+    y = y * up if gated else y
+    return y if plus is None else y + plus
+
+
 def laying(weights: Weights, device: torch.device, dtype: torch.dtype) -> Lay:
     """The layout for weights of this precision on this device."""
+    if device.type == "cuda" and find_spec("triton") is not None:
+        from glassformer.quick.gpu.products import OnGpu, RoundedOnGpu
+
+        return RoundedOnGpu if weights == "int8" else OnGpu
     if weights == "int8":
         if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8
@@ -59,12 +83,18 @@ class Plain:
         self.parts = parts
 
     def __call__(
-        self, x: Tensor, *, activation: Activation | None = None, plus: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
     ) -> Tensor:
+        x = x if norm is None else norm(x)
         found = [linear(x, weight, bias) for weight, bias in self.parts]
         y = found[0] if len(found) == 1 else torch.cat(found, -1)
-        y = y if activation is None else ACTIVATIONS[activation](y)
-        return y if plus is None else y + plus
+        return finished(y, activation, gated, plus)
 
 
 # oneDNN's words for what it can do on its way out of a product
@@ -96,29 +126,33 @@ class Packed:
             self.weight = _onednn()._reorder_linear_weight(self.plain.clone())
 
     def __call__(
-        self, x: Tensor, *, activation: Activation | None = None, plus: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
     ) -> Tensor:
-        run: Any = _onednn()._linear_pointwise
-        y: Tensor
+        x = x if norm is None else norm(x)
         if len(x) == 1 and torch.get_num_threads() == 1 and self.plain.shape[0] >= self.plain.shape[1]:
-            return self._one_row(x, activation, plus)
-        if activation in _FUSED:
+            return finished(self._one_row(x), activation, gated, plus)
+        run: Any = _onednn()._linear_pointwise
+        found: Tensor
+        if activation is None and plus is not None:
+            found = run.binary(x, plus, self.weight, self.bias, "add")
+            return found
+        if activation in _FUSED and not gated:
             name, algorithm = _FUSED[activation]
-            y = run(x, self.weight, self.bias, name, [], algorithm)
-        elif plus is not None and activation is None:
-            return run.binary(x, plus, self.weight, self.bias, "add")
-        else:
-            y = run(x, self.weight, self.bias, "none", [], "")
-            y = y if activation is None else ACTIVATIONS[activation](y)
-        return y if plus is None else y.add_(plus)
+            found = run(x, self.weight, self.bias, name, [], algorithm)
+            return found if plus is None else found + plus
+        return finished(run(x, self.weight, self.bias, "none", [], ""), activation, gated, plus)
 
-    def _one_row(self, x: Tensor, activation: Activation | None, plus: Tensor | None) -> Tensor:
+    def _one_row(self, x: Tensor) -> Tensor:
         """One row by one thread reads memory in order, and faster, where the weights stand upright."""
         if self.upright is None:
             self.upright = self.plain.t().contiguous()
-        y = x @ self.upright if self.bias is None else torch.addmm(self.bias, x, self.upright)
-        y = y if activation is None else ACTIVATIONS[activation](y)
-        return y if plus is None else y.add_(plus)
+        return x @ self.upright if self.bias is None else torch.addmm(self.bias, x, self.upright)
 
 
 class Int8:
@@ -137,15 +171,21 @@ class Int8:
         self.bias = None if bias is None else bias.detach().float()
 
     def __call__(
-        self, x: Tensor, *, activation: Activation | None = None, plus: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
     ) -> Tensor:
+        x = x if norm is None else norm(x)
         # One range is taken for all rows, so each is brought to the same largest value first: a large row
         # then costs the others no precision.
         size = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)  # (N, 1)
         y: Tensor = torch.ops.quantized.linear_dynamic(x / size, self.packed, _narrow())
         y = y.mul_(size) if self.bias is None else torch.addcmul(self.bias, y, size)
-        y = y if activation is None else ACTIVATIONS[activation](y)
-        return y if plus is None else y.add_(plus)
+        return finished(y, activation, gated, plus)
 
 
 @cache
