@@ -140,7 +140,7 @@ def _quietly() -> Iterator[None]:
 
 
 class LookedUp(nn.Module):
-    """A `RelativeBias` whose buckets are a table: a logarithm that rounds otherwise would pick another."""
+    """A `RelativeBias` whose buckets are a table: elsewhere a logarithm may round to another."""
 
     table: Tensor
 

@@ -23,8 +23,8 @@ from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 
-# Written out step by step: a row that may attend to nothing then gives zeros in any runtime, where the fused
-# operator's NaN would spread from padding to everything after it.
+# Written out step by step: a row that may attend to nothing then gives zeros, whatever an exporter or a
+# runtime makes of a fused operator there; a NaN would spread from padding to everything after it.
 KERNEL: Kernel = "explicit"
 
 # what a head that gives one tensor gives; the others give scores

@@ -12,6 +12,7 @@ import torch
 import glassformer
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
+from glassformer.core.positions import RelativeBias
 from glassformer.decoding.engine import write
 from glassformer.decoding.settings import Decoding
 from glassformer.export import onnx as exporting
@@ -151,6 +152,15 @@ def test_models_that_write_from_a_cache(tmp_path, family, words):
     """Relative positions also beyond their last bucket, and where a logarithm may round to either side."""
     longest = 150 if family == "t5" else 23
     check_writing(glassformer.tiny(family, **words), tmp_path / "out", longest)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_buckets_looked_up_are_those_worked_out(both_ways):
+    own = RelativeBias(4, buckets=32, max_distance=128, both_ways=both_ways)
+    torch.nn.init.normal_(own.weight)
+    places = torch.arange(300)[None]
+    looked_up = exporting.LookedUp(own)(places, places).bias
+    assert torch.equal(looked_up, own(places, places).bias)
 
 
 def given_to(model, batch, draw):
