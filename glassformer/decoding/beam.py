@@ -21,7 +21,7 @@ from glassformer.decoding.shaping import Shaping
 from glassformer.decoding.steps import Steps, reorder
 from glassformer.decoding.stop import Decode, stopped
 from glassformer.decoding.tree import Weighed, grown
-from glassformer.decoding.written import ENDINGS, WORTHWHILE, Written, look_every
+from glassformer.decoding.written import ENDINGS, Written, look_every, worthwhile
 
 LOW: Final = -1e9  # the score of what is no beam, or not yet a result; lower than any real one
 
@@ -141,7 +141,7 @@ def write_beams(
             left = going.nonzero()[:, 0]
             if not len(left):
                 break
-            if len(left) <= WORTHWHILE * len(rows):
+            if worthwhile(len(left), len(rows), device):
                 all_results.put(rows, results)
                 flat = (left[:, None] * width + torch.arange(width, device=device)).view(-1)
                 moved, ids = moved[flat], ids[flat]

@@ -6,7 +6,7 @@ B sentences or prompts, W beams, S source positions, P prompt positions, N rows,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,16 @@ from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import places_of
 from glassformer.core.reading import first_vectors
+from glassformer.decoding.stepping import ReadySteps
 from glassformer.decoding.steps import Begins, Begun, starts_of
-from glassformer.quick.few import attend_few
 from glassformer.quick.growing import Growing
-from glassformer.quick.layers import Layers, joined, split, stream_dtype
+from glassformer.quick.layers import Layers, stream_dtype
 from glassformer.quick.products import Lay, Plain, Weights, laying
-from glassformer.quick.whole import Rows, Whole, hidden, last_rows, nothing_read
+from glassformer.quick.source import Source
+from glassformer.quick.whole import Rows, Whole, last_rows
+
+if TYPE_CHECKING:
+    from glassformer.decoding.captured import CapturedSteps, LeftOver
 
 
 def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
@@ -39,6 +43,8 @@ def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
             raise GlassformerError(f"a {type(model).__name__} has no {weights} form; leave it as it is")
         return model
     parameter = next(model.parameters())
+    if torch.is_autocast_enabled(parameter.device.type):
+        return Ready(model, Plain)
     return Ready(model, laying(weights, parameter.device, parameter.dtype))
 
 
@@ -89,6 +95,7 @@ class Ready(nn.Module):
         assert isinstance(head, LanguageModelHead)
         self.vocabulary = self.lay([(head.weight, head.bias)])
         self.made_of = self._weights()
+        self.left_over: LeftOver | None = None  # the last steps' graph, for the next of the same form
 
     def _weights(self) -> list[tuple[int, int]]:
         """What the layout was made of: where each weight lies, and how often it was written."""
@@ -119,12 +126,12 @@ class Ready(nn.Module):
         places = None if mask.padding is None else places_of(real)
         x = self.streamed(first_vectors(model.src_embed, src, places, 0, None).x)
         memory = _read_whole(self.encoder, x, rows, mask, places)
-        source = Source(self.decoder, memory, rows, real)
-        growing = Growing(model.decoder, len(src), len(starts) + room)
-        steps = ReadySteps(self, model.tgt_embed, growing, source=source, table=table)
+        source = (memory, rows, real)
+        room = len(starts) + room
+        steps = self._steps(model.tgt_embed, len(src), room, source=source, table=table, like=memory)
         logits = memory.new_empty(0)
         for token in starts:
-            logits = steps.step(src.new_full((len(src),), token))
+            logits = steps.once(src.new_full((len(src),), token))
         return Begun(steps, logits, most)
 
     def _begin_prompt(self, model: DecoderOnly, prompt: Tensor, real: Tensor, room: int) -> Begun:
@@ -142,10 +149,63 @@ class Ready(nn.Module):
         rows, mask = Rows(real), Mask(causal=True, padding=real if padded else None)
         places = places_of(real) if padded else None
         x = self.streamed(first_vectors(model.embed, prompt, places, 0, None).x)
-        growing = Growing(model.decoder, len(prompt), longest + room, real if padded else None)
-        steps = ReadySteps(self, model.embed, growing, places=lengths, table=table)
-        found = _read_whole(self.decoder, x, rows, mask, places, growing.keep)
+        steps = self._steps(
+            model.embed,
+            len(prompt),
+            longest + room,
+            real=real if padded else None,
+            places=lengths,
+            table=table,
+            like=x,
+        )
+        found = _read_whole(self.decoder, x, rows, mask, places, steps.growing.keep)
         return Begun(steps, self.logits(found.index_select(0, last_rows(real))), most)
+
+    def _steps(
+        self,
+        embed: nn.Module,
+        sentences: int,
+        room: int,
+        *,
+        source: tuple[Tensor, Rows, Tensor] | None = None,
+        real: Tensor | None = None,
+        places: Tensor | None = None,
+        table: int | None,
+        like: Tensor,
+    ) -> ReadySteps | CapturedSteps:
+        """Steps with room for so many positions, on a GPU captured ones; `like`: the precision and device."""
+        stack = self.model.decoder
+        if not self._captures():
+            return ReadySteps(
+                self,
+                embed,
+                Growing(stack, sentences, room, real),
+                source=None if source is None else Source(self.decoder, *source),
+                places=places,
+                table=table,
+            )
+        from glassformer.decoding.captured import ROOM, CapturedSteps
+        from glassformer.quick.gpu.growing import GrowingOnGpu
+        from glassformer.quick.gpu.source import SourceOnGpu
+
+        room = -(-room // ROOM) * ROOM
+        return CapturedSteps(
+            self,
+            embed,
+            GrowingOnGpu(stack, sentences, room, real, like=like),
+            source=None if source is None else SourceOnGpu(self.decoder, *source),
+            places=torch.zeros(sentences, dtype=torch.long, device=like.device) if places is None else places,
+            table=table,
+        )
+
+    def _captures(self) -> bool:
+        """Whether steps are captured: the layout is a GPU's, and its kernels know the model."""
+        if not getattr(self.lay, "captures", False) or torch.is_autocast_enabled("cuda"):
+            return False
+        from glassformer.quick.gpu.growing import takes
+
+        cross = self.decoder.cross
+        return takes(self.model.decoder) and (cross is None or cross.value_dim == cross.head_dim)
 
     def streamed(self, x: Tensor) -> Tensor:
         return x.to(stream_dtype(next(self.model.parameters())))
@@ -172,89 +232,3 @@ def _read_whole(
     place = layers.stack.place(places, 0, length, length, mask, x.device)
     own = Whole(layers.own, rows, mask, place, like=x, keep=keep)
     return layers(rows.taken(x), own)
-
-
-class Source:
-    """A source's keys and values, seen by all beams of its sentence: cross-attention, as a `Look`."""
-
-    def __init__(self, decoder: Layers, memory: Tensor, rows: Rows, real: Tensor) -> None:
-        """memory (N, D): the real rows of the source (B, S)."""
-        self.attention = decoder.cross
-        self.kv: list[tuple[Tensor, Tensor]] = []
-        if self.attention is None:
-            return
-        groups, batch = self.attention.num_kv_heads, rows.shape[0]
-        widths = [groups * self.attention.head_dim, groups * self.attention.value_dim]
-        for layer in decoder.layers:
-            whole = rows.put(layer.cross_kv(memory)).view(batch, rows.shape[1], -1)
-            k, v = whole.split_with_sizes(widths, -1)
-            # laid out by heads once, as every step will read it
-            self.kv.append((split(k, groups).contiguous(), split(v, groups).contiguous()))
-        dtype = self.kv[0][0].dtype if self.kv else memory.dtype
-        self.hidden, self.empty = hidden(real, dtype), nothing_read(real)
-
-    def __call__(self, n: int, q: Tensor) -> Tensor:
-        """Layer n's queries (B * W, H * K) -> heads (B * W, H * V)."""
-        assert self.attention is not None
-        k, v = self.kv[n]
-        asked = split(q.view(len(k), -1, q.shape[-1]), self.attention.num_heads)  # (B, H, W, K)
-        heads = attend_few(asked, k, v, self.hidden, self.attention.scale)
-        return joined(heads if self.empty is None else heads.masked_fill(self.empty, 0.0))
-
-    def select(self, sentences: Tensor) -> None:
-        """Go on with these sentences, in this order."""
-        if self.attention is None:
-            return
-        self.kv = [(k.index_select(0, sentences), v.index_select(0, sentences)) for k, v in self.kv]
-        self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
-        self.empty = None if self.empty is None else self.empty.index_select(0, sentences)
-
-
-class ReadySteps:
-    """The steps of a model made ready; see `Steps` and `SharedSource`."""
-
-    def __init__(
-        self,
-        model: Ready,
-        embed: nn.Module,
-        growing: Growing,
-        *,
-        source: Source | None = None,
-        places: Tensor | None = None,
-        table: int | None,
-    ) -> None:
-        """places (B,): where the next token of each row stands, if not after all that is filled.
-
-        table: how many positions the embedding knows.
-        """
-        self.model, self.embed, self.growing, self.source = model, embed, growing, source
-        self.places, self.table = places, table
-
-    def step(self, ids: Tensor) -> Tensor:
-        growing, width = self.growing, self.growing.width
-        places = self.places
-        if places is not None and self.table is not None:
-            places = places.clamp(max=self.table - 1)  # rows that have ended may go on beyond it
-        where = None if places is None else places.repeat_interleave(width)[:, None]  # (B * W, 1)
-        embedded = first_vectors(self.embed, ids[:, None], where, growing.position, None).x[:, 0]
-        x = self.model.streamed(embedded)
-        growing.ready(places, x.dtype, x.device)
-        x = self.model.decoder(x, growing, self.source)
-        growing.advance()
-        if self.places is not None:
-            self.places = self.places + 1
-        return self.model.logits(x)
-
-    def select(self, rows: Tensor) -> None:
-        width = self.growing.width
-        sentences = rows if width == 1 else rows.view(-1, width)[:, 0] // width
-        self.growing.select(rows)
-        if self.source is not None:
-            self.source.select(sentences)
-        self.places = None if self.places is None else self.places.index_select(0, sentences)
-
-    def widen(self, count: int) -> None:
-        self.growing.widen(count)
-
-    def reorder(self, rows: Tensor) -> None:
-        self.growing.reorder(rows)

@@ -21,9 +21,9 @@ from glassformer.decoding.written import (
     BY_LENGTH,
     BY_STOP,
     ENDINGS,
-    WORTHWHILE,
     Written,
     look_every,
+    worthwhile,
 )
 
 OnToken = Callable[[int, int], Any]  # row, token
@@ -85,7 +85,7 @@ def write_single(
             left = (~done).nonzero()[:, 0]
             if not len(left):
                 break
-            if len(left) <= WORTHWHILE * len(done):
+            if worthwhile(len(left), len(done), device):
                 steps.select(left)
                 shaping.select(left)
                 rows, ids, done, total = rows[left], ids[left], done[left], total[left]

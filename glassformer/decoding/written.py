@@ -15,6 +15,7 @@ BY_END, BY_LENGTH, BY_STOP = range(3)
 
 LOOK_EVERY: Final = 8  # steps between two looks at who has finished on a GPU, each of which waits for it
 WORTHWHILE: Final = 0.75  # rows are moved together once at most this share of them is unfinished
+WORTHWHILE_ON_GPU: Final = 0.5  # where that also means to capture a step of another shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,11 @@ class Written:
     logprobs: list[float]  # of each id, and one more for the end token where there is one
     ended: Ended
     tree: Tree | None = None
+
+
+def worthwhile(left: int, rows: int, device: torch.device) -> bool:
+    """Whether to move the rows that are left together."""
+    return left <= (WORTHWHILE if device.type == "cpu" else WORTHWHILE_ON_GPU) * rows
 
 
 def look_every(device: torch.device) -> int:

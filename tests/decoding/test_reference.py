@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.decoding import Decoding, Written, ready, write
+from glassformer.decoding import Decoding, Written, write
+from glassformer.decoding.ready import ready
 from tests.decoding.references import CONFIGS, EOS, generated, lively_ends, padded, pair, rows
 
 MOST = 14
