@@ -1,0 +1,57 @@
+"""A step of decoding captured once and replayed: one call of the host for all of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from glassformer.core.errors import GlassformerError
+from glassformer.quick.gpu.launching import counters
+
+Out = TypeVar("Out")
+
+
+class Captured(Generic[Out]):
+    """`step(*inputs)` as a graph. Calling it copies new inputs into the first ones and replays.
+
+    The step may read and write any tensors besides its inputs, in place, and must do the same each time: no
+    shape and no branch may depend on their values. It is run `warmups` times here, so what it counts up must
+    be set back afterwards. What a call gives is written over by the next; nothing waits for the GPU.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Out],
+        *inputs: Tensor,
+        warmups: int = 2,
+        pool: Any = None,
+    ) -> None:
+        if not torch.cuda.is_available():
+            raise GlassformerError("a step is captured on a CUDA GPU, and there is none here")
+        self.inputs = inputs
+        self.graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            counters(torch.empty(0, device="cuda"))  # made before: what a capture makes is the graph's
+            for _ in range(warmups):
+                step(*inputs)
+            stream.synchronize()
+            with torch.cuda.graph(self.graph, pool=pool, stream=stream):
+                self.output = step(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+
+    @property
+    def pool(self) -> Any:
+        """The graph's memory, for another captured step that never runs at the same time."""
+        return self.graph.pool()
+
+    def __call__(self, *inputs: Tensor) -> Out:
+        with torch.inference_mode():
+            for kept, given in zip(self.inputs, inputs, strict=bool(inputs)):
+                kept.copy_(given)
+            self.graph.replay()
+        return self.output
