@@ -1,0 +1,237 @@
+"""Writing on a GPU beside the peers, in one process: python benchmarks/gpu_decoding.py [--only llama1]
+
+The LLaMA shape of 1.1 billion weights in bfloat16, for 1 and 32 texts: 200 tokens after a prompt of 32,
+greedy, ours beside gpt-fast's compiled step (its model.py, generate.py and tokenizer.py in peers/gpt_fast;
+without them ours alone). "whole" counts from the prompt on, "steps" only one token after another.
+The base encoder-decoder by 4 beams, for 64 and 512 sentences: ours beside transformers' `generate`.
+`--profile` shows what each of our kernels takes beside what reading its bytes would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import peers
+from benchmarks.timing import Rate, show_rates, turns
+from glassformer.core.build import build
+from glassformer.families.llama import llama
+
+HOME = Path(__file__).parent.parent
+OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"
+PEER = HOME / "peers" / "gpt_fast"
+SHAPE = {"vocab_size": 32000, "d_model": 2048, "num_heads": 32, "num_kv_heads": 4, "d_ff": 5632}
+LAYERS, PROMPT, LENGTH = 22, 32, 200
+BANDWIDTH = 4.8e12  # bytes a second that the memory of an H200 is said to give
+
+
+def synchronised(step: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    return run
+
+
+# ---- a decoder alone --------------------------------------------------------------------------------
+
+
+class Ours:
+    """Our captured step."""
+
+    def __init__(self, batch: int) -> None:
+        from glassformer.quick.gpu.step import Step
+
+        with torch.device("cuda"):
+            model = build(llama(**SHAPE, num_layers=LAYERS))
+        self.step = Step(model.to(torch.bfloat16).eval(), batch=batch, room=PROMPT + LENGTH)
+        self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device="cuda")
+
+    def whole(self) -> Tensor:
+        return self.step.greedy(self.prompt, LENGTH)
+
+    def steps(self) -> None:
+        assert self.step.captured is not None
+        self.step.length.fill_(PROMPT)
+        for _ in range(LENGTH - 1):
+            self.step.captured()
+
+
+class Fast:
+    """gpt-fast as its own command runs it, asked for the likeliest token."""
+
+    def __init__(self, batch: int) -> None:
+        sys.path.insert(0, str(PEER))
+        import generate  # type: ignore[import-not-found]
+        from model import ModelArgs, Transformer  # type: ignore[import-not-found]
+
+        config = ModelArgs(
+            block_size=2048,
+            vocab_size=SHAPE["vocab_size"],
+            n_layer=LAYERS,
+            n_head=SHAPE["num_heads"],
+            dim=SHAPE["d_model"],
+            intermediate_size=SHAPE["d_ff"],
+            n_local_heads=SHAPE["num_kv_heads"],
+        )
+        with torch.device("cuda"):
+            self.model = Transformer(config).to(torch.bfloat16).eval()
+        torch._dynamo.reset()
+        self.batch, self.generate = batch, generate
+        if not hasattr(generate, "plain_step"):
+            generate.plain_step = generate.decode_one_token
+        generate.decode_one_token = torch.compile(generate.plain_step, mode="reduce-overhead", fullgraph=True)
+        self.prompt = torch.randint(0, SHAPE["vocab_size"], (PROMPT,), device="cuda", dtype=torch.int32)
+
+    def whole(self) -> Tensor:
+        written, _ = self.generate.generate(
+            self.model,
+            self.prompt,
+            LENGTH,
+            batch_size=self.batch,
+            interactive=False,
+            draft_model=None,
+            temperature=1.0,
+            top_k=1,
+        )
+        return written[:, PROMPT:]
+
+    @torch.no_grad()
+    def steps(self) -> None:
+        token = torch.zeros(self.batch, 1, dtype=torch.int32, device="cuda")
+        place = torch.tensor([PROMPT], device="cuda", dtype=torch.int)
+        self.generate.decode_n_tokens(self.model, token, place, LENGTH - 1, temperature=1.0, top_k=1)
+
+
+def decoder(batch: int, given: argparse.Namespace) -> None:
+    ours = Ours(batch)
+    found: dict[str, Ours | Fast] = {OURS: ours}
+    if (PEER / "generate.py").is_file():
+        found[FAST] = Fast(batch)
+    else:
+        print(f"gpt-fast is not in {PEER.relative_to(HOME)}: left out")
+    for kind in ("whole", "steps"):
+        runs = {name: synchronised(getattr(one, kind)) for name, one in found.items()}
+        times = turns(runs, rounds=given.rounds, warm=2)
+        count = LENGTH if kind == "whole" else LENGTH - 1
+        title = f"LLaMA 1.1B, bfloat16, {batch} texts, {kind}, {torch.cuda.get_device_name()}"
+        speeds = {name: Rate(batch * count, seconds, count) for name, seconds in times.items()}
+        show_rates(title, speeds, ours=OURS, what="tokens")
+    if given.profile:
+        kernels(ours, batch)
+
+
+def kernels(ours: Ours, batch: int) -> None:
+    """One layer's kernels in a replayed step: when each began and ended, and what its bytes alone would take.
+
+    A kernel begins before the one before it has ended, so its time counts from there.
+    """
+    step = ours.step
+    assert step.captured is not None
+    step.length.fill_(PROMPT + LENGTH // 2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            step.captured()
+        torch.cuda.synchronize()
+    kind = torch.autograd.DeviceType.CUDA
+    events = sorted((e for e in seen.events() if e.device_type == kind), key=lambda e: e.time_range.start)
+    one = events[len(events) // 3 : 2 * len(events) // 3]
+    layer = step.layers[0]
+    sizes = {name: getattr(layer, name).weight.nbytes for name in ("qkv", "out", "up", "down")}
+    names = [name for name in one if name.name.startswith(("_vector", "_tiles", "look", "_normed"))]
+    each = len(names) // LAYERS
+    order = ["qkv", "look", "out", "up", "down"] if each == 5 else []
+    print(f"{len(one)} kernels a step, {one[-1].time_range.end - one[0].time_range.start:.0f} us")
+    ended = names[10 * each - 1].time_range.end
+    for number, event in enumerate(names[10 * each : 11 * each]):
+        took = event.time_range.end - ended
+        ended = max(ended, event.time_range.end)
+        told = order[number] if order else event.name
+        least = sizes.get(told, 0) / BANDWIDTH * 1e6
+        print(
+            f"  {told:12} {took:6.2f} us"
+            + (f", its bytes {least:.2f} us: {least / took:.0%}" if least else "")
+        )
+
+
+# ---- an encoder-decoder -------------------------------------------------------------------------------
+
+
+def translator(sentences: int, given: argparse.Namespace) -> None:
+    """The Marian shape, whose padding is the last token and starts the target; every text equally long."""
+    import tempfile
+
+    import glassformer
+    from glassformer.decoding.engine import write
+    from glassformer.decoding.settings import Decoding
+
+    vocab, length = 32000, 64
+    torch.manual_seed(0)
+    reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
+    reference.generation_config.forced_eos_token_id = None
+    with tempfile.TemporaryDirectory() as folder:
+        reference.eval().save_pretrained(folder)
+        model = glassformer.load(folder).model.to("cuda", torch.bfloat16)
+    reference = reference.to("cuda", torch.bfloat16)
+    lengths = torch.randint(12, 25, (sentences, 1), device="cuda")
+    ids = torch.randint(1, vocab - 1, (sentences, 24), device="cuda")
+    real = torch.arange(24, device="cuda") < lengths
+    ids = ids.masked_fill(~real, vocab - 1)
+    asked = Decoding(max_new_tokens=length, min_new_tokens=length, num_beams=4, suppress_tokens=(vocab - 1,))
+
+    def ours() -> object:
+        return write(model, ids, settings=asked, eos_id=0, pad_id=vocab - 1, mask=real)
+
+    @torch.inference_mode()
+    def theirs() -> object:
+        return reference.generate(
+            input_ids=ids,
+            attention_mask=real.long(),
+            max_new_tokens=length,
+            min_new_tokens=length,
+            num_beams=4,
+            do_sample=False,
+            suppress_tokens=[vocab - 1],
+        )
+
+    times = turns({OURS: synchronised(ours), THEIRS: synchronised(theirs)}, rounds=given.rounds)
+    speeds = {name: Rate(sentences * length, seconds, length) for name, seconds in times.items()}
+    title = f"base encoder-decoder, bfloat16, {sentences} sentences, 4 beams, {torch.cuda.get_device_name()}"
+    show_rates(title, speeds, ours=OURS, what="output tokens")
+
+
+JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "llama1": lambda given: decoder(1, given),
+    "llama32": lambda given: decoder(32, given),
+    "base64": lambda given: translator(64, given),
+    "base512": lambda given: translator(512, given),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help=", ".join(JOBS))
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each")
+    parser.add_argument("--profile", action="store_true", help="where our own time goes")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this benchmark needs a CUDA GPU; benchmarks/decoding.py is the one for a CPU")
+    for name in [name for name in given.only.split(",") if name] or list(JOBS):
+        if name not in JOBS:
+            parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
+        begin = time.perf_counter()
+        JOBS[name](given)
+        print(f"({name}: {time.perf_counter() - begin:.0f} s, compiling counted)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
