@@ -12,6 +12,7 @@ from glassformer.api import Bundle
 from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.tree import Tree
+from glassformer.verbs.writing.checks import within_bounds
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import Layout, Place
 
@@ -114,12 +115,21 @@ def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> I
         decode=plan.decode,
         tokens=batch_tokens,
     )
-    for answer in answers:
+    for answer in _bounded(answers):
         yield from finished()  # texts with nothing to ask, such as empty lines
         waiting[0].found.append(answer)
         waiting[0].left -= 1
         yield from finished()
     yield from finished()
+
+
+def _bounded(answers: Iterator[list[Written]]) -> Iterator[list[Written]]:
+    while True:
+        with within_bounds():
+            answer = next(answers, None)
+        if answer is None:
+            return
+        yield answer
 
 
 def _passage(plan: Plan, done: _Waiting) -> Passage:

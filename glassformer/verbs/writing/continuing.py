@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from glassformer.api import Bundle
-from glassformer.decoding.settings import decoding_from
 from glassformer.decoding.stop import before_stop
 from glassformer.verbs.writing.batches import Plan
-from glassformer.verbs.writing.ends import ends_of, generation_of, tokenizer_of
+from glassformer.verbs.writing.checks import settings_of
+from glassformer.verbs.writing.ends import ends_of, tokenizer_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.prompts import following, prompt_ids
 from glassformer.verbs.writing.results import results
@@ -48,7 +48,7 @@ def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:
 def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
     """The plan of `generate`."""
     ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
-    words = decoding_from(generation_of(bundle), **settings)
+    words = settings_of(bundle, settings)
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
         (place,), (ids,) = layout, found

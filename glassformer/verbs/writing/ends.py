@@ -34,9 +34,8 @@ def ends_of(bundle: Bundle) -> Ends:
     tokenizer, spec = tokenizer_of(bundle), bundle.spec
     shape = shape_of(bundle)
     eos = _ids(bundle, "eos_token_id") or ((tokenizer.eos_id,) if tokenizer.eos_id is not None else ())
-    pad = (
-        _ids(bundle, "pad_token_id") or ((tokenizer.pad_id,) if tokenizer.pad_id is not None else eos) or (0,)
-    )
+    pad = _ids(bundle, "pad_token_id", none=-1)  # as some published folders say it
+    pad = pad or ((tokenizer.pad_id,) if tokenizer.pad_id is not None else eos) or (0,)
     start = _ids(bundle, "decoder_start_token_id") if shape == "rewrites" else ()
     return Ends(
         shape=shape,
@@ -99,11 +98,11 @@ def named(bundle: Bundle) -> str:
     return "the model" if bundle.folder is None else f"the model in '{bundle.folder}'"
 
 
-def _ids(bundle: Bundle, name: str) -> tuple[int, ...]:
-    """An id, or several, under a name; what is not there or null is none."""
+def _ids(bundle: Bundle, name: str, *, none: int | None = None) -> tuple[int, ...]:
+    """An id, or several, under a name; what is not there, null or `none` is none."""
     found = bundle.generation.get(name)
     found = bundle.config.get(name) if found is None else found
-    ids = tuple(found) if isinstance(found, list) else () if found is None else (found,)
+    ids = tuple(found) if isinstance(found, list) else () if found in (None, none) else (found,)
     for one in ids:
         if not isinstance(one, int) or isinstance(one, bool) or one < 0:
             raise GlassformerError(

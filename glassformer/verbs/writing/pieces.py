@@ -13,6 +13,7 @@ from typing import Literal
 
 from glassformer.core.errors import GlassformerError
 from glassformer.text.documents import halved, sentences
+from glassformer.verbs.writing.checks import numbered
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -55,13 +56,8 @@ class Cutter:
 
     def layouts(self, texts: Iterable[str]) -> Iterator[Layout]:
         """One layout a text, in order; `TOGETHER` texts are looked at at once."""
-        stream = enumerate(texts, 1)
+        stream = numbered(texts, self.what)
         while many := list(islice(stream, TOGETHER)):
-            for number, text in many:
-                if not isinstance(text, str):
-                    raise GlassformerError(
-                        f"{self.what} {number} must be a string, and is a {type(text).__name__}"
-                    )
             rows = [text.split("\n") if self.unit == "line" else [text] for _, text in many]
             bodies = [body for row in rows for line in row if (body := line.strip())]
             encoded = iter(self.encode(bodies))

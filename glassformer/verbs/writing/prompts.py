@@ -9,6 +9,7 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Encoded, Tokenizer
+from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.ends import Ends, named, tokenizer_of
 from glassformer.verbs.writing.pieces import TOGETHER
 
@@ -21,11 +22,8 @@ _BROKEN = "\ufffd"
 def prompt_ids(bundle: Bundle, ends: Ends, prompts: Iterable[str]) -> Iterator[list[int]]:
     """The ids of each prompt: begun as the tokenizer begins a text, and not ended."""
     tokenizer = tokenizer_of(bundle)
-    stream = enumerate(prompts, 1)
+    stream = numbered(prompts, "prompt")
     while many := list(islice(stream, TOGETHER)):
-        for number, prompt in many:
-            if not isinstance(prompt, str):
-                raise GlassformerError(f"prompt {number} must be a string, and is a {type(prompt).__name__}")
         for (number, _), encoded in zip(many, tokenizer.encode_batch([p for _, p in many]), strict=True):
             ids = encoded.ids if ends.shape == "rewrites" else unended(encoded)
             ids = ids or _begin(bundle, ends)

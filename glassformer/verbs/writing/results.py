@@ -23,8 +23,8 @@ def results(
         texts = [texts]
     if not isinstance(texts, Iterable):
         raise GlassformerError(f"texts must be strings, not a {type(texts).__name__}")
-    if batch_tokens is not None and batch_tokens < 1:
-        raise GlassformerError(f"a budget of {batch_tokens} tokens holds nothing; give at least 1")
+    if batch_tokens is not None and (not isinstance(batch_tokens, int) or batch_tokens < 1):
+        raise GlassformerError(f"batch_tokens must be a whole number, 1 or more; got {batch_tokens!r}")
     found = passages(plan, texts, batch_tokens=batch_tokens)
     answers: Iterator[Any] = found if details else (passage.text for passage in found)
     return list(answers) if isinstance(texts, Sequence) else answers

@@ -7,9 +7,9 @@ from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
-from glassformer.decoding.settings import decoding_from
 from glassformer.decoding.stop import before_stop
 from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.ends import (
     Ends,
     check_job,
@@ -116,7 +116,7 @@ def restore(
 
 def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, Any]) -> Plan:
     tokenizer = tokenizer_of(bundle)
-    words = decoding_from(generation_of(bundle), **settings)
+    words = settings_of(bundle, settings)
 
     def text(ids: list[int]) -> str:
         # one line in, one line out

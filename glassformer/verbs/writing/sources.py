@@ -56,6 +56,8 @@ def task_prefix(bundle: Bundle, wanted: Callable[[str], bool]) -> str:
 def plain(bundle: Bundle, *, prefix: str = "", tag: str | None = None) -> Encode:
     """Texts as they are, behind a prefix or a tag."""
     tokenizer = tokenizer_of(bundle)
+    if not isinstance(prefix, str):
+        raise GlassformerError(f"prefix must be a string, and is a {type(prefix).__name__}")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         told = [prefix + text for text in texts]

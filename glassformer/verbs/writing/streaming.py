@@ -13,6 +13,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.decoding.engine import write
 from glassformer.decoding.written import Written
 from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.checks import within_bounds
 from glassformer.verbs.writing.ends import tokenizer_of
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.prompts import Pieces
@@ -89,7 +90,8 @@ class Stream(Iterator[str]):
         try:
             while not isinstance(found := ready.get(), Written):
                 if isinstance(found, _Failed):
-                    raise found.error
+                    with within_bounds():
+                        raise found.error
                 yield found
             self.written = found
         finally:
