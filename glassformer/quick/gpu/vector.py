@@ -15,7 +15,7 @@ from glassformer.quick.gpu.activations import activated
 from glassformer.quick.gpu.launching import let_next_begin, overlaps, processors, wait_for_last
 from glassformer.quick.gpu.norms import Norm, statistics
 
-_ELEMENTS = 8192  # of the matrix, that a program of four warps has on their way at once
+_ELEMENTS = 8192  # of the matrix (of each half, when gated), that a program asks for at once
 _WIDEST = 4096
 
 
@@ -65,10 +65,11 @@ def vector_product(
 def _shape(outs: int, width: int, halves: int, processors: int) -> tuple[int, int, int]:
     """Rows and columns of a program's tile and the warps that read it: small, but enough to fill the GPU."""
     whole = triton.next_power_of_2(width)
-    columns = whole if whole <= _WIDEST and whole < 1.3 * width else min(whole, 2048)
-    most = max(1, min(_ELEMENTS // columns // halves, outs // (4 * processors)))
+    one = whole <= _WIDEST and whole < 1.3 * width
+    columns = whole if one else min(whole, 2048)
+    most = max(1, min(_ELEMENTS // columns, outs // ((4 if one else 2) * processors)))
     rows = 1 << (most.bit_length() - 1)
-    return rows, columns, max(1, min(4, rows * columns * halves // 1024))
+    return rows, columns, max(1, min(8, rows * columns // (2048 if one else 1024)))
 
 
 @triton.jit
