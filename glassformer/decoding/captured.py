@@ -6,13 +6,15 @@ B sentences or prompts, W beams, V vocabulary.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core.reading import first_vectors
+from glassformer.decoding.steps import Follow
+from glassformer.decoding.written import SPARE
 from glassformer.quick.gpu.graph import Captured
 from glassformer.quick.gpu.growing import GrowingOnGpu
 from glassformer.quick.gpu.source import SourceOnGpu
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 
 ROOM = 64  # positions are made room for in such pieces, so that steps often have the form of others
+Found = TypeVar("Found")
 _PARTS = ("growing", "source", "places", "ids", "rows", "graph")
 
 
@@ -41,7 +44,8 @@ class CapturedSteps:
         """places (B,): where the next token of each row stands; table: the positions the embedding knows."""
         self.model, self.embed, self.growing, self.source = model, embed, growing, source
         self.places, self.table = places, table
-        self.graph: Captured[Tensor] | None = None
+        self.graph: Captured[tuple[Tensor, ...]] | None = None
+        self.follow: Follow = _LOGITS
         self._shaped()
 
     def _shaped(self) -> None:
@@ -53,15 +57,19 @@ class CapturedSteps:
         self.graph = None
 
     def step(self, ids: Tensor) -> Tensor:
-        if self.graph is None and ids.is_cuda:
-            self._capture()
-        return self._next(ids, self.graph or self._advanced)
+        (found,) = self.step_then(ids, _LOGITS)
+        return found
+
+    def step_then(self, ids: Tensor, follow: Follow) -> tuple[Tensor, ...]:
+        if ids.is_cuda and (self.graph is None or self.follow is not follow):
+            self._capture(follow)
+        return self._next(ids, self.graph or (lambda: follow(self._advanced())))
 
     def once(self, ids: Tensor) -> Tensor:
         """A step that is not worth a graph."""
         return self._next(ids, self._advanced)
 
-    def _next(self, ids: Tensor, advance: Callable[[], Tensor]) -> Tensor:
+    def _next(self, ids: Tensor, advance: Callable[[], Found]) -> Found:
         self.ids.copy_(ids)
         if not self.moved:
             torch.arange(len(self.rows), out=self.rows)
@@ -83,31 +91,34 @@ class CapturedSteps:
         self.places.add_(1)
         return self.model.logits(x)
 
-    def _capture(self) -> None:
-        left = self.model.left_over
-        self.model.left_over = None
-        if left is not None and left.owner() is None and left.form == self.form():
-            for kept, new in zip(left.state, self.state(), strict=True):
+    def _capture(self, follow: Follow) -> None:
+        left, self.model.left_over = self.model.left_over, None
+        if left is not None and left.owner() is None and left.form == self.form(follow):
+            for kept, new in zip(left.state, self.state(follow), strict=True):
                 kept.copy_(new)
             left.parts["growing"].position = self.growing.position
             vars(self).update(left.parts)
+            follow.adopt(left.follows)
         else:
             growing = self.growing
             counts = [x for x in (growing.length, self.places, growing.ancestors) if x is not None]
+            counts += follow.state().values()
             before = [x.clone() for x in counts]
-            self.graph = Captured(self._advanced)
+            self.graph = Captured(lambda: follow(self._advanced()), warmups=SPARE)
             for x, value in zip(counts, before, strict=True):
                 x.copy_(value)
-        self.model.left_over = LeftOver(self)
+        self.follow = follow
+        self.model.left_over = LeftOver(self, follow)
 
-    def state(self) -> list[Tensor]:
+    def state(self, follow: Follow) -> list[Tensor]:
         """All that the graph reads and writes from step to step."""
-        return [*self.growing.state(), *(self.source.state() if self.source else []), self.places]
+        source = self.source.state() if self.source else []
+        return [*self.growing.state(), *source, self.places, *follow.state().values()]
 
-    def form(self) -> Any:
+    def form(self, follow: Follow) -> Hashable:
         """Steps of one form can take over each other's graph."""
-        growing = self.growing
-        return growing.width, growing.read, [(x.shape, x.dtype) for x in self.state()]
+        shapes = tuple((x.shape, x.dtype) for x in self.state(follow))
+        return self.growing.width, self.growing.read, shapes, type(follow), follow.form()
 
     def select(self, rows: Tensor) -> None:
         width = self.growing.width
@@ -127,10 +138,30 @@ class CapturedSteps:
         self.moved = True
 
 
+class _Logits:
+    """Nothing follows: the scores themselves."""
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
+        return (logits,)
+
+    def form(self) -> Hashable:
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        pass
+
+
+_LOGITS = _Logits()
+
+
 class LeftOver:
     """A graph and what it reads and writes: free for other steps of its form once its own are gone."""
 
-    def __init__(self, steps: CapturedSteps) -> None:
+    def __init__(self, steps: CapturedSteps, follow: Follow) -> None:
         self.owner = weakref.ref(steps)
-        self.form, self.state = steps.form(), steps.state()
+        self.form, self.state = steps.form(follow), steps.state(follow)
+        self.follows, self.follow = follow.state(), follow
         self.parts = {name: getattr(steps, name) for name in _PARTS}

@@ -21,6 +21,7 @@ from glassformer.core.positions import places_of
 from glassformer.core.reading import first_vectors
 from glassformer.decoding.stepping import ReadySteps
 from glassformer.decoding.steps import Begins, Begun, starts_of
+from glassformer.decoding.written import SPARE
 from glassformer.quick.growing import Growing
 from glassformer.quick.layers import Layers, stream_dtype
 from glassformer.quick.products import Lay, Plain, Weights, laying
@@ -188,7 +189,7 @@ class Ready(nn.Module):
         from glassformer.quick.gpu.growing import GrowingOnGpu
         from glassformer.quick.gpu.source import SourceOnGpu
 
-        room = -(-room // ROOM) * ROOM
+        room = -(-(room + SPARE) // ROOM) * ROOM
         return CapturedSteps(
             self,
             embed,

@@ -103,6 +103,13 @@ class Shaping:
             return None
         return torch.cat((self.suppressed, self.ends)) if n < self.all_held else self.suppressed
 
+    def steady_until(self, n: int, longest: int) -> int:
+        """The step up to which the same tokens are forbidden as at step n; n where more is done there."""
+        if self.forbidden(n) is None:
+            return n
+        until = self.all_held if n < self.all_held else longest
+        return until if self.settings.forced_eos_token_id is None else min(until, self.before_last)
+
     def likeliest(self, logits: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
         """Logits (B, V) of the token n -> the `count` best shaped log-probs (B, count), and their tokens."""
         forbidden = self.forbidden(n)

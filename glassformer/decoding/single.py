@@ -5,7 +5,7 @@ B rows, V vocabulary, L tokens that may be written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.decoding import pick, tree
 from glassformer.decoding.shaping import Shaping
-from glassformer.decoding.steps import Steps
+from glassformer.decoding.steps import Follows, Steps
 from glassformer.decoding.stop import Decode, stopped
 from glassformer.decoding.tree import Weighed, grown
 from glassformer.decoding.written import (
@@ -21,6 +21,7 @@ from glassformer.decoding.written import (
     BY_LENGTH,
     BY_STOP,
     ENDINGS,
+    SPARE,
     Written,
     look_every,
     worthwhile,
@@ -28,6 +29,69 @@ from glassformer.decoding.written import (
 
 OnToken = Callable[[int, int], Any]  # row, token
 SHOWN = 5  # candidates of a step that a tree shows beside the chosen one
+
+
+class Texts:
+    """What is being written, a text a row; a step changes it in place, in tensors that keep their shapes."""
+
+    def __init__(self, limits: Tensor, ends: Tensor) -> None:
+        """limits (B,): the most tokens of each row; ends (E,): the tokens that end one."""
+        count, longest, device = len(limits), int(limits.max()), limits.device
+        self.limits, self.ends = limits, ends
+        self.n = torch.zeros((), dtype=torch.long, device=device)  # tokens written
+        self.rows = torch.arange(count, device=device)  # where each row of now stands in what is kept
+        self.tokens = torch.full((count, longest + SPARE), pick.NOTHING, device=device)
+        self.logprobs = torch.zeros(count, longest + SPARE, device=device)
+        self.endings = torch.full((count,), BY_LENGTH, device=device)
+        self.done = limits <= 0
+
+    def take(self, ids: Tensor, logprobs: Tensor, stopped: Tensor | None = None) -> None:
+        """The tokens chosen (B,); `stopped` (B,) rows complete a stop text with them."""
+        ended = self.ended(ids)
+        ending = torch.where(ended, BY_END, BY_LENGTH)
+        over = ended | (self.limits <= self.n + 1)
+        if stopped is not None:
+            ending, over = ending.masked_fill(stopped, BY_STOP), over | stopped
+        at = (self.rows, self.n.expand_as(self.rows))
+        self.tokens.index_put_(at, ids.masked_fill(self.done, pick.NOTHING))
+        self.logprobs.index_put_(at, logprobs.masked_fill(self.done, 0.0))
+        self.endings.index_put_((self.rows,), torch.where(self.done, self.endings[self.rows], ending))
+        self.done |= over
+        self.n += 1
+
+    def ended(self, ids: Tensor) -> Tensor:
+        return (ids[:, None] == self.ends).any(-1)
+
+    def select(self, left: Tensor) -> None:
+        """Go on with these rows."""
+        self.rows, self.done, self.limits = self.rows[left], self.done[left], self.limits[left]
+
+    def state(self) -> dict[str, Tensor]:
+        return vars(self).copy()
+
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        vars(self).update(state)
+
+
+class Follow:
+    """The likeliest token of each row, where nothing else is done to the scores; see `Follows`."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self.state, self.adopt = texts.state, texts.adopt
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
+        ids, logprobs = _likeliest(logits)
+        self.texts.take(ids, logprobs)
+        return (ids,)
+
+    def form(self) -> Hashable:
+        return "likeliest"
+
+
+def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    values, tokens, whole = pick.best(logits, 1)
+    return tokens[:, 0], values[:, 0] - whole
 
 
 def write_single(
@@ -41,57 +105,56 @@ def write_single(
     keep_tree: bool,
 ) -> list[Written]:
     """Logits (B, V) of the first tokens -> what follows for each row."""
-    ask, ends, device = shaping.settings, shaping.ends, logits.device
+    ask, device = shaping.settings, logits.device
     count, longest = len(logits), int(shaping.limits.max())
-    rows = torch.arange(count, device=device)  # where each row of now stands in what is kept for the end
-    tokens = torch.full((count, longest), pick.NOTHING, device=device)
-    logprobs = torch.zeros(count, longest, device=device)
-    endings = torch.full((count,), BY_LENGTH, device=device)
-    done = shaping.limits <= 0
+    texts = Texts(shaping.limits.clone(), shaping.ends)
     total = torch.zeros(count, device=device)
     weighed: list[Weighed] = []
-    look = look_every(device)
+    look, follow = look_every(device), None
     for n in range(longest):
         forbidden = shaping.forbidden(n)
-        if forbidden is not None and not len(forbidden):
-            scores = logits
-            values, found, whole = pick.best(logits, 1)
-            ids, chosen = found[:, 0], values[:, 0] - whole
-        else:
-            scores = shaping.shape(logits.float(), n)
-            ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
-            chosen = scores.gather(1, ids[:, None])[:, 0] - scores.logsumexp(-1)
-        ended = (ids[:, None] == ends).any(-1)
-        ending = torch.where(ended, BY_END, BY_LENGTH)
-        tokens[rows, n] = ids.masked_fill(done, pick.NOTHING)
-        logprobs[rows, n] = chosen.masked_fill(done, 0.0)
-        shaping.append(ids)
-        over = ended | (shaping.limits <= n + 1)
-        if ask.stop and decode is not None:
-            hit = _stops(shaping, n + 1, done | ended, decode)
-            ending, over = ending.masked_fill(hit, BY_STOP), over | hit
-        endings[rows] = torch.where(done, endings[rows], ending)
-        if keep_tree:
-            weighed.append(_weighed(scores, ids, total, rows, done, over, ending))
-            total = total + chosen
-        if on_token is not None:
-            for row, token, silent in zip(rows.tolist(), ids.tolist(), (done | ended).tolist(), strict=True):
-                if not silent:
-                    on_token(row, token)
-        done = done | over
+        plainly = forbidden is not None and not len(forbidden)
+        if follow is None:
+            if plainly:
+                scores = logits
+                ids, chosen = _likeliest(logits)
+            else:
+                scores = shaping.shape(logits.float(), n)
+                ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
+                chosen = scores.gather(1, ids[:, None])[:, 0] - scores.logsumexp(-1)
+            shaping.append(ids)
+            before, silent = texts.done.clone(), texts.done | texts.ended(ids)
+            hit = _stops(shaping, n + 1, silent, decode) if ask.stop and decode is not None else None
+            texts.take(ids, chosen, hit)
+            if keep_tree:
+                ending = texts.endings[texts.rows]
+                weighed.append(_weighed(scores, ids, total, texts.rows, before, texts.done, ending))
+                total = total + chosen
+            if on_token is not None:
+                told = zip(texts.rows.tolist(), ids.tolist(), silent.tolist(), strict=True)
+                for row, token, hidden in told:
+                    if not hidden:
+                        on_token(row, token)
         if n + 1 == longest:
             break
         if (n + 1) % look == 0:
-            left = (~done).nonzero()[:, 0]
+            left = (~texts.done).nonzero()[:, 0]
             if not len(left):
                 break
-            if worthwhile(len(left), len(done), device):
+            if worthwhile(len(left), len(texts.done), device):
                 steps.select(left)
                 shaping.select(left)
-                rows, ids, done, total = rows[left], ids[left], done[left], total[left]
-        logits = steps.step(ids)
+                texts.select(left)
+                ids, total = ids[left], total[left]
+        alone = plainly and not (keep_tree or ask.stop or on_token is not None)
+        if alone and follow is None and shaping.steady_until(n + 1, longest) == longest:
+            follow = Follow(texts)
+        if follow is not None and isinstance(steps, Follows):
+            (ids,) = steps.step_then(ids, follow)
+        else:
+            logits = steps.step(ids)
     trees = _trees(weighed, count) if keep_tree else [None] * count
-    kept = (tokens.tolist(), logprobs.tolist(), endings.tolist(), trees)
+    kept = (texts.tokens[:, :longest].tolist(), texts.logprobs.tolist(), texts.endings.tolist(), trees)
     return [_written(*row) for row in zip(*kept, strict=True)]
 
 

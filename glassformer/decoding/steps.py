@@ -8,7 +8,7 @@ B rows, S source positions, P prompt positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -37,6 +37,35 @@ class SharedSource(Protocol):
 
     def reorder(self, rows: Tensor) -> None:
         """Like `select`, where each row is replaced by a row of the same sentence."""
+        ...
+
+
+class Follow(Protocol):
+    """What follows the model's part of a step, done on the device: scores in, tokens out."""
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Logits (B, V) -> the tokens chosen (B,), and whatever else the next step needs."""
+        ...
+
+    def form(self) -> Hashable:
+        """What besides the shapes of its state decides what it does."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """All that it reads and writes besides."""
+        ...
+
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        """Go on in these tensors, which hold the same."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """Steps that take what follows along: one call does both."""
+
+    def step_then(self, ids: Tensor, follow: Follow) -> tuple[Tensor, ...]:
+        """`follow` of what `step` gives."""
         ...
 
 

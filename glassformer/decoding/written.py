@@ -14,6 +14,7 @@ ENDINGS: Final[tuple[Ended, ...]] = ("end", "length", "stop")
 BY_END, BY_LENGTH, BY_STOP = range(3)
 
 LOOK_EVERY: Final = 8  # steps between two looks at who has finished on a GPU, each of which waits for it
+SPARE: Final = 2  # steps that are tried when one is captured, and then taken back: they need room as well
 WORTHWHILE: Final = 0.75  # rows are moved together once at most this share of them is unfinished
 WORTHWHILE_ON_GPU: Final = 0.5  # where that also means to capture a step of another shape
 
