@@ -146,8 +146,8 @@ def write_single(
                 shaping.select(left)
                 texts.select(left)
                 ids, total = ids[left], total[left]
-        alone = plainly and not (keep_tree or ask.stop or on_token is not None)
-        if alone and follow is None and shaping.steady_until(n + 1, longest) == longest:
+        fused = plainly and isinstance(steps, Follows) and shaping.steady_until(n + 1, longest) == longest
+        if fused and follow is None and not (keep_tree or ask.stop or on_token is not None):
             follow = Follow(texts)
         if follow is not None and isinstance(steps, Follows):
             (ids,) = steps.step_then(ids, follow)
