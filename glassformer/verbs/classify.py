@@ -13,6 +13,7 @@ from glassformer.api import JOB, Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Twice
+from glassformer.data.class_names import class_names
 from glassformer.verbs.picturing import Picture, Ready, reads_pictures
 from glassformer.verbs.reading import (
     AHEAD,
@@ -85,10 +86,8 @@ def _labelled(
 
 def labels_of(bundle: Bundle, count: int) -> list[str]:
     """The names of a classifier's labels: its job's, its config's, else LABEL_0, LABEL_1, ..."""
-    told = bundle.files.get(JOB, {}).get("classes")
-    if told is None and (given := bundle.config.get("id2label")):
-        told = [given.get(str(n), f"LABEL_{n}") for n in range(count)]
-    names = [f"LABEL_{n}" for n in range(count)] if told is None else [str(name) for name in told]
+    told = class_names(bundle.files.get(JOB, {}), bundle.config, count)
+    names = [f"LABEL_{n}" for n in range(count)] if told is None else told
     if len(names) != count:
         raise GlassformerError(
             f"{named(bundle)} scores {count} labels and the folder names {len(names)}; mend {JOB} or id2label"

@@ -42,7 +42,9 @@ def test_the_table_is_what_python_tells(run: Any, model: Path, tmp_path: Path) -
     assert all(one < other for one, other in zip(low, high, strict=True))
     assert (tmp_path / "next.png").read_bytes().startswith(b"\x89PNG")
     assert run("forecast", model, data).out == text
-    rows = json.loads(run("forecast", model, data, "--json", "--levels", "0.5").out)["rows"]
+    told = json.loads(run("forecast", model, data, "--json", "--levels", "0.5").out)
+    rows = told["rows"]
+    assert 0 < told["seconds"] < 60
     assert list(rows[0]) == ["ds", *NAMES, "a_0.5", "b_0.5", "c_0.5"] and len(rows) == STEPS
 
 

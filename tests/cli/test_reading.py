@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +92,23 @@ def test_fill_and_answer(run: Any, folders: Any, stdin: Any, tmp_path: Path) -> 
     assert piped.out == f"{wanted.text}\t{wanted.score:.4f}\n\n"
     told = rows(run("answer", folders["answer"], "where?", "--context", tmp_path / "about", "--json").out)[0]
     assert (told["start"], told["end"], told["text"]) == (wanted.start, wanted.end, wanted.text)
+
+
+def test_json_tells_how_long_each_took(run: Any, folders: Any, tmp_path: Path) -> None:
+    """More than nothing, and less than the clock that ran meanwhile."""
+    (tmp_path / "pool").write_text("a cat\na dog\n")
+    asked = {
+        "classify": ["a cat", "a dog"],
+        "embed": ["a cat", "a dog"],
+        "similar": ["a cat", "a dog", "--in", tmp_path / "pool"],
+        "fill": ["a [MASK]", "[MASK]"],
+        "answer": ["where?\tthe cat sat on the mat", "who?\tthe dog"],
+    }
+    for verb, words in asked.items():
+        began = perf_counter()
+        told = rows(run(verb, folders[verb], *words, "--json").out)
+        passed = perf_counter() - began
+        assert len(told) == 2 and all(0 < row["seconds"] < passed for row in told), verb
 
 
 BAD = {

@@ -10,6 +10,7 @@ import torch
 
 from glassformer import api
 from glassformer.core.errors import GlassformerError
+from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
 from glassformer.families.registry import families, family_for
 from glassformer.training.learner import LabelLearner, tokens_learned
@@ -32,11 +33,7 @@ def in_order(labels: Sequence[str]) -> list[str]:
 
 def classes_of(bundle: api.Bundle) -> list[str] | None:
     """The names of a saved classifier's classes; None where it has none."""
-    told = bundle.files.get(api.JOB, {}).get("classes")
-    if told is None and "id2label" in bundle.config:
-        named = bundle.config["id2label"]
-        told = [named[key] for key in sorted(named, key=int)]
-    return None if told is None else [str(name) for name in told]
+    return class_names(bundle.files.get(api.JOB, {}), bundle.config)
 
 
 def named(bundle: api.Bundle, job: str, classes: Sequence[str], **about: Any) -> api.Bundle:

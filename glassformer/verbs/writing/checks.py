@@ -11,7 +11,8 @@ import torch
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.settings import Decoding, decoding_from
-from glassformer.verbs.writing.ends import generation_of, named
+from glassformer.verbs.reading import named
+from glassformer.verbs.writing.ends import generation_of
 
 SEEDS = 1 << 64
 

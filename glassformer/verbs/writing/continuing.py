@@ -7,9 +7,10 @@ from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.decoding.stop import before_stop
+from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
-from glassformer.verbs.writing.ends import ends_of, tokenizer_of
+from glassformer.verbs.writing.ends import ends_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.prompts import following, prompt_ids
 from glassformer.verbs.writing.results import results

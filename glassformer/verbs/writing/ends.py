@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
-from glassformer.text import Tokenizer
+from glassformer.verbs.reading import named, tokenizer_of
 
 Shape = Literal["rewrites", "continues"]  # a source into a target; a prompt into what follows it
 
@@ -59,14 +59,6 @@ _OLD = (
 )
 
 
-def tokenizer_of(bundle: Bundle) -> Tokenizer:
-    if bundle.tokenizer is None:
-        raise GlassformerError(
-            f"{named(bundle)} has no tokenizer, so it reads no text; put its tokenizer's files beside it"
-        )
-    return bundle.tokenizer
-
-
 def shape_of(bundle: Bundle) -> Shape:
     """Whether the model rewrites a source or goes on from a prompt; one that writes nothing is refused."""
     kind = type(bundle.spec).__name__
@@ -92,10 +84,6 @@ def check_job(bundle: Bundle, verb: str, *, jobs: tuple[str, ...]) -> Mapping[st
 
 
 _WORDS = {"lm": "continue text", "images": "tell images apart"}
-
-
-def named(bundle: Bundle) -> str:
-    return "the model" if bundle.folder is None else f"the model in '{bundle.folder}'"
 
 
 def _ids(bundle: Bundle, name: str, *, none: int | None = None) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Encoded, Tokenizer
+from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.checks import numbered
-from glassformer.verbs.writing.ends import Ends, named, tokenizer_of
+from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import TOGETHER
 
 BEFORE = 8  # tokens of a prompt that are decoded with what follows: the first of a text loses its space

@@ -8,17 +8,10 @@ from typing import Any
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
+from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
-from glassformer.verbs.writing.ends import (
-    Ends,
-    check_job,
-    ends_of,
-    generation_of,
-    named,
-    shape_of,
-    tokenizer_of,
-)
+from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
 from glassformer.verbs.writing.pieces import Cutter, Layout, Split, no_tag
 from glassformer.verbs.writing.results import results
 from glassformer.verbs.writing.sources import Language, language, mending, own_tag, plain, task_prefix

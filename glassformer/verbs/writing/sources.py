@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import encode_tagged
-from glassformer.verbs.writing.ends import named, tokenizer_of
+from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.pieces import Encode
 
 TAG = 32  # letters of the longest tag of a language, as >>cmn_Hans<<

@@ -12,9 +12,9 @@ import torch
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.engine import write
 from glassformer.decoding.written import Written
+from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import within_bounds
-from glassformer.verbs.writing.ends import tokenizer_of
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.prompts import Pieces
 

@@ -1,0 +1,23 @@
+"""The names of the classes that a model tells apart, as the files beside it give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def class_names(job: Mapping[str, Any], config: Mapping[str, Any], count: int = 0) -> list[str] | None:
+    """By class number: what job.json says, else what config.json does; None where neither names any.
+
+    count: how many there are, where that is known. A number without a name is called by it.
+
+    >>> class_names({}, {"id2label": {"1": "glad", "0": "sad"}}, 3)
+    ['sad', 'glad', 'LABEL_2']
+    """
+    told = job.get("classes")
+    if told is not None:
+        return [str(name) for name in told]
+    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    if not named:
+        return None
+    return [named.get(n, f"LABEL_{n}") for n in range(max(count, max(named) + 1))]
