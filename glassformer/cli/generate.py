@@ -13,6 +13,7 @@ from glassformer.cli.writing import Asked, Notes, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
+    from glassformer.text import SpecialInText
     from glassformer.verbs.writing.batches import Passage
 
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 def generate(
     asked: Asked,
     echo: bool = typer.Option(False, "--echo", help="Show the prompt before what follows it."),
+    marks: bool = typer.Option(
+        False,
+        "--marks",
+        help="Take marks such as <|im_start|> in a prompt for the tokenizer's own, not text.",
+    ),
 ) -> None:
     """Go on from prompts: arguments, a file, or standard input.
 
@@ -28,6 +34,7 @@ def generate(
     tokens are written.
     """
     texts = asked.texts or ()
+    special: SpecialInText = "keep" if marks else "plain"
     if (
         len(texts) == 1
         and not asked.as_json
@@ -35,7 +42,7 @@ def generate(
         and asked.tree is None
         and asked.settings.get("num_beams", 1) == 1
     ):
-        _stream(asked, texts[0], echo)
+        _stream(asked, texts[0], echo, special)
         return
     from dataclasses import replace
 
@@ -51,7 +58,7 @@ def generate(
                 yield prompt
 
         found: Iterator[Passage] = writing.generate(
-            bundle, hear(), details=True, **asked.budget(), **asked.settings
+            bundle, hear(), special_in_text=special, details=True, **asked.budget(), **asked.settings
         )
         for passage in found:
             yield replace(passage, text=heard.pop(0) + passage.text) if echo else passage
@@ -59,11 +66,11 @@ def generate(
     answer(asked, write)
 
 
-def _stream(asked: Asked, prompt: str, echo: bool) -> None:
+def _stream(asked: Asked, prompt: str, echo: bool, special: SpecialInText) -> None:
     from glassformer.verbs.writing import stream
 
     bundle = asked.bundle()
-    with closing(stream(bundle, prompt, **asked.settings)) as pieces:
+    with closing(stream(bundle, prompt, special_in_text=special, **asked.settings)) as pieces:
         sys.stdout.write(prompt if echo else "")
         for piece in pieces:
             sys.stdout.write(piece)

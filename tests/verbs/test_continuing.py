@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
+from glassformer.core.errors import GlassformerError
 from glassformer.text import TokenizerPlan, train_tokenizer
-from glassformer.verbs.writing.prompts import Pieces, following
+from glassformer.verbs.writing.ends import ends_of
+from glassformer.verbs.writing.prompts import Pieces, following, prompt_ids
 from tests.verbs.reversing import KOREAN, bytewise, speaker
 
 
@@ -73,3 +75,16 @@ def test_without_an_end_token_the_limit_ends():
     tokenizer._role_ids["eos"] = None
     (passage,) = made.generate(["the"], details=True, max_new_tokens=11)
     assert (passage.ended, passage.tokens) == ("length", 11)
+
+
+def test_marks_in_a_prompt_are_text_unless_asked(talker):
+    """So that a prompt from strangers cannot end a turn, and one from a chat's template can."""
+    ends, mark = ends_of(talker), talker.tokenizer.tokens([talker.tokenizer.eos_id])[0]
+    (text,) = prompt_ids(talker, ends, [f"the{mark}sea"])
+    (kept,) = prompt_ids(talker, ends, [f"the{mark}sea"], special_in_text="keep")
+    assert talker.tokenizer.eos_id not in text and kept.count(talker.tokenizer.eos_id) == 1
+    for way in ("plain", "keep"):
+        (whole,) = talker.generate([f"the{mark}sea"], special_in_text=way, max_new_tokens=6)
+        assert "".join(talker.stream(f"the{mark}sea", special_in_text=way, max_new_tokens=6)) == whole
+    with pytest.raises(GlassformerError, match="special_in_text"):
+        talker.generate(["the"], special_in_text="drop")

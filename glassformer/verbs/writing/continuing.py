@@ -7,6 +7,7 @@ from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.decoding.stop import before_stop
+from glassformer.text import SpecialInText
 from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
@@ -23,6 +24,7 @@ def generate(
     bundle: Bundle,
     prompts: str | Iterable[str],
     *,
+    special_in_text: SpecialInText = "plain",
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
@@ -32,21 +34,24 @@ def generate(
 
     An empty prompt begins where the model's texts begin. One that the model cannot read is refused. Where
     nothing says how long, at most 256 tokens are written. `stream` gives the same piece by piece.
+    special_in_text: marks such as <|im_start|> in a prompt are text ("plain"), or the tokenizer's own
+    ("keep"), as a prompt from a chat's template needs.
     """
-    return results(
-        continuing(bundle, settings), prompts, details=details, tree=tree, batch_tokens=batch_tokens
-    )
+    plan = continuing(bundle, settings, special_in_text)
+    return results(plan, prompts, details=details, tree=tree, batch_tokens=batch_tokens)
 
 
-def stream(bundle: Bundle, prompt: str, **settings: Any) -> Stream:
+def stream(
+    bundle: Bundle, prompt: str, *, special_in_text: SpecialInText = "plain", **settings: Any
+) -> Stream:
     """Go on from one prompt, in pieces of text as they are written; joined they are what `generate` gives.
 
     No piece ends inside a letter. `close` stops the writing; afterwards `written` says how it ended.
     """
-    return streamed(continuing(bundle, settings), prompt)
+    return streamed(continuing(bundle, settings, special_in_text), prompt)
 
 
-def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
+def continuing(bundle: Bundle, settings: dict[str, Any], special_in_text: SpecialInText) -> Plan:
     """The plan of `generate`."""
     ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
     words = settings_of(bundle, settings)
@@ -66,7 +71,9 @@ def continuing(bundle: Bundle, settings: dict[str, Any]) -> Plan:
         bundle=bundle,
         ends=ends,
         settings=words,
-        layouts=lambda prompts: ([Place(ids)] for ids in prompt_ids(bundle, ends, prompts)),
+        layouts=lambda prompts: (
+            [Place(ids)] for ids in prompt_ids(bundle, ends, prompts, special_in_text=special_in_text)
+        ),
         compose=compose,
         decode=tokenizer.decode,
         limit=limit,

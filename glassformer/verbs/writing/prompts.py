@@ -8,7 +8,7 @@ from itertools import islice
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
-from glassformer.text import Encoded, Tokenizer
+from glassformer.text import Encoded, SpecialInText, Tokenizer
 from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.ends import Ends
@@ -20,12 +20,15 @@ _WINDOW = 128  # tokens decoded at once while text comes in pieces
 _BROKEN = "\ufffd"
 
 
-def prompt_ids(bundle: Bundle, ends: Ends, prompts: Iterable[str]) -> Iterator[list[int]]:
+def prompt_ids(
+    bundle: Bundle, ends: Ends, prompts: Iterable[str], *, special_in_text: SpecialInText = "plain"
+) -> Iterator[list[int]]:
     """The ids of each prompt: begun as the tokenizer begins a text, and not ended."""
     tokenizer = tokenizer_of(bundle)
     stream = numbered(prompts, "prompt")
     while many := list(islice(stream, TOGETHER)):
-        for (number, _), encoded in zip(many, tokenizer.encode_batch([p for _, p in many]), strict=True):
+        made = tokenizer.encode_batch([prompt for _, prompt in many], special_in_text=special_in_text)
+        for (number, _), encoded in zip(many, made, strict=True):
             ids = encoded.ids if ends.shape == "rewrites" else unended(encoded)
             ids = ids or _begin(bundle, ends)
             if ends.reads is not None and len(ids) > ends.reads:
