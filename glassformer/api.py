@@ -66,11 +66,13 @@ class Bundle:
     _ready: Any = field(default=None, init=False, repr=False, compare=False)
 
     def ready(self) -> nn.Module:
-        """The model as the verbs run it: its weights laid out for this machine, once (`decoding.ready`)."""
+        """The model as the verbs run it, its weights laid out for this machine once (`decoding.ready`)."""
         if self._ready is None or getattr(self._ready, "model", self._ready) is not self.model:
             from glassformer.decoding.ready import ready
+            from glassformer.quick.reader import reader, takes
 
-            self._ready = ready(self.model, self.weights)
+            model, weights = self.model, self.weights
+            self._ready = reader(model, weights) if takes(model) else ready(model, weights)
         found: nn.Module = self._ready
         return found
 

@@ -8,11 +8,12 @@ B rows, V vocabulary, T tokens of history.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from glassformer.quick.triton import has_triton
 
 NOTHING: Final = -1
 NEVER: Final = float("-inf")
@@ -87,7 +88,7 @@ def draw(scores: Tensor, count: int, generator: torch.Generator | None) -> Tenso
 
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (B, V) -> the `count` highest, falling, their tokens (B, count), log(sum(exp)) (B,): float32."""
-    if scores.is_cuda and count <= BEST_AT_MOST and find_spec("triton") is not None:
+    if scores.is_cuda and count <= BEST_AT_MOST and has_triton():
         from glassformer.quick.gpu.best import best as at_once
 
         return at_once(scores, count)

@@ -23,10 +23,10 @@ from glassformer.decoding.stepping import ReadySteps
 from glassformer.decoding.steps import Begins, Begun, starts_of
 from glassformer.decoding.written import SPARE
 from glassformer.quick.growing import Growing
-from glassformer.quick.layers import Layers, stream_dtype
+from glassformer.quick.layers import Layers, made_of, stream_dtype
 from glassformer.quick.products import Lay, Plain, Weights, laying
 from glassformer.quick.source import Source
-from glassformer.quick.whole import Rows, Whole, last_rows
+from glassformer.quick.whole import Rows, last_rows, read_whole
 
 if TYPE_CHECKING:
     from glassformer.decoding.captured import CapturedSteps, LeftOver
@@ -95,17 +95,12 @@ class Ready(nn.Module):
         head: Any = model.head
         assert isinstance(head, LanguageModelHead)
         self.vocabulary = self.lay([(head.weight, head.bias)])
-        self.made_of = self._weights()
+        self.made_of = made_of(self.model)
         self.left_over: LeftOver | None = None  # the last steps' graph, for the next of the same form
-
-    def _weights(self) -> list[tuple[int, int]]:
-        """What the layout was made of: where each weight lies, and how often it was written."""
-        parameters = self.model.parameters()
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
 
     def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
         """Read sources or prompts (B, S)."""
-        if self.made_of != self._weights():
+        if self.made_of != made_of(self.model):
             self._laid_out()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
@@ -126,7 +121,7 @@ class Ready(nn.Module):
         rows, mask = Rows(real), Mask(padding=None if bool(real.all()) else real)
         places = None if mask.padding is None else places_of(real)
         x = self.streamed(first_vectors(model.src_embed, src, places, 0, None).x)
-        memory = _read_whole(self.encoder, x, rows, mask, places)
+        memory = read_whole(self.encoder, x, rows, mask, places)
         source = (memory, rows, real)
         room = len(starts) + room
         steps = self._steps(model.tgt_embed, len(src), room, source=source, table=table, like=memory)
@@ -159,7 +154,7 @@ class Ready(nn.Module):
             table=table,
             like=x,
         )
-        found = _read_whole(self.decoder, x, rows, mask, places, steps.growing.keep)
+        found = read_whole(self.decoder, x, rows, mask, places, steps.growing.keep)
         return Begun(steps, self.logits(found.index_select(0, last_rows(real))), most)
 
     def _steps(
@@ -221,15 +216,3 @@ def _table(embed: nn.Module) -> int | None:
     """How many positions the input's table holds, where it has one."""
     position = embed.position if isinstance(embed, TokenInput) else None
     return None if position is None else position.max_len
-
-
-def _read_whole(
-    layers: Layers, x: Tensor, rows: Rows, mask: Mask, places: Tensor | None, keep: Any = None
-) -> Tensor:
-    """Vectors (B, S, D) -> those of the real tokens (N, D) after all layers."""
-    if layers.own is None:
-        return layers.final_norm(rows.taken(x))
-    length = x.shape[1]
-    place = layers.stack.place(places, 0, length, length, mask, x.device)
-    own = Whole(layers.own, rows, mask, place, like=x, keep=keep)
-    return layers(rows.taken(x), own)

@@ -74,23 +74,24 @@ class Texts:
 
 
 class Follow:
-    """The likeliest token of each row, where nothing else is done to the scores; see `Follows`."""
+    """The likeliest token of each row, while the same tokens are forbidden; see `Follows`."""
 
-    def __init__(self, texts: Texts) -> None:
-        self.texts = texts
+    def __init__(self, texts: Texts, forbidden: Tensor) -> None:
+        self.texts, self.forbidden = texts, forbidden
         self.state, self.adopt = texts.state, texts.adopt
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        ids, logprobs = _likeliest(logits)
+        ids, logprobs = _likeliest(logits, self.forbidden)
         self.texts.take(ids, logprobs)
         return (ids,)
 
     def form(self) -> Hashable:
-        return "likeliest"
+        return tuple(self.forbidden.tolist())
 
 
-def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    values, tokens, whole = pick.best(logits, 1)
+def _likeliest(logits: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token (B,) that is not forbidden, and its log-probability among those."""
+    values, tokens, whole = pick.best(pick.forbid(logits, forbidden) if len(forbidden) else logits, 1)
     return tokens[:, 0], values[:, 0] - whole
 
 
@@ -110,14 +111,14 @@ def write_single(
     texts = Texts(shaping.limits.clone(), shaping.ends)
     total = torch.zeros(count, device=device)
     weighed: list[Weighed] = []
-    look, follow = look_every(device), None
+    # what looks at every token must have it on the host
+    alone = not (keep_tree or ask.stop or on_token is not None)
+    look, steady, follow = look_every(device), 0, None
     for n in range(longest):
-        forbidden = shaping.forbidden(n)
-        plainly = forbidden is not None and not len(forbidden)
         if follow is None:
-            if plainly:
-                scores = logits
-                ids, chosen = _likeliest(logits)
+            forbidden = shaping.forbidden(n)
+            if forbidden is not None and not keep_tree:
+                ids, chosen = _likeliest(logits, forbidden)
             else:
                 scores = shaping.shape(logits.float(), n)
                 ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
@@ -146,9 +147,9 @@ def write_single(
                 shaping.select(left)
                 texts.select(left)
                 ids, total = ids[left], total[left]
-        fused = plainly and isinstance(steps, Follows) and shaping.steady_until(n + 1, longest) == longest
-        if fused and follow is None and not (keep_tree or ask.stop or on_token is not None):
-            follow = Follow(texts)
+        if n + 1 >= steady and alone and isinstance(steps, Follows):
+            steady, forbidden = shaping.steady_until(n + 1, longest), shaping.forbidden(n + 1)
+            follow = None if forbidden is None else Follow(texts, forbidden)
         if follow is not None and isinstance(steps, Follows):
             (ids,) = steps.step_then(ids, follow)
         else:

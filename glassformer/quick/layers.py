@@ -126,3 +126,8 @@ def stream_dtype(parameter: Tensor) -> torch.dtype:
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return torch.bfloat16
     return parameter.dtype
+
+
+def made_of(model: nn.Module) -> list[tuple[int, int]]:
+    """What a layout was made of: where each weight lies, and how often it was written."""
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import torch
@@ -22,6 +21,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import ACTIVATIONS
 from glassformer.core.linear import linear
 from glassformer.core.spec import Activation
+from glassformer.quick.triton import has_triton
 
 Weights = Literal["own", "int8"]
 Norm = Callable[[Tensor], Tensor]  # of rows (N, D)
@@ -61,7 +61,7 @@ def finished(y: Tensor, activation: Activation | None, gated: bool, plus: Tensor
 
 def laying(weights: Weights, device: torch.device, dtype: torch.dtype) -> Lay:
     """The layout for weights of this precision on this device."""
-    if device.type == "cuda" and find_spec("triton") is not None:
+    if device.type == "cuda" and has_triton():
         from glassformer.quick.gpu.products import OnGpu, RoundedOnGpu
 
         return RoundedOnGpu if weights == "int8" else OnGpu

@@ -16,7 +16,7 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kernels import sdpa
 from glassformer.core.masks import Mask
 from glassformer.core.positions import Place, rotate
-from glassformer.quick.layers import heads_of, joined
+from glassformer.quick.layers import Layers, heads_of, joined
 
 Keep = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, G, S, V)
 
@@ -87,3 +87,15 @@ def hidden(real: Tensor, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(real.shape, dtype=dtype, device=real.device).masked_fill_(~real, -torch.inf)[
         :, None, None
     ]
+
+
+def read_whole(
+    layers: Layers, x: Tensor, rows: Rows, mask: Mask, places: Tensor | None, keep: Keep | None = None
+) -> Tensor:
+    """Vectors (B, S, D) -> those of the real tokens (N, D) after all layers."""
+    if layers.own is None:
+        return layers.final_norm(rows.taken(x))
+    length = x.shape[1]
+    place = layers.stack.place(places, 0, length, length, mask, x.device)
+    own = Whole(layers.own, rows, mask, place, like=x, keep=keep)
+    return layers(rows.taken(x), own)

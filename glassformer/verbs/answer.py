@@ -16,6 +16,7 @@ from glassformer.text import Encoded
 from glassformer.verbs.reading import (
     TOKENS,
     in_order,
+    model_of,
     named,
     picked,
     reads,
@@ -165,7 +166,7 @@ class _Scorer:
     @torch.inference_mode()
     def __call__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
         batch = together([picked(self.whole, self.parts[n]) for n in rows], self.bundle)
-        span: Span = self.bundle.model(batch.ids, batch.real, **batch.words())
+        span: Span = model_of(self.bundle)(batch.ids, batch.real, **batch.words())
         start, end = span.start.float().cpu(), span.end.float().cpu()
         return [
             (start[n, : len(self.parts[row])], end[n, : len(self.parts[row])]) for n, row in enumerate(rows)

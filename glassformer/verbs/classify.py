@@ -22,6 +22,7 @@ from glassformer.verbs.reading import (
     encoded,
     in_order,
     listed,
+    model_of,
     named,
     reads,
     room_of,
@@ -123,7 +124,7 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[
 
 def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
     """Scores (B, L) of a batch of texts. A model that writes reads the same text on both sides."""
-    model: Any = bundle.model
+    model = model_of(bundle)
     if not isinstance(bundle.spec, specs.EncoderDecoder):
         scores: Tensor = model(batch.ids, batch.real, **batch.words())
         return scores
@@ -136,8 +137,8 @@ def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
 
 
 def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
-    ready, model = Ready(bundle), bundle.model
-    dtype = next(model.parameters()).dtype
+    ready, model = Ready(bundle), model_of(bundle)
+    dtype = next(bundle.model.parameters()).dtype
 
     def scores(part: list[Picture], first: int) -> list[Tensor]:
         @torch.inference_mode()

@@ -22,6 +22,7 @@ from glassformer.verbs.reading import (
     encoded,
     in_order,
     listed,
+    model_of,
     reads,
     room_of,
     stretches,
@@ -140,7 +141,7 @@ def beginning(bundle: Bundle, prompt: str | None) -> str:
 
 def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
     """Vectors (B, D) of a batch of texts."""
-    model: Any = bundle.model
+    model = model_of(bundle)
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderDecoder):
         return pool_mean(model.encode(batch.ids, batch.real), batch.real)
@@ -152,9 +153,8 @@ def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
 
 
 def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
-    ready = Ready(bundle)
-    model: Any = bundle.model
-    dtype = next(model.parameters()).dtype
+    ready, model = Ready(bundle), model_of(bundle)
+    dtype = next(bundle.model.parameters()).dtype
 
     def make(part: list[Picture], first: int) -> list[Tensor]:
         @torch.inference_mode()

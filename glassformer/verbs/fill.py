@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from glassformer.verbs.reading import (
     encoded,
     in_order,
     listed,
+    model_of,
     named,
     reads,
     room_of,
@@ -112,7 +112,7 @@ class _Guesser:
     @torch.inference_mode()
     def __call__(self, rows: list[int]) -> list[list[list[tuple[int, float]]]]:
         batch = together([self.made[n] for n in rows], self.bundle)
-        model: Any = self.bundle.model
+        model = model_of(self.bundle)
         x, context = model.vectors(batch.ids, batch.real, **batch.words())
         hidden = batch.ids.eq(self.mask_id)  # (B, T)
         found: list[list[list[tuple[int, float]]]] = [[] for _ in rows]

@@ -17,6 +17,7 @@ from torch import Tensor
 from glassformer.api import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
+from glassformer.quick.reader import takes
 from glassformer.text import Encoded, SpecialInText, Tokenizer
 
 AHEAD = 1024  # inputs that are looked at together
@@ -131,6 +132,18 @@ def device_of(bundle: Bundle) -> torch.device:
     """Where the model's numbers are; a model without any runs on the CPU."""
     first = next(bundle.model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def model_of(bundle: Bundle) -> Any:
+    """The model as texts and pictures are read with it: an encoder laid out for this machine."""
+    if takes(bundle.model):
+        return bundle.ready()
+    if bundle.weights != "own":
+        raise GlassformerError(
+            f"{named(bundle)} is read by its own weights here; leave out {bundle.weights}, which is for "
+            "encoders of texts and pictures, and for writing"
+        )
+    return bundle.model
 
 
 def tokenizer_of(bundle: Bundle) -> Tokenizer:

@@ -11,6 +11,7 @@ from glassformer.verify.cached import cached_equals_uncached
 from glassformer.verify.claims import Claim
 from glassformer.verify.exported import ExportedFolder, exported_equals_native
 from glassformer.verify.kernels import gradients_agree, kernels_agree
+from glassformer.verify.laid_out import int8_near_loaded, laid_out_equals_loaded
 from glassformer.verify.observed import observed_equals_unobserved, rows_sum_to_one, weights_make_heads
 from glassformer.verify.reference import reference_equals_ours
 from glassformer.verify.rows import batched_equals_single, padded_equals_unpadded
@@ -42,6 +43,8 @@ def proofs(reference: Reference = "auto", exported: ExportedFolder | None = None
         "observed = unobserved": observed_equals_unobserved,
         "weights' rows sum to 1": rows_sum_to_one,
         "weights @ v = heads": weights_make_heads,
+        "laid out = loaded": laid_out_equals_loaded,
+        "int8 near loaded": int8_near_loaded,
         "saved = loaded": saved_equals_loaded,
     }
 

@@ -50,7 +50,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "explorer": frozenset(),
     "families": frozenset({"core", "weights"}),
     # `decoding` and `verbs` for the methods of a Bundle, which import what they need when they are called
-    "api": frozenset({"baselines", "core", "decoding", "families", "text", "verbs", "weights"}),
+    "api": frozenset({"baselines", "core", "decoding", "families", "quick", "text", "verbs", "weights"}),
     "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
     "quick": frozenset({"core"}),

@@ -14,8 +14,6 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
 
-from glassformer.core import spec  # noqa: E402
-from glassformer.core.build import build  # noqa: E402
 from glassformer.core.errors import GlassformerError  # noqa: E402
 from glassformer.core.feedforward import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
@@ -24,7 +22,6 @@ from glassformer.quick.gpu.launching import processors  # noqa: E402
 from glassformer.quick.gpu.look import look, look_across  # noqa: E402
 from glassformer.quick.gpu.norms import Norm, normed  # noqa: E402
 from glassformer.quick.gpu.product import product  # noqa: E402
-from glassformer.quick.gpu.step import Step  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
@@ -238,56 +235,3 @@ def test_the_best_are_the_first_of_a_stable_sort(
     wanted, order = logits.float().sort(stable=True, dim=-1, descending=True)
     assert torch.equal(values, wanted[:, :count]) and torch.equal(tokens, order[:, :count])
     assert error(sums, logits.double().logsumexp(-1)) < 1e-6
-
-
-def grouped(**words: Any) -> spec.DecoderOnly:
-    block = spec.Block(
-        attention=spec.Attention(num_heads=4, num_kv_heads=2, biases=(), **words),
-        feed_forward=spec.GatedFeedForward(d_ff=48, activation="silu"),
-        norm=spec.RMSNorm(),
-        wiring="pre",
-    )
-    decoder = spec.Stack(
-        d_model=32, num_layers=2, block=block, causal=True, position=spec.Rotary(), final_norm=spec.RMSNorm()
-    )
-    return spec.DecoderOnly(
-        input=spec.Tokens(vocab_size=50), decoder=decoder, head=spec.LanguageModel(vocab_size=50)
-    )
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("window", [None, 4])
-def test_a_step_writes_what_the_model_does(rows: int, window: int | None) -> None:
-    model = build(grouped(window=window)).to(DEVICE).eval()
-    prompt = torch.randint(0, 50, (rows, 5), device=DEVICE)
-    got = Step(model, batch=rows, room=16).greedy(prompt, 9)
-    ids = prompt
-    with torch.inference_mode():
-        for _ in range(9):
-            ids = torch.cat((ids, model(ids)[:, -1].argmax(-1, keepdim=True)), 1)
-    assert torch.equal(got, ids[:, 5:])
-
-
-def test_the_logits_of_a_step_are_the_models_in_low_precision() -> None:
-    model = build(grouped()).to(DEVICE, LOW).eval()
-    for rows in (1, 3):
-        prompt = torch.randint(0, 50, (rows, 6), device=DEVICE)
-        step = Step(model, batch=rows, room=16)
-        with torch.inference_mode():
-            step.read(prompt[:, :-1])
-            step.token.copy_(prompt[:, -1])
-            got = step.logits()
-            exact = model.float()(prompt)[:, -1]
-            model.to(LOW)
-            assert error(got, exact) < 3 * max(error(model(prompt)[:, -1], exact), 1e-3)
-
-
-def test_a_step_says_which_model_it_cannot_run() -> None:
-    block = spec.Block(attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=48))
-    other = spec.DecoderOnly(
-        input=spec.Tokens(vocab_size=50),
-        decoder=spec.Stack(d_model=32, num_layers=1, block=block, causal=True),
-        head=spec.LanguageModel(vocab_size=50),
-    )
-    with pytest.raises(GlassformerError, match="rotary"):
-        Step(build(other), batch=1, room=8)

@@ -13,6 +13,7 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
+from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.quick.gpu.launching import follow, overlaps
 
 
@@ -24,6 +25,15 @@ class Norm:
     weight: Tensor | None
     bias: Tensor | None = None
     eps: float = 1e-5
+
+
+def norm_of(module: RMSNorm | LayerNorm) -> Norm:
+    """A model's norm as the kernels take it."""
+    weight = module.weight.detach()
+    if isinstance(module, RMSNorm):
+        return Norm(kind="rms", weight=weight, eps=module.eps)
+    bias = None if module.bias is None else module.bias.detach()
+    return Norm(kind="layer", weight=weight, bias=bias, eps=module.eps)
 
 
 def normed(x: Tensor, norm: Norm, *, plus: Tensor | None = None) -> Tensor:

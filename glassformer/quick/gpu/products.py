@@ -14,8 +14,8 @@ from torch import Tensor
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.core.spec import Activation
 from glassformer.quick.gpu import activations
+from glassformer.quick.gpu.norms import norm_of
 from glassformer.quick.gpu.product import product
-from glassformer.quick.gpu.step import norm_of
 from glassformer.quick.products import Norm, Part, finished, side_by_side
 
 
