@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.decoding import Decoding, write
+from glassformer.decoding.ready import ready
 from glassformer.decoding.written import LOOK_EVERY
 from tests.decoding.test_greedy import PAD, START, examples, model_of, padded
 
@@ -18,15 +19,16 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("family", ["original", "t5", "gpt2", "llama", "lstm"])
-def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, beams: int) -> None:
+@pytest.mark.parametrize("form", ["plain", "ready"])
+@pytest.mark.parametrize("family", ["original", "marian", "t5", "gpt2", "llama", "mistral", "falcon", "lstm"])
+def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: str, beams: int) -> None:
     if family == "lstm":
         torch.manual_seed(0)
         pairs = baseline_specs.LSTMEncoderDecoder(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
         model = build_baseline(pairs).eval()
     else:
         model = model_of(family)
-    words = {"start_ids": START} if family in ("original", "t5", "lstm") else {}
+    words = {"start_ids": START} if family in ("original", "marian", "t5", "lstm") else {}
     ids = padded(examples(), "right")
 
     def written(inputs: Tensor, most: int) -> list[list[int]]:
@@ -36,6 +38,8 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, beams: i
 
     expected = written(ids, 12)
     model.cuda()
+    if form == "ready":
+        model = ready(model)
     assert written(ids.cuda(), 12) == expected
     with torch.autocast("cuda", torch.bfloat16):
         rounded = written(ids.cuda(), 12)
