@@ -1,10 +1,10 @@
 """Writing on a GPU beside the peers, in one process: python benchmarks/gpu_decoding.py [--only llama1]
 
 The LLaMA shape of 1.1 billion weights in bfloat16, for 1 and 32 texts: 200 tokens after a prompt of 32,
-greedy, ours beside gpt-fast's compiled step (its model.py, generate.py and tokenizer.py in peers/gpt_fast;
-without them ours alone). "whole" counts from the prompt on, "steps" only one token after another.
+greedy, ours beside gpt-fast as its own command runs it (its model.py, generate.py and tokenizer.py in
+peers/gpt_fast; without them ours alone), and beside its steps without the prompt. Ours counts the prompt.
 The base encoder-decoder by 4 beams, for 64 and 512 sentences: ours beside transformers' `generate`.
-`--profile` shows what each of our kernels takes beside what reading its bytes would.
+`--profile` shows where our time goes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
 from glassformer.core.build import build
+from glassformer.decoding.engine import write
+from glassformer.decoding.ready import ready
+from glassformer.decoding.settings import Decoding
 from glassformer.families.llama import llama
 
 HOME = Path(__file__).parent.parent
@@ -31,7 +34,6 @@ OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"
 PEER = HOME / "peers" / "gpt_fast"
 SHAPE = {"vocab_size": 32000, "d_model": 2048, "num_heads": 32, "num_kv_heads": 4, "d_ff": 5632}
 LAYERS, PROMPT, LENGTH = 22, 32, 200
-BANDWIDTH = 4.8e12  # bytes a second that the memory of an H200 is said to give
 
 
 def synchronised(step: Callable[[], object]) -> Callable[[], None]:
@@ -46,24 +48,18 @@ def synchronised(step: Callable[[], object]) -> Callable[[], None]:
 
 
 class Ours:
-    """Our captured step."""
+    """What a user's `generate` runs."""
 
     def __init__(self, batch: int) -> None:
-        from glassformer.quick.gpu.step import Step
-
         with torch.device("cuda"):
             model = build(llama(**SHAPE, num_layers=LAYERS))
-        self.step = Step(model.to(torch.bfloat16).eval(), batch=batch, room=PROMPT + LENGTH)
+        self.model = ready(model.to(torch.bfloat16).eval())
         self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device="cuda")
 
-    def whole(self) -> Tensor:
-        return self.step.greedy(self.prompt, LENGTH)
-
-    def steps(self) -> None:
-        assert self.step.captured is not None
-        self.step.length.fill_(PROMPT)
-        for _ in range(LENGTH - 1):
-            self.step.captured()
+    def whole(self) -> object:
+        asked = Decoding(max_new_tokens=LENGTH)
+        real = torch.ones_like(self.prompt, dtype=torch.bool)
+        return write(self.model, self.prompt, settings=asked, eos_id=None, pad_id=0, mask=real)
 
 
 class Fast:
@@ -109,58 +105,31 @@ class Fast:
     def steps(self) -> None:
         token = torch.zeros(self.batch, 1, dtype=torch.int32, device="cuda")
         place = torch.tensor([PROMPT], device="cuda", dtype=torch.int)
-        self.generate.decode_n_tokens(self.model, token, place, LENGTH - 1, temperature=1.0, top_k=1)
+        self.generate.decode_n_tokens(self.model, token, place, LENGTH, temperature=1.0, top_k=1)
 
 
 def decoder(batch: int, given: argparse.Namespace) -> None:
     ours = Ours(batch)
-    found: dict[str, Ours | Fast] = {OURS: ours}
+    runs: dict[str, Callable[[], object]] = {OURS: ours.whole}
     if (PEER / "generate.py").is_file():
-        found[FAST] = Fast(batch)
+        fast = Fast(batch)
+        runs |= {FAST: fast.whole, f"{FAST}, its steps alone": fast.steps}
     else:
         print(f"gpt-fast is not in {PEER.relative_to(HOME)}: left out")
-    for kind in ("whole", "steps"):
-        runs = {name: synchronised(getattr(one, kind)) for name, one in found.items()}
-        times = turns(runs, rounds=given.rounds, warm=2)
-        count = LENGTH if kind == "whole" else LENGTH - 1
-        title = f"LLaMA 1.1B, bfloat16, {batch} texts, {kind}, {torch.cuda.get_device_name()}"
-        speeds = {name: Rate(batch * count, seconds, count) for name, seconds in times.items()}
-        show_rates(title, speeds, ours=OURS, what="tokens")
+    times = turns({name: synchronised(run) for name, run in runs.items()}, rounds=given.rounds, warm=2)
+    speeds = {name: Rate(batch * LENGTH, seconds, LENGTH) for name, seconds in times.items()}
+    title = f"LLaMA 1.1B, bfloat16, {batch} texts, {torch.cuda.get_device_name()}"
+    show_rates(title, speeds, ours=OURS, what="tokens")
     if given.profile:
-        kernels(ours, batch)
+        profile(ours.whole)
 
 
-def kernels(ours: Ours, batch: int) -> None:
-    """One layer's kernels in a replayed step: when each began and ended, and what its bytes alone would take.
-
-    A kernel begins before the one before it has ended, so its time counts from there.
-    """
-    step = ours.step
-    assert step.captured is not None
-    step.length.fill_(PROMPT + LENGTH // 2)
+def profile(run: Callable[[], object]) -> None:
+    """The kernels that take most of our time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        for _ in range(3):
-            step.captured()
+        run()
         torch.cuda.synchronize()
-    kind = torch.autograd.DeviceType.CUDA
-    events = sorted((e for e in seen.events() if e.device_type == kind), key=lambda e: e.time_range.start)
-    one = events[len(events) // 3 : 2 * len(events) // 3]
-    layer = step.layers[0]
-    sizes = {name: getattr(layer, name).weight.nbytes for name in ("qkv", "out", "up", "down")}
-    names = [name for name in one if name.name.startswith(("_vector", "_tiles", "look", "_normed"))]
-    each = len(names) // LAYERS
-    order = ["qkv", "look", "out", "up", "down"] if each == 5 else []
-    print(f"{len(one)} kernels a step, {one[-1].time_range.end - one[0].time_range.start:.0f} us")
-    ended = names[10 * each - 1].time_range.end
-    for number, event in enumerate(names[10 * each : 11 * each]):
-        took = event.time_range.end - ended
-        ended = max(ended, event.time_range.end)
-        told = order[number] if order else event.name
-        least = sizes.get(told, 0) / BANDWIDTH * 1e6
-        print(
-            f"  {told:12} {took:6.2f} us"
-            + (f", its bytes {least:.2f} us: {least / took:.0%}" if least else "")
-        )
+    print(seen.key_averages().table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
 
 
 # ---- an encoder-decoder -------------------------------------------------------------------------------
@@ -171,8 +140,6 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     import tempfile
 
     import glassformer
-    from glassformer.decoding.engine import write
-    from glassformer.decoding.settings import Decoding
 
     vocab, length = 32000, 64
     torch.manual_seed(0)
@@ -180,7 +147,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     reference.generation_config.forced_eos_token_id = None
     with tempfile.TemporaryDirectory() as folder:
         reference.eval().save_pretrained(folder)
-        model = glassformer.load(folder).model.to("cuda", torch.bfloat16)
+        model = ready(glassformer.load(folder, device="cuda", dtype="bfloat16").model)
     reference = reference.to("cuda", torch.bfloat16)
     lengths = torch.randint(12, 25, (sentences, 1), device="cuda")
     ids = torch.randint(1, vocab - 1, (sentences, 24), device="cuda")
@@ -207,6 +174,8 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     speeds = {name: Rate(sentences * length, seconds, length) for name, seconds in times.items()}
     title = f"base encoder-decoder, bfloat16, {sentences} sentences, 4 beams, {torch.cuda.get_device_name()}"
     show_rates(title, speeds, ours=OURS, what="output tokens")
+    if given.profile:
+        profile(ours)
 
 
 JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
