@@ -43,49 +43,56 @@ class Progress:
 
 
 class Texts:
-    """Texts on their way to a model, and a digest of those that were answered."""
+    """Texts on their way to a model, and a digest of those that were answered.
+
+    A signal may break in anywhere, so what was answered is told by one value that is replaced as a whole.
+    """
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._waiting = lines, deque[str]()
-        self._digest = hashlib.sha256()
-        self._known = 0  # texts still to be answered that the digest holds already
-        self.answered = 0
+        # how many were answered; how many of those that the digest holds are to be answered again; the digest
+        self._state = (0, 0, hashlib.sha256())
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
             self._waiting.append(line)
             yield line
 
+    @property
+    def answered(self) -> int:
+        return self._state[0]
+
     def answer(self) -> None:
         """The first that waited is answered."""
-        line = self._waiting.popleft()
-        self.answered += 1
-        if self._known:
-            self._known -= 1
-        else:
-            self._hold(line)
+        answered, known, digest = self._state
+        if not known:
+            digest = digest.copy()
+            digest.update(_told_apart(self._waiting[0]))
+        self._state = (answered + 1, max(0, known - 1), digest)
+        self._waiting.popleft()
 
-    def digest(self) -> str:
-        """Of all texts up to the one answered last."""
-        return self._digest.hexdigest()
+    def so_far(self) -> tuple[int, str]:
+        """How many texts were answered, those that are being answered again included, and their digest."""
+        answered, known, digest = self._state
+        return answered + known, digest.hexdigest()
 
     def go_on(self, progress: Progress) -> bool:
         """Begin at the text where batches began; whether those that were answered are the same as then."""
-        kept: list[str] = []
-        many = 0
+        digest, kept, many = hashlib.sha256(), list[str](), 0
         for many, line in enumerate(islice(self._lines, progress.lines), 1):
-            self._hold(line)
+            digest.update(_told_apart(line))
             if many > progress.again:
                 kept.append(line)
-        self._lines, self._known, self.answered = chain(kept, self._lines), len(kept), progress.again
-        return many == progress.lines and self.digest() == progress.inputs
+        self._lines, self._state = chain(kept, self._lines), (progress.again, len(kept), digest)
+        return self.so_far() == (progress.lines, progress.inputs)
 
     def end(self) -> None:
         """There is nothing left to answer."""
         self._lines = iter(())
 
-    def _hold(self, line: str) -> None:
-        self._digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+
+def _told_apart(line: str) -> bytes:
+    return line.encode("utf-8", "surrogatepass") + b"\n"
 
 
 class Keeper(Taker):
@@ -125,9 +132,8 @@ class Keeper(Taker):
         from glassformer.weights.replacing import replacing
 
         os.fsync(self._file.fileno())
-        progress = Progress(
-            made=self._made, lines=self.texts.answered, inputs=self.texts.digest(), again=self._again
-        )
+        lines, inputs = self.texts.so_far()
+        progress = Progress(made=self._made, lines=lines, inputs=inputs, again=self._again)
         with replacing(self._record) as file:
             file.write(json.dumps(asdict(progress), ensure_ascii=False, indent=1).encode())
 

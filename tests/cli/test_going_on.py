@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from itertools import cycle, islice
+from collections.abc import Callable
+from functools import partial
+from itertools import count, cycle, islice
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import glassformer
+from glassformer.cli.given import Given
+from glassformer.cli.kept import keeping
 from tests.verbs.reversing import ROWS, reverser, speaker
 
 
@@ -45,17 +53,18 @@ def lines(tmp_path):
 
 
 def test_stopped_and_gone_on_with_is_what_an_unbroken_run_gives(run, folder, lines, tmp_path):
-    """Stopped by Ctrl-C and by SIGTERM, each time with half a line lost to the power besides."""
+    """Stopped by Ctrl-C, by SIGTERM and by SIGKILL, each time with half a line lost to the power besides."""
     out = tmp_path / "out.txt"
     words = ["translate", str(folder), "--file", str(lines), "--num-beams", "1", "--batch-tokens", "256"]
     whole = run(*words, "--out", tmp_path / "whole.txt")
     assert whole.code == 0 and "2,000 of 2,000 lines" in whole.err
     expected = (tmp_path / "whole.txt").read_text()
     assert expected.count("\n") == 2000
-    for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for how, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 143)):
         before = out.stat().st_size if out.exists() else 0
         ended, told = stopped(words, out, how)
-        assert ended == code and "--resume goes on" in told and "Traceback" not in told
+        assert ended == code and "Traceback" not in told
+        assert ("--resume goes on" in told) == (how is not signal.SIGKILL)
         done = out.read_text()
         assert done.endswith("\n") and expected.startswith(done) and before < len(done) < len(expected)
         with out.open("ab") as file:
@@ -212,3 +221,63 @@ def test_a_full_disk_is_a_sentence(folder):
             command = [sys.executable, "-m", "glassformer", "translate", str(folder), "red", *words]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 2 and "No space left" in done.stderr and done.stderr.count("\n") == 1
+
+
+TEXTS = ["red", "blue", "", "gold", "green"]
+
+
+def shout(out: Path) -> None:
+    """A verb without a model: every text in capitals, batches of two."""
+    source = Given(kind="file", lines=iter(TEXTS), total=len(TEXTS))
+    with keeping(out, source, made={"verb": "shout"}, resume=True, overwrite=False, telling=False) as keeper:
+        first = keeper.texts.answered
+        for number, text in enumerate(keeper.texts, first):
+            keeper.take_at(text.upper(), fresh=number % 2 == 0)
+
+
+def interrupted(at: int, act: Callable[[], None]) -> bool:
+    """Whether Ctrl-C came before the end: it comes at the so-manieth instruction of what keeps lines."""
+    left = at
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    def calls(frame: FrameType, event: str, _: Any) -> Any:
+        return trace(frame, event, _) if frame.f_code.co_filename.endswith(("kept.py", "taken.py")) else None
+
+    before = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+        gc.collect()  # closes the file, as the end of the process would
+    return False
+
+
+def test_ctrl_c_at_any_instruction_is_gone_on_from(tmp_path, capsys, monkeypatch):
+    """Tried at every one, a third of them with a second Ctrl-C in the next run."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    gc.freeze()  # what is there already need not be gone through a thousand times
+    expected = "".join(f"{text.upper()}\n" for text in TEXTS)
+    for at in count(1):
+        out = tmp_path / f"{at}.txt"
+        run = partial(shout, out)
+        cut = interrupted(at, run)
+        if at % 3 == 0:
+            interrupted(at // 2 + 40, run)
+        run()
+        assert out.read_text() == expected, at
+        assert not out.with_name(f"{out.name}.progress").exists(), at
+        if not cut:
+            break
+    gc.unfreeze()
+    assert at > 500
