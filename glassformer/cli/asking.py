@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 import typer
 
 from glassformer.cli.source import opened
-from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -38,7 +37,7 @@ class Asked:
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16 or float16, or int8 to write text; by itself what suits.",
+            help="float32, bfloat16, float16 or int8; by itself what suits.",
             show_default=False,
             rich_help_panel=MACHINE,
         ),
@@ -55,8 +54,6 @@ class Asked:
 
     def bundle(self) -> Bundle:
         """The model, where and how it was asked for."""
-        if self.dtype == "int8":
-            raise GlassformerError("int8 is for verbs that write text; give float32, bfloat16 or float16")
         return opened(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
 
 

@@ -15,7 +15,6 @@ from glassformer.cli.asking import AskedOfLines, options_of, with_options
 from glassformer.cli.given import given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
-from glassformer.cli.source import opened
 from glassformer.cli.taken import say, taking
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
@@ -67,10 +66,6 @@ class Asked(AskedOfLines):
     verb: str
     own: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def bundle(self) -> Bundle:
-        """The model, where and how it was asked for."""
-        return opened(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
 
     def made(self, bundle: Bundle) -> dict[str, Any]:
         """What makes the lines that are written; where it runs and in what batches is left open."""

@@ -28,7 +28,7 @@ from glassformer.data.series_steps import Fill
 from glassformer.data.timestamps import later, written
 from glassformer.data.windows import Scaler
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
-from glassformer.verbs.reading import device_of, named
+from glassformer.verbs.reading import device_of, model_of, named
 
 TOGETHER = 256  # series told at a time
 Floats = NDArray[np.float32]
@@ -159,7 +159,7 @@ def _told(
     bundle: Bundle, past: SeriesSet, scaler: Scaler, context: int, levels: Sequence[float]
 ) -> tuple[Floats, Floats]:
     """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
-    model: Any = bundle.model
+    model = model_of(bundle)
     device = device_of(bundle)
     points, sure = list[Floats](), list[Floats]()
     for at in range(0, len(past), TOGETHER):

@@ -66,6 +66,7 @@ def test_a_picture_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> N
         (["DATA", "--out", "nowhere/next.csv"], "cannot be written"),
         (["DATA", "--out", "DATA"], "would be written over"),
         (["nowhere.csv"], "'nowhere.csv' does not exist"),
+        (["DATA", "--dtype", "int8"], "leave out int8"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

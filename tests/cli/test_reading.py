@@ -53,6 +53,7 @@ def test_arguments_file_and_stdin_say_the_same(run: Any, folders: Any, stdin: An
     filed = run("classify", model, "--file", tmp_path / "texts", "--batch-tokens", 40, "--threads", 1)
     assert run("classify", model, *TEXTS) == (0, plain, "")
     assert piped == (0, plain, "") and (filed.code, filed.out) == (0, plain)
+    assert run("classify", model, *TEXTS, "--dtype", "int8").out.count("\n") == len(TEXTS)
     told = rows(run("classify", model, *TEXTS, "--json").out)
     assert [len(row["labels"]) for row in told] == [2] * len(TEXTS)
     assert [row["labels"][0]["label"] for row in told] == [labels[0].label for labels in wanted]

@@ -104,8 +104,8 @@ def test_convert_refuses_to_lose_anything(run, folder, tmp_path):
 
 def test_verify_prints_every_claim_with_its_tolerance(run, folder):
     done = run("verify", folder)
-    assert done.code == 0 and "11 hold" in done.out
     found = document(run("verify", folder, "--json"))
+    assert done.code == 0 and f"{len(found['claims'])} hold" in done.out and len(found["claims"]) > 10
     assert found["holds"] and found["dtype"] == "float32"
     for claim in found["claims"]:
         assert claim["worst"] <= claim["tolerance"], claim
