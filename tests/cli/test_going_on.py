@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 import glassformer
+from glassformer.cli import made
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
+from glassformer.cli.made import content_of
 from tests.verbs.reversing import ROWS, reverser, speaker
 
 
@@ -161,6 +163,28 @@ def test_another_verb_model_or_text_does_not_go_on(run, folder, stopped_run, tmp
         file.write("blue gold\n")
     assert run("translate", moved, "--file", source, *words).code == 0
     assert out.read_bytes().startswith(before) and out.read_bytes().count(b"\n") == 3001
+
+
+def test_a_model_is_known_by_its_content(tmp_path, monkeypatch):
+    """A large file by blocks all over it, so that no change as wide as the gaps between them is missed."""
+    monkeypatch.setattr(made, "BLOCK", 16)
+    monkeypatch.setattr(made, "BLOCKS", 8)
+    large, small = tmp_path / "model.safetensors", tmp_path / "vocab.txt"
+    large.write_bytes(bytes(2000))
+    small.write_text("red blue")
+    known = content_of(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    (tmp_path / "notes.md").write_text("mine")
+    (tmp_path / "answers.json").write_text("mine")
+    assert known == content_of(tmp_path / "copy") == content_of(tmp_path, but=tmp_path / "answers.json")
+    for at in range(0, 1700, 100):
+        large.write_bytes(bytes(at) + b"x" * 300 + bytes(1700 - at))
+        assert content_of(tmp_path, but=tmp_path / "answers.json") != known
+    large.write_bytes(bytes(2001))
+    assert content_of(tmp_path, but=tmp_path / "answers.json") != known
+    large.write_bytes(bytes(2000))
+    small.write_text("red gold")
+    assert content_of(tmp_path, but=tmp_path / "answers.json") != known
 
 
 def test_lines_of_unknown_making_are_not_gone_on_with(run, folder, stopped_run):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import random
+import shutil
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -26,6 +28,7 @@ def reverse(row: str) -> str:
 def reverser() -> Path:
     """The folder of a model taught to reverse `ROWS`; taught once a process, in seconds."""
     place = Path(mkdtemp(prefix="glassformer-reverser-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     drawn = random.Random(0).choices(ROWS[:20], k=300) + random.Random(1).choices(ROWS, k=700)
     (place / "pairs.tsv").write_text("".join(f"{row}\t{reverse(row)}\n" for row in drawn))
     recipe = {
