@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ class Captured(Generic[Out]):
         step: Callable[..., Out],
         *inputs: Tensor,
         warmups: int = 2,
-        pool: Any = None,
     ) -> None:
         if not torch.cuda.is_available():
             raise GlassformerError("a step is captured on a CUDA GPU, and there is none here")
@@ -40,14 +39,9 @@ class Captured(Generic[Out]):
             for _ in range(warmups):
                 step(*inputs)
             stream.synchronize()
-            with torch.cuda.graph(self.graph, pool=pool, stream=stream):
+            with torch.cuda.graph(self.graph, stream=stream):
                 self.output = step(*inputs)
         torch.cuda.current_stream().wait_stream(stream)
-
-    @property
-    def pool(self) -> Any:
-        """The graph's memory, for another captured step that never runs at the same time."""
-        return self.graph.pool()
 
     def __call__(self, *inputs: Tensor) -> Out:
         with torch.inference_mode():

@@ -36,8 +36,8 @@ def norm_of(module: RMSNorm | LayerNorm) -> Norm:
     return Norm(kind="layer", weight=weight, bias=bias, eps=module.eps)
 
 
-def normed(x: Tensor, norm: Norm, *, plus: Tensor | None = None) -> Tensor:
-    """The norm of x, or of x + plus: (N, D), (N, D) -> (N, D), the statistics in float32."""
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    """The norm of each row of x: (N, D) -> (N, D), the statistics in float32."""
     x = x.contiguous()
     out = torch.empty_like(x)
     rows, width = x.shape
@@ -46,7 +46,6 @@ def normed(x: Tensor, norm: Norm, *, plus: Tensor | None = None) -> Tensor:
     if rows:
         _normed[(rows,)](
             x,
-            None if plus is None else plus.contiguous(),
             norm.weight,
             norm.bias,
             out,
@@ -74,7 +73,6 @@ def statistics(x, real, WIDTH: tl.constexpr, KIND: tl.constexpr, eps):
 @triton.jit
 def _normed(
     x,
-    plus,
     weight,
     bias,
     out,
@@ -89,8 +87,6 @@ def _normed(
     at = tl.arange(0, COLUMNS)
     real = at < WIDTH
     row = tl.load(x + start + at, mask=real, other=0.0).to(tl.float32)
-    if plus is not None:
-        row += tl.load(plus + start + at, mask=real, other=0.0).to(tl.float32)
         row = row.to(out.dtype.element_ty).to(tl.float32)  # the sum as it would have been stored
     mean, inverse = statistics(row, real, WIDTH, KIND, eps)
     y = (row - mean) * inverse
