@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
 from glassformer.quick.gpu.launching import counters
@@ -15,37 +14,28 @@ Out = TypeVar("Out")
 
 
 class Captured(Generic[Out]):
-    """`step(*inputs)` as a graph. Calling it copies new inputs into the first ones and replays.
+    """`step()` as a graph, which a call replays.
 
-    The step may read and write any tensors besides its inputs, in place, and must do the same each time: no
-    shape and no branch may depend on their values. It is run `warmups` times here, so what it counts up must
+    The step may read and write any tensors, in place, and must do the same each time: no shape and no branch
+    may depend on their values. It is run `warmups` times here, so what it counts up must
     be set back afterwards. What a call gives is written over by the next; nothing waits for the GPU.
     """
 
-    def __init__(
-        self,
-        step: Callable[..., Out],
-        *inputs: Tensor,
-        warmups: int = 2,
-    ) -> None:
+    def __init__(self, step: Callable[[], Out], *, warmups: int = 2) -> None:
         if not torch.cuda.is_available():
             raise GlassformerError("a step is captured on a CUDA GPU, and there is none here")
-        self.inputs = inputs
         self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode(), torch.cuda.stream(stream):
             counters(torch.empty(0, device="cuda"))  # made before: what a capture makes is the graph's
             for _ in range(warmups):
-                step(*inputs)
+                step()
             stream.synchronize()
             with torch.cuda.graph(self.graph, stream=stream):
-                self.output = step(*inputs)
+                self.output = step()
         torch.cuda.current_stream().wait_stream(stream)
 
-    def __call__(self, *inputs: Tensor) -> Out:
-        with torch.inference_mode():
-            for kept, given in zip(self.inputs, inputs, strict=bool(inputs)):
-                kept.copy_(given)
-            self.graph.replay()
+    def __call__(self) -> Out:
+        self.graph.replay()
         return self.output

@@ -87,7 +87,6 @@ def _normed(
     at = tl.arange(0, COLUMNS)
     real = at < WIDTH
     row = tl.load(x + start + at, mask=real, other=0.0).to(tl.float32)
-        row = row.to(out.dtype.element_ty).to(tl.float32)  # the sum as it would have been stored
     mean, inverse = statistics(row, real, WIDTH, KIND, eps)
     y = (row - mean) * inverse
     if weight is not None:
