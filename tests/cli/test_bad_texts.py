@@ -154,7 +154,7 @@ SETTINGS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
     ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be a whole number, 0 or more"),
     ({"length_penalty": math.nan}, "length_penalty must be a finite number"),
-    ({"length_penalty": 1e9, "num_beams": 2}, "too large to hold"),
+    ({"length_penalty": -1e9, "num_beams": 2}, "length_penalty must lie between -10 and 10"),
     ({"length_formula": "long"}, "length_formula must be one of 'hf', 'fairseq', 'paper'; got 'long'"),
     ({"early_stopping": "maybe"}, "early_stopping must be one of True, False, 'never'; got 'maybe'"),
     ({"num_return_sequences": 0}, "num_return_sequences must be a whole number, 1 or more"),

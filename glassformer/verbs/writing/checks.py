@@ -15,6 +15,7 @@ from glassformer.verbs.reading import named
 from glassformer.verbs.writing.ends import generation_of
 
 SEEDS = 1 << 64
+STEEPEST = 10  # a length to this power is still a number in float32
 
 
 def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> Decoding:
@@ -28,6 +29,11 @@ def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> Decoding:
         ) from None
     if words.seed is not None and words.seed >= SEEDS:
         raise GlassformerError(f"seed must be below 2^64; got {words.seed}")
+    if abs(words.length_penalty) > STEEPEST:
+        raise GlassformerError(
+            f"length_penalty must lie between {-STEEPEST} and {STEEPEST}; got {words.length_penalty}: beyond, "
+            "the scores of long texts cannot be told apart"
+        )
     return words
 
 
@@ -56,10 +62,6 @@ def within_bounds() -> Iterator[None]:
             raise
         raise GlassformerError(
             "the memory does not hold a batch; lower batch_tokens, num_beams or max_new_tokens"
-        ) from None
-    except OverflowError:
-        raise GlassformerError(
-            "the settings lead to numbers too large to hold; use smaller ones, as of length_penalty"
         ) from None
 
 
