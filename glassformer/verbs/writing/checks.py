@@ -31,8 +31,8 @@ def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> Decoding:
         raise GlassformerError(f"seed must be below 2^64; got {words.seed}")
     if abs(words.length_penalty) > STEEPEST:
         raise GlassformerError(
-            f"length_penalty must lie between {-STEEPEST} and {STEEPEST}; got {words.length_penalty}: beyond, "
-            "the scores of long texts cannot be told apart"
+            f"length_penalty must lie between {-STEEPEST} and {STEEPEST}; got {words.length_penalty}; "
+            "beyond, the scores of long texts cannot be told apart"
         )
     return words
 
