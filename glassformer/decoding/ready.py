@@ -136,6 +136,7 @@ class Ready(nn.Module):
             raise GlassformerError("a prompt is empty; begin it with the model's start token")
         table = _table(model.embed)
         most = None if table is None else (table + 1 - lengths).clamp(min=0)
+        room = room if most is None else min(room, int(most.max()))
         longest = int(lengths.max())
         padded = not bool(real.all())
         if padded:  # on the left, so that nothing separates a prompt from what follows
