@@ -17,7 +17,7 @@ from torch import Tensor
 from glassformer.decoding import pick, tree
 from glassformer.decoding.beams import ON, Beams, Candidates, Chosen, Results, length_term
 from glassformer.decoding.shaping import Shaping
-from glassformer.decoding.steps import Follows, Steps, reorder
+from glassformer.decoding.steps import Follow, Follows, Steps, reorder
 from glassformer.decoding.stop import Decode, stopped
 from glassformer.decoding.tree import Weighed, grown
 from glassformer.decoding.written import ENDINGS, Written, look_every, worthwhile
@@ -41,6 +41,7 @@ def write_beams(
     weighed: list[Weighed] = []
     look, steady = look_every(device), 0
     follow: Follow | None = None
+    alone = not (keep_tree or ask.stop)  # what looks at every token must have it on the host
     for n in range(longest):
         if follow is None:
             found = candidates(logits, n, beams.running, shaping, wide, generator)
@@ -74,8 +75,8 @@ def write_beams(
         shaping.append(ids)
         if n + 1 >= steady:
             steady = shaping.steady_until(n + 1, longest)
-            fused = isinstance(steps, Follows) and steady > n + 1 and not keep_tree
-            follow = Follow(beams, shaping, n + 1, wide) if fused else None
+            fused = isinstance(steps, Follows) and steady > n + 1 and alone
+            follow = BestBeams(beams, shaping, n + 1, wide) if fused else None
         if follow is not None and isinstance(steps, Follows):
             ids, moved = steps.step_then(ids, follow)
         else:
@@ -85,8 +86,8 @@ def write_beams(
     return found_texts if not keep_tree else _with_trees(found_texts, found_results, weighed, width)
 
 
-class Follow:
-    """What follows the model's part of a step while the same tokens are forbidden; see `Follows`."""
+class BestBeams(Follow):
+    """The best ways on of each sentence, weighed, while the same tokens are forbidden."""
 
     def __init__(self, beams: Beams, shaping: Shaping, n: int, wide: int) -> None:
         self.beams, self.shaping, self.n, self.wide = beams, shaping, n, wide

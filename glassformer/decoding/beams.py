@@ -23,10 +23,8 @@ ON: Final = 3  # the fate of a candidate that goes on; the others follow ENDINGS
 def length_term(settings: Decoding, length: int | Tensor) -> float | Tensor:
     """What the score of a text of so many tokens, the end token counted, is divided by.
 
-        >>> from glassformer.decoding.settings import Decoding
-    from glassformer.decoding.written import SPARE
-        >>> length_term(Decoding(length_penalty=2.0), 3), length_term(Decoding(length_formula="paper"), 7)
-        (9.0, 2.0)
+    >>> length_term(Decoding(length_penalty=2.0), 3), length_term(Decoding(length_formula="paper"), 7)
+    (9.0, 2.0)
     """
     if settings.length_formula == "paper":
         return ((5 + length) / 6) ** settings.length_penalty
@@ -103,9 +101,8 @@ class Beams:
         self.results = Results.empty(count, width, device)
         self.all_results = Results.empty(count, width, device)
         self.first = torch.arange(candidates, device=device) < width  # only these may become results
-        self.kept = torch.zeros(
-            longest + SPARE, count, width, 2, dtype=torch.long, device=device
-        )  # token, beam
+        # token, and the beam it goes on from
+        self.kept = torch.zeros(longest + SPARE, count, width, 2, dtype=torch.long, device=device)
         self.kept_logprobs = torch.zeros(longest + SPARE, count, width, device=device)
 
     def weigh(self, found: Candidates, stopped: Tensor | None = None) -> Chosen:

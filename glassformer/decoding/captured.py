@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOM = 64  # positions are made room for in such pieces, so that steps often have the form of others
 Found = TypeVar("Found")
-_PARTS = ("growing", "source", "places", "ids", "rows", "graph")
+_PARTS = ("growing", "source", "places", "ids", "rows", "graph", "captured")
 
 
 class CapturedSteps:
@@ -46,6 +46,7 @@ class CapturedSteps:
         self.places, self.table = places, table
         self.graph: Captured[tuple[Tensor, ...]] | None = None
         self.follow: Follow = _LOGITS
+        self.captured: Follow = _LOGITS  # what the graph was made with: it goes on reading its tensors
         self._shaped()
 
     def _shaped(self) -> None:
@@ -105,6 +106,7 @@ class CapturedSteps:
             counts += follow.state().values()
             before = [x.clone() for x in counts]
             self.graph = Captured(lambda: follow(self._advanced()), warmups=SPARE)
+            self.captured = follow
             for x, value in zip(counts, before, strict=True):
                 x.copy_(value)
         self.follow = follow
@@ -113,7 +115,7 @@ class CapturedSteps:
     def state(self, follow: Follow) -> list[Tensor]:
         """All that the graph reads and writes from step to step."""
         source = self.source.state() if self.source else []
-        return [*self.growing.state(), *source, self.places, *follow.state().values()]
+        return [*self.growing.state(), *source, self.places, self.rows, *follow.state().values()]
 
     def form(self, follow: Follow) -> Hashable:
         """Steps of one form can take over each other's graph."""
@@ -138,7 +140,7 @@ class CapturedSteps:
         self.moved = True
 
 
-class _Logits:
+class _Logits(Follow):
     """Nothing follows: the scores themselves."""
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
@@ -163,5 +165,5 @@ class LeftOver:
     def __init__(self, steps: CapturedSteps, follow: Follow) -> None:
         self.owner = weakref.ref(steps)
         self.form, self.state = steps.form(follow), steps.state(follow)
-        self.follows, self.follow = follow.state(), follow
+        self.follows = follow.state()
         self.parts = {name: getattr(steps, name) for name in _PARTS}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.decoding import pick, tree
 from glassformer.decoding.shaping import Shaping
-from glassformer.decoding.steps import Follows, Steps
+from glassformer.decoding.steps import Follow, Follows, Steps
 from glassformer.decoding.stop import Decode, stopped
 from glassformer.decoding.tree import Weighed, grown
 from glassformer.decoding.written import (
@@ -73,12 +73,11 @@ class Texts:
         vars(self).update(state)
 
 
-class Follow:
-    """The likeliest token of each row, while the same tokens are forbidden; see `Follows`."""
+class Likeliest(Follow):
+    """The likeliest token of each row, while the same tokens are forbidden."""
 
     def __init__(self, texts: Texts, forbidden: Tensor) -> None:
         self.texts, self.forbidden = texts, forbidden
-        self.state, self.adopt = texts.state, texts.adopt
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         ids, logprobs = _likeliest(logits, self.forbidden)
@@ -87,6 +86,12 @@ class Follow:
 
     def form(self) -> Hashable:
         return tuple(self.forbidden.tolist())
+
+    def state(self) -> dict[str, Tensor]:
+        return self.texts.state()
+
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        self.texts.adopt(state)
 
 
 def _likeliest(logits: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +118,8 @@ def write_single(
     weighed: list[Weighed] = []
     # what looks at every token must have it on the host
     alone = not (keep_tree or ask.stop or on_token is not None)
-    look, steady, follow = look_every(device), 0, None
+    look, steady = look_every(device), 0
+    follow: Follow | None = None
     for n in range(longest):
         if follow is None:
             forbidden = shaping.forbidden(n)
@@ -149,7 +155,7 @@ def write_single(
                 ids, total = ids[left], total[left]
         if n + 1 >= steady and alone and isinstance(steps, Follows):
             steady, forbidden = shaping.steady_until(n + 1, longest), shaping.forbidden(n + 1)
-            follow = None if forbidden is None else Follow(texts, forbidden)
+            follow = None if forbidden is None else Likeliest(texts, forbidden)
         if follow is not None and isinstance(steps, Follows):
             (ids,) = steps.step_then(ids, follow)
         else:
