@@ -8,6 +8,7 @@ B sequences, S positions, N real tokens, H heads, G key/value heads, K head widt
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -96,6 +97,7 @@ def read_whole(
     if layers.own is None:
         return layers.final_norm(rows.taken(x))
     length = x.shape[1]
+    mask = replace(mask, causal=mask.causal or layers.stack.causal)
     place = layers.stack.place(places, 0, length, length, mask, x.device)
     own = Whole(layers.own, rows, mask, place, like=x, keep=keep)
     return layers(rows.taken(x), own)
