@@ -63,18 +63,18 @@ class Bundle:
     files: dict[str, Any] = field(default_factory=dict)  # further JSON files that describe the model
     folder: Path | None = None
     weights: Literal["own", "int8"] = "own"  # what the verbs multiply by: the model's own, or rounded ones
-    _ready: Any = field(default=None, init=False, repr=False, compare=False)
+    _ready: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
 
     def ready(self) -> nn.Module:
         """The model as the verbs run it, its weights laid out for this machine once (`decoding.ready`)."""
-        if self._ready is None or getattr(self._ready, "model", self._ready) is not self.model:
+        model, weights = self.model, self.weights
+        if self._ready is None or self._ready[:2] != (model, weights):
             from glassformer.decoding.ready import ready
             from glassformer.quick.reader import reader, takes
 
-            model, weights = self.model, self.weights
-            self._ready = reader(model, weights) if takes(model) else ready(model, weights)
-        found: nn.Module = self._ready
-        return found
+            made = reader(model, weights) if takes(model) else ready(model, weights)
+            self._ready = model, weights, made
+        return self._ready[2]
 
     @property
     def spec(self) -> spec.Model:

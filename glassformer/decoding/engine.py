@@ -6,7 +6,6 @@ B rows, S source or prompt positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from math import isnan
 
@@ -24,6 +23,7 @@ from glassformer.decoding.single import OnToken, write_single
 from glassformer.decoding.steps import starts_of, widen
 from glassformer.decoding.stop import Decode, check_stops
 from glassformer.decoding.written import Written
+from glassformer.quick.rest import at_rest
 
 
 def write(
@@ -292,16 +292,3 @@ def _given(inputs: Tensor, real: Tensor, starts: Sequence[int]) -> Tensor:
 def _generator(settings: Decoding, device: torch.device) -> torch.Generator | None:
     """The settings' own source of chance; None: torch's."""
     return None if settings.seed is None else torch.Generator(device).manual_seed(settings.seed)
-
-
-@contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """No dropout inside; afterwards every module is as it was."""
-    active = [module for module in model.modules() if module.training]
-    for module in active:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in active:
-            module.training = True

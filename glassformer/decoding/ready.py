@@ -23,7 +23,7 @@ from glassformer.decoding.stepping import ReadySteps
 from glassformer.decoding.steps import Begins, Begun, starts_of
 from glassformer.decoding.written import SPARE
 from glassformer.quick.growing import Growing
-from glassformer.quick.layers import Layers, made_of, stream_dtype
+from glassformer.quick.layers import Layers, MadeOf, stream_dtype
 from glassformer.quick.products import Lay, Plain, Weights, laying
 from glassformer.quick.source import Source
 from glassformer.quick.whole import Rows, last_rows, read_whole
@@ -35,18 +35,16 @@ if TYPE_CHECKING:
 def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
     """The model with its weights laid out as this machine multiplies them fastest.
 
-    That takes a moment and, on a CPU, memory for a second copy of the weights; it is worth it for a model
-    that writes more than once. Where weights change afterwards they are laid out again. "int8" rounds them
-    to eight bits. A model that knows by itself how to write is given back as it is.
+    That takes a moment and, on a CPU, memory for a second copy of the weights (a third, where one row is
+    written by one thread); it is worth it for a model that writes more than once. Where weights change or
+    move afterwards they are laid out again. "int8" rounds them to eight bits. A model that knows by itself
+    how to write is given back as it is.
     """
     if not isinstance(model, EncoderDecoder | DecoderOnly):
         if weights != "own":
             raise GlassformerError(f"a {type(model).__name__} has no {weights} form; leave it as it is")
         return model
-    parameter = next(model.parameters())
-    if torch.is_autocast_enabled(parameter.device.type):
-        return Ready(model, Plain)
-    return Ready(model, laying(weights, parameter.device, parameter.dtype))
+    return Ready(model, weights)
 
 
 def begin(
@@ -74,15 +72,19 @@ def begin(
 class Ready(nn.Module):
     """A model and its layers in another layout; `begin` reads, and gives the steps that write."""
 
-    def __init__(self, model: EncoderDecoder | DecoderOnly, lay: Lay) -> None:
+    def __init__(self, model: EncoderDecoder | DecoderOnly, layout: Weights | Lay) -> None:
+        """layout: what to multiply by, as is best on the machine; or one layout for every machine."""
         super().__init__()
         if not isinstance(model.spec.head, specs.LanguageModel):
             raise GlassformerError(
                 f"a model whose head is {type(model.spec.head).__name__} writes no text; "
                 "load it as a language model"
             )
-        self.model, self.lay = model, lay
+        self.model, self.layout = model, layout
         self._laid_out()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.layout)  # a copy lays out its own weights
 
     @property
     def spec(self) -> specs.EncoderDecoder | specs.DecoderOnly:
@@ -90,17 +92,18 @@ class Ready(nn.Module):
 
     def _laid_out(self) -> None:
         model = self.model
+        self.lay = laying(self.layout, next(model.parameters()))
         self.encoder = Layers(model.encoder, self.lay) if isinstance(model, EncoderDecoder) else None
         self.decoder = Layers(model.decoder, self.lay)
         head: Any = model.head
         assert isinstance(head, LanguageModelHead)
         self.vocabulary = self.lay([(head.weight, head.bias)])
-        self.made_of = made_of(self.model)
+        self.made_of = MadeOf(model)
         self.left_over: LeftOver | None = None  # the last steps' graph, for the next of the same form
 
     def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
         """Read sources or prompts (B, S)."""
-        if self.made_of != made_of(self.model):
+        if not self.made_of.still(self.model):
             self._laid_out()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
@@ -114,6 +117,8 @@ class Ready(nn.Module):
         self, model: EncoderDecoder, src: Tensor, real: Tensor, starts: Sequence[int], room: int
     ) -> Begun:
         assert self.encoder is not None
+        if not src.shape[1]:  # as a batch of empty sources is
+            src, real = src.new_zeros(len(src), 1), real.new_zeros(len(src), 1)
         table = _table(model.tgt_embed)
         # the last token written is never read again, so it needs no position
         most = None if table is None else max(0, table + 1 - len(starts))

@@ -128,6 +128,23 @@ def stream_dtype(parameter: Tensor) -> torch.dtype:
     return parameter.dtype
 
 
-def made_of(model: nn.Module) -> list[tuple[int, int]]:
-    """What a layout was made of: where each weight lies, and how often it was written."""
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+class MadeOf:
+    """What a layout was made of and for, to tell whether it still holds.
+
+    What is written through a weight's `data` leaves no trace, and is not noticed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        # held, so that weights that replace these cannot come to lie where all of these lay
+        self.witness = min(model.parameters(), key=Tensor.numel).detach()
+        self.marks = _marks(model)
+
+    def still(self, model: nn.Module) -> bool:
+        return self.marks == _marks(model)
+
+
+def _marks(model: nn.Module) -> tuple[bool, list[tuple[int, int]]]:
+    """Whether autocast is on; where each weight lies, and how often it was written."""
+    weights = list(model.parameters())
+    written = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+    return torch.is_autocast_enabled(weights[0].device.type), written

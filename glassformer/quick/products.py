@@ -59,13 +59,20 @@ def finished(y: Tensor, activation: Activation | None, gated: bool, plus: Tensor
     return y if plus is None else y + plus
 
 
-def laying(weights: Weights, device: torch.device, dtype: torch.dtype) -> Lay:
-    """The layout for weights of this precision on this device."""
+def laying(asked: Weights | Lay, like: Tensor) -> Lay:
+    """The layout asked for, or the one for weights like this one: of its precision, on its device."""
+    if not isinstance(asked, str):
+        return asked
+    device, dtype = like.device, like.dtype
+    if torch.is_autocast_enabled(device.type):
+        if asked == "int8":
+            raise GlassformerError("autocast has no say in int8 products; leave one of the two out")
+        return Plain
     if device.type == "cuda" and has_triton():
         from glassformer.quick.gpu.products import OnGpu, RoundedOnGpu
 
-        return RoundedOnGpu if weights == "int8" else OnGpu
-    if weights == "int8":
+        return RoundedOnGpu if asked == "int8" else OnGpu
+    if asked == "int8":
         if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8
         raise GlassformerError(
@@ -120,10 +127,10 @@ class Packed:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         weight, self.bias = side_by_side(parts)
-        self.plain = weight.detach()
+        self.parts, self.tall = parts, weight.shape[0] >= weight.shape[1]
         self.upright: Tensor | None = None  # (D, O)
         with torch.inference_mode(False):
-            self.weight = _onednn()._reorder_linear_weight(self.plain.clone())
+            self.weight = _onednn()._reorder_linear_weight(weight.detach().clone())
 
     def __call__(
         self,
@@ -135,7 +142,7 @@ class Packed:
         plus: Tensor | None = None,
     ) -> Tensor:
         x = x if norm is None else norm(x)
-        if len(x) == 1 and torch.get_num_threads() == 1 and self.plain.shape[0] >= self.plain.shape[1]:
+        if len(x) == 1 and torch.get_num_threads() == 1 and self.tall:
             return finished(self._one_row(x), activation, gated, plus)
         run: Any = _onednn()._linear_pointwise
         found: Tensor
@@ -151,7 +158,7 @@ class Packed:
     def _one_row(self, x: Tensor) -> Tensor:
         """One row by one thread reads memory in order, and faster, where the weights stand upright."""
         if self.upright is None:
-            self.upright = self.plain.t().contiguous()
+            self.upright = side_by_side(self.parts)[0].detach().t().contiguous()
         return x @ self.upright if self.bias is None else torch.addmm(self.bias, x, self.upright)
 
 
@@ -182,10 +189,11 @@ class Int8:
         x = x if norm is None else norm(x)
         # One range is taken for all rows, so each is brought to the same largest value first: a large row
         # then costs the others no precision.
-        size = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)  # (N, 1)
-        y: Tensor = torch.ops.quantized.linear_dynamic(x / size, self.packed, _narrow())
+        wide = x.float()
+        size = wide.abs().amax(-1, keepdim=True).clamp(min=1e-12)  # (N, 1)
+        y: Tensor = torch.ops.quantized.linear_dynamic(wide / size, self.packed, _narrow())
         y = y.mul_(size) if self.bias is None else torch.addcmul(self.bias, y, size)
-        return finished(y, activation, gated, plus)
+        return finished(y.to(x.dtype), activation, gated, plus)
 
 
 @cache

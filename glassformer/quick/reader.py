@@ -17,8 +17,9 @@ from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderOnly
 from glassformer.core.reading import MaskLike, first_vectors, inferred, placed
-from glassformer.quick.layers import Layers, made_of, stream_dtype
-from glassformer.quick.products import Lay, Plain, Weights, laying
+from glassformer.quick.layers import Layers, MadeOf, stream_dtype
+from glassformer.quick.products import Lay, Weights, laying
+from glassformer.quick.rest import at_rest
 from glassformer.quick.whole import Rows, read_whole
 
 
@@ -29,23 +30,27 @@ def takes(model: nn.Module) -> TypeGuard[EncoderOnly]:
 
 def reader(model: EncoderOnly, weights: Weights = "own") -> Reader:
     """The encoder with its weights laid out as this machine multiplies them fastest; see `decoding.ready`."""
-    parameter = next(model.parameters())
-    if torch.is_autocast_enabled(parameter.device.type):
-        return Reader(model, Plain)
-    return Reader(model, laying(weights, parameter.device, parameter.dtype))
+    return Reader(model, weights)
 
 
 class Reader(nn.Module):
-    """`vectors` and `forward` as the model's own, for masks that only hide padding; no one can observe."""
+    """`vectors` and `forward` as the model's own in evaluation, for masks that only hide padding.
 
-    def __init__(self, model: EncoderOnly, lay: Lay) -> None:
+    No one can observe. A model in training stays so, and is read without dropout.
+    """
+
+    def __init__(self, model: EncoderOnly, layout: Weights | Lay) -> None:
         super().__init__()
-        self.model, self.lay = model, lay
+        self.model, self.layout = model, layout
         self._laid_out()
 
     def _laid_out(self) -> None:
-        self.layers = Layers(self.model.encoder, self.lay)
-        self.made_of = made_of(self.model)
+        lay = laying(self.layout, next(self.model.parameters()))
+        self.layers = Layers(self.model.encoder, lay)
+        self.made_of = MadeOf(self.model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.layout)  # a copy lays out its own weights
 
     @property
     def spec(self) -> specs.EncoderOnly:
@@ -57,14 +62,19 @@ class Reader(nn.Module):
 
     def forward(self, *inputs: Any, **words: Any) -> Any:
         """What the head makes of `vectors`."""
-        return self.model.head(*self.vectors(*inputs, **words))
+        with at_rest(self.model):
+            return self.model.head(*self.vectors(*inputs, **words))
 
     def vectors(
         self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
     ) -> tuple[Tensor, Context]:
         """ids (B, T) or images (B, C, height, width) -> vectors (B, T, D), zero where padding is."""
-        if self.made_of != made_of(self.model):
+        if not self.made_of.still(self.model):
             self._laid_out()
+        with at_rest(self.model):
+            return self._read(inputs, mask, types)
+
+    def _read(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, Context]:
         embed = self.model.embed
         tokens = isinstance(embed, TokenInput)
         seen = inferred(embed, inputs, mask, "mask")
