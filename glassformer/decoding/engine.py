@@ -101,7 +101,7 @@ def _write(
     if not len(inputs):
         return []
     ends = torch.tensor([eos_id] if isinstance(eos_id, int) else list(eos_id or ()), device=inputs.device)
-    with at_rest(model):
+    with at_rest(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
         steps, logits, most = begin(model, inputs, real, start_ids=start_ids, room=int(limits.max()))
         _check_ids(settings, prefix, logits.shape[-1])
         if most is not None:

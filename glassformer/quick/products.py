@@ -59,6 +59,9 @@ def finished(y: Tensor, activation: Activation | None, gated: bool, plus: Tensor
     return y if plus is None else y + plus
 
 
+_ON_GPU = (torch.float32, torch.bfloat16, torch.float16)  # kernels there sum in float32
+
+
 def laying(asked: Weights | Lay, like: Tensor) -> Lay:
     """The layout asked for, or the one for weights like this one: of its precision, on its device."""
     if not isinstance(asked, str):
@@ -68,7 +71,7 @@ def laying(asked: Weights | Lay, like: Tensor) -> Lay:
         if asked == "int8":
             raise GlassformerError("autocast has no say in int8 products; leave one of the two out")
         return Plain
-    if device.type == "cuda" and has_triton():
+    if device.type == "cuda" and dtype in _ON_GPU and has_triton():
         from glassformer.quick.gpu.products import OnGpu, RoundedOnGpu
 
         return RoundedOnGpu if asked == "int8" else OnGpu
@@ -76,7 +79,7 @@ def laying(asked: Weights | Lay, like: Tensor) -> Lay:
         if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8
         raise GlassformerError(
-            f"this build of torch has no int8 products for {device.type}; use float32, or another device"
+            f"no int8 products for such weights on {device.type} here; use float32, or another device"
         )
     if device.type == "cpu" and dtype == torch.float32 and _onednn() is not None:
         return Packed

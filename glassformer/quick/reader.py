@@ -71,7 +71,7 @@ class Reader(nn.Module):
         """ids (B, T) or images (B, C, height, width) -> vectors (B, T, D), zero where padding is."""
         if not self.made_of.still(self.model):
             self._laid_out()
-        with at_rest(self.model):
+        with at_rest(self.model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
             return self._read(inputs, mask, types)
 
     def _read(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, Context]:
