@@ -47,7 +47,8 @@ def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest
 
 
 def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.cuda.is_available():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
     pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
     from glassformer.decoding import captured
@@ -60,11 +61,12 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
             graphs.append(self)
 
     monkeypatch.setattr(captured, "Captured", Graph)
-    model = Ready(model_of("gpt2"), OnGpu)
-    ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]])
+    model = Ready(model_of("gpt2").to(device), OnGpu)
+    ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
     def follow() -> Likeliest:
-        return Likeliest(Texts(torch.tensor([4, 4]), torch.tensor([3])), torch.tensor([7]))
+        limits, ends, never = (torch.tensor(x, device=device) for x in ([4, 4], [3], [7]))
+        return Likeliest(Texts(limits, ends), never)
 
     def begun() -> Any:
         with torch.inference_mode():
@@ -77,7 +79,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
         for order in ([1, 0], [0, 1]):
             del steps
             first, steps = follow(), begun()
-            steps.reorder(torch.tensor(order))
+            steps.reorder(torch.tensor(order, device=device))
             steps._capture(first)
             assert steps.graph is graphs[0] and len(graphs) == 1
             assert steps.rows.tolist() == order
