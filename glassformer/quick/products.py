@@ -2,7 +2,7 @@
 
 `Plain` is torch's own product on the model's own weights, and the definition of the others. `Packed` holds
 float32 weights in oneDNN's blocks. `Int8` holds them in eight bits, one scale an output row, and rounds what
-comes in to eight bits as well, by the range of each call. All take and give flat rows (N, D).
+comes in to eight bits as well, each row by its own range. All take and give flat rows (N, D).
 
 N rows, D features in, O features out.
 """
@@ -190,11 +190,15 @@ class Int8:
         plus: Tensor | None = None,
     ) -> Tensor:
         x = x if norm is None else norm(x)
-        # One range is taken for all rows, so each is brought to the same largest value first: a large row
-        # then costs the others no precision.
+        # One range is taken for all rows of a call. So each row is brought to the same largest value, and two
+        # rows more make the range -1 to 1: then no row's result depends on the others.
         wide = x.float()
-        size = wide.abs().amax(-1, keepdim=True).clamp(min=1e-12)  # (N, 1)
-        y: Tensor = torch.ops.quantized.linear_dynamic(wide / size, self.packed, _narrow())
+        size = wide.abs().amax(-1, keepdim=True).clamp_(min=1e-12)  # (N, 1)
+        rows = wide.new_empty(len(wide) + 2, wide.shape[1])
+        torch.div(wide, size, out=rows[:-2])
+        rows[-2].fill_(1.0)
+        rows[-1].fill_(-1.0)
+        y: Tensor = torch.ops.quantized.linear_dynamic(rows, self.packed, _narrow())[:-2]
         y = y.mul_(size) if self.bias is None else torch.addcmul(self.bias, y, size)
         return finished(y.to(x.dtype), activation, gated, plus)
 
