@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from glassformer.core.errors import GlassformerError
 
@@ -28,10 +28,12 @@ def given(texts: Sequence[str], file: Path | None) -> Given:
         raise GlassformerError("texts are given as arguments and with --file; give one of them")
     if texts:
         return Given(kind="arguments", lines=iter(texts), total=len(texts))
+    if file is not None and file.exists() and not file.is_file() and not file.is_dir():
+        return Given(kind="stdin", lines=_stream_lines(file.open("rb"), f"'{file}'"))  # a pipe, read once
     if file is not None:
         return Given(kind="file", lines=_file_lines(file), total=_count(file))
     kind: Literal["stdin", "terminal"] = "terminal" if sys.stdin.isatty() else "stdin"
-    return Given(kind=kind, lines=_stdin_lines())
+    return Given(kind=kind, lines=_stream_lines(sys.stdin.buffer, "standard input"))
 
 
 def _file_lines(file: Path) -> Iterator[str]:
@@ -52,11 +54,11 @@ def _count(file: Path) -> int:
     return count + (not last.endswith(b"\n"))
 
 
-def _stdin_lines() -> Iterator[str]:
+def _stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
     number = 0
-    while line := sys.stdin.buffer.readline(LONGEST + 2):
+    while line := stream.readline(LONGEST + 2):
         number += 1
-        where = f"line {number} of standard input"
+        where = f"line {number} of {name}"
         body = line.removesuffix(b"\n")
         if len(body) > LONGEST:
             raise GlassformerError(f"{where} is longer than {LONGEST:,} bytes; break it up")

@@ -26,9 +26,10 @@ def length_term(settings: Decoding, length: int | Tensor) -> float | Tensor:
     >>> length_term(Decoding(length_penalty=2.0), 3), length_term(Decoding(length_formula="paper"), 7)
     (9.0, 2.0)
     """
+    penalty = float(settings.length_penalty)
     if settings.length_formula == "paper":
-        return ((5 + length) / 6) ** settings.length_penalty
-    return length**settings.length_penalty  # "hf" and "fairseq" agree
+        return ((5 + length) / 6) ** penalty
+    return length**penalty  # "hf" and "fairseq" agree
 
 
 @dataclass

@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.feedforward import GatedFeedForward
+from glassformer.core.errors import GlassformerError
+from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.heads import LanguageModelHead
+from glassformer.core.linear import Linear
 from glassformer.core.norms import BatchNorm
 from glassformer.core.stack import Stack
-from glassformer.quick.products import Lay, Norm, Part
+from glassformer.quick.products import Called, Lay, Norm, Product
 
 Look = Callable[[int, Tensor], Tensor]  # layer, what the projections gave (N, ...) -> heads (N, H * V)
 
@@ -30,17 +33,17 @@ class Layer:
     def __init__(self, block: Block, lay: Lay) -> None:
         self.wiring = block.wiring
         own, cross, ffn = block.self_attn, block.cross_attn, block.ffn
-        self.qkv = lay([_part(own.q_proj), _part(own.k_proj), _part(own.v_proj)])
-        self.out = lay([_part(own.out_proj)])
+        self.qkv = _projected(lay, own.q_proj, own.k_proj, own.v_proj)
+        self.out = _projected(lay, own.out_proj)
         self.norm_self, self.norm_ffn = _flat(block.norm_self), _flat(block.norm_ffn)
         if cross is not None:
-            self.cross_q, self.cross_out = lay([_part(cross.q_proj)]), lay([_part(cross.out_proj)])
-            self.cross_kv = lay([_part(cross.k_proj), _part(cross.v_proj)])
+            self.cross_q, self.cross_out = _projected(lay, cross.q_proj), _projected(lay, cross.out_proj)
+            self.cross_kv = _projected(lay, cross.k_proj, cross.v_proj)
             self.norm_cross = _flat(block.norm_cross)
         self.gated = isinstance(ffn, GatedFeedForward)
-        gates = [_part(ffn.gate)] if isinstance(ffn, GatedFeedForward) else []
-        self.up = lay([*gates, _part(ffn.up)])
-        self.down = lay([_part(ffn.down)])
+        gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
+        self.up = _projected(lay, *gates, ffn.up)
+        self.down = _projected(lay, ffn.down)
         self.activation = ffn.activation
 
     def __call__(self, n: int, x: Tensor, own: Look, across: Look | None) -> Tensor:
@@ -103,8 +106,28 @@ def joined(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).reshape(batch * length, count * width)
 
 
-def _part(projection: nn.Linear) -> Part:
-    return projection.weight, projection.bias
+def _projected(lay: Lay, *projections: nn.Module) -> Product:
+    """Projections that read the same rows, as one product; called one by one where someone changed them."""
+    if all(type(one) in (Linear, nn.Linear) and not hooked(one) for one in projections):
+        return lay([(one.weight, one.bias) for one in projections])  # type: ignore[misc]
+    return Called(projections)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether someone looks on when this module is called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """A layout calls the projections, norms and embeddings, and passes the parts around them by."""
+    passed_by = (Stack, Block, MultiHeadAttention, FeedForward, GatedFeedForward, LanguageModelHead)
+    for name, module in model.named_modules():
+        # sharded modules hook themselves to be gathered, which whoever trains them has seen to
+        if isinstance(module, passed_by) and hooked(module) and not hasattr(module, "unshard"):
+            raise GlassformerError(
+                f"{name} has a hook, which writing and reading pass by; remove it, put it on a projection, "
+                "or observe a forward of the model (glassformer.observe)"
+            )
 
 
 def _flat(norm: nn.Module | None) -> Norm:
@@ -143,8 +166,10 @@ class MadeOf:
         return self.marks == _marks(model)
 
 
-def _marks(model: nn.Module) -> tuple[bool, list[tuple[int, int]]]:
-    """Whether autocast is on; where each weight lies, and how often it was written."""
+def _marks(model: nn.Module) -> tuple[bool, list[tuple[int, int]], list[tuple[int, bool]]]:
+    """Whether autocast is on; where each weight lies and how often it was written; modules and hooks."""
+    refuse_hooks(model)
+    modules = [(id(module), hooked(module)) for module in model.modules()]
     weights = list(model.parameters())
     written = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
-    return torch.is_autocast_enabled(weights[0].device.type), written
+    return torch.is_autocast_enabled(weights[0].device.type), written, modules

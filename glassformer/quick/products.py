@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import ACTIVATIONS
@@ -105,6 +105,26 @@ class Plain:
         found = [linear(x, weight, bias) for weight, bias in self.parts]
         y = found[0] if len(found) == 1 else torch.cat(found, -1)
         return finished(y, activation, gated, plus)
+
+
+class Called:
+    """Projections that are more than a matrix, or are looked at: each is called."""
+
+    def __init__(self, projections: Sequence[nn.Module]) -> None:
+        self.projections = projections
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        found = [projection(x[None])[0] for projection in self.projections]  # a batch of one
+        return finished(found[0] if len(found) == 1 else torch.cat(found, -1), activation, gated, plus)
 
 
 # oneDNN's words for what it can do on its way out of a product

@@ -251,3 +251,41 @@ def test_what_is_forgotten_was_seen_by_no_beam(
         for one in (model, ready(model)):
             same(write(one, ids, **options), expected)
     assert any(moved)
+
+
+class Halved(nn.Module):
+    """A projection that someone wrapped: its matrix is not all it does."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -0.5 * self.base(x)
+
+
+def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refused() -> None:
+    model = fresh("original")
+    bundle, ids = Bundle(model=model), padded(examples(), "right")
+    options: dict[str, Any] = {"settings": Decoding(max_new_tokens=3), "eos_id": None, "pad_id": PAD}
+
+    def score() -> float:
+        return write(bundle.ready(), ids, start_ids=[START], **options)[0][0].score
+
+    before, block = score(), model.decoder.blocks[0]
+    block.ffn.up = Halved(block.ffn.up)
+    with torch.inference_mode():
+        logits = model(ids[:1], torch.tensor([[START]]), ids[:1] != PAD)[0, -1]
+    assert score() != before
+    assert write(bundle.ready(), ids, start_ids=[START], **options)[0][0].logprobs[0] == pytest.approx(
+        float(logits.log_softmax(-1).max()), abs=1e-4
+    )
+    block.ffn.up = block.ffn.up.base
+    assert score() == before
+    calls: list[int] = []
+    hook = block.ffn.up.register_forward_hook(lambda *_: calls.append(1))
+    assert score() == pytest.approx(before) and calls
+    hook.remove()
+    block.register_forward_hook(lambda *_: None)
+    with pytest.raises(GlassformerError, match=r"decoder.blocks.0 has a hook"):
+        score()
