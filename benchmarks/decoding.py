@@ -1,22 +1,25 @@
-"""Writing beside the peers, on the same weights in one process: python benchmarks/decoding.py [--only base4]
+"""Writing beside the peers, on the same weights in one run: python benchmarks/decoding.py [--only base4]
 
 On a CPU: output tokens a second of the base encoder-decoder (32 sentences of 12 to 24 tokens; greedy, and by
 4 beams) and of GPT-2 124M (1 and 8 prompts of 16 tokens, greedy), ours beside transformers' `generate` and
 CTranslate2 in float32, whose outputs must first equal ours; and ours in int8 beside CTranslate2 in int8.
-Every text has the same length. Above 1 in the last column, we are the faster. `--profile` shows where our
-time goes.
+Every text has the same length. Each runs in a process of its own, in turns. Above 1 in the last column, we
+are the faster. `--profile` shows where our time goes instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -24,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import peers
-from benchmarks.timing import Rate, show_rates, turns
+from benchmarks.timing import Rate, show_rates
 from glassformer.decoding.engine import write_all
 from glassformer.decoding.ready import ready
 from glassformer.decoding.settings import Decoding
@@ -32,7 +35,7 @@ from glassformer.decoding.settings import Decoding
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
 OURS_INT8, CT2_INT8 = "glassformer int8", "CTranslate2 int8"
 Texts = list[list[int]]
-Contenders = dict[str, Callable[[], Texts]]
+JOB = "job.json"
 
 
 class Job(NamedTuple):
@@ -65,10 +68,6 @@ def converted(folder: Path, names: Names) -> Path:
             return names
 
     return Path(Converter(str(folder)).convert(str(folder / "ctranslate2")))
-
-
-def present() -> bool:
-    return importlib.util.find_spec("ctranslate2") is not None
 
 
 def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, never: tuple[int, ...]) -> Any:
@@ -135,41 +134,74 @@ def run_generator(folder: Path, kind: str, job: Job) -> Any:
     return write
 
 
-def contenders(job: Job, folder: Path, reference: Any, names: Names, never: tuple[int, ...]) -> Contenders:
-    """Everyone who runs here, on the weights of `reference`."""
-    reference.eval().save_pretrained(folder)
+def contender(name: str, folder: Path, job: Job, never: tuple[int, ...]) -> Callable[[], Texts]:
+    """One who writes, on the weights in the folder."""
     pad_id = never[0] if never else 0
-    model = glassformer.load(folder).model
-    found: Contenders = {
-        OURS: run_ours(ready(model), job, eos_id=0, pad_id=pad_id, never=never),
-        OURS_INT8: run_ours(ready(model, "int8"), job, eos_id=0, pad_id=pad_id, never=never),
-        THEIRS: run_theirs(reference, job, pad_id=pad_id, never=never),
-    }
-    if present():
-        there = converted(folder, names)
-        run = run_translator if never else run_generator
-        found |= {CT2: run(there, "float32", job), CT2_INT8: run(there, "int8", job)}
+    if name in (OURS, OURS_INT8):
+        model = ready(glassformer.load(folder).model, "int8" if name == OURS_INT8 else "own")
+        run = run_ours(model, job, eos_id=0, pad_id=pad_id, never=never)
+    elif name == THEIRS:
+        import transformers
+
+        kind = transformers.AutoModelForSeq2SeqLM if never else transformers.AutoModelForCausalLM
+        run = run_theirs(kind.from_pretrained(folder).eval(), job, pad_id=pad_id, never=never)
     else:
-        print("CTranslate2 is not installed: left out")
-    return found
+        made = run_translator if never else run_generator
+        run = made(folder / "ctranslate2", "int8" if name == CT2_INT8 else "float32", job)
+    return cast(Callable[[], Texts], run)
 
 
-def compare(job: Job, found: Contenders, rounds: int) -> None:
+class Apart:
+    """A contender in a process of its own: two runtimes in one process slow each other down."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        command = [sys.executable, __file__, "--as", name, "--folder", str(folder)]
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+    def write(self) -> tuple[float, Texts]:
+        """Seconds, and what was written."""
+        assert self.child.stdin is not None and self.child.stdout is not None
+        print(file=self.child.stdin, flush=True)
+        told = self.child.stdout.readline()
+        if not told:
+            raise SystemExit(f"{self.child.args} ended; run it by hand to see why")
+        seconds, texts = json.loads(told)
+        return seconds, texts
+
+    def leave(self) -> None:
+        self.child.communicate()
+
+
+def play(name: str, folder: Path) -> None:
+    """The child's side: a line in, a line out."""
+    about = json.loads((folder / JOB).read_text())
+    write = contender(name, folder, Job(**about["job"]), tuple(about["never"]))
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        texts = write()
+        print(json.dumps([time.perf_counter() - begin, texts]), flush=True)
+
+
+def compare(job: Job, folder: Path, names: list[str], rounds: int) -> None:
     """Equal outputs first, then the times in turn."""
-    texts = {name: write() for name, write in found.items()}
+    apart = {name: Apart(name, folder) for name in names}
+    texts = {name: one.write()[1] for name, one in apart.items()}
     for name, written in texts.items():
         if [len(one) for one in written] != [job.length] * len(job.examples):
             raise SystemExit(f"{job.title}: {name} did not write {job.length} tokens for every text")
         same = sum(one == other for one, other in zip(written, texts[OURS], strict=True))
         if name not in (OURS_INT8, CT2_INT8) and same < len(written):
             raise SystemExit(f"{job.title}: {same} of {len(written)} texts of {name} equal ours")
-    # CTranslate2's threads spin for 0.2 s after their work, which is no one else's cost
-    steps: dict[str, Any] = {}
-    for name, write in found.items():
-        steps |= {name: write, f"rest after {name}": lambda: time.sleep(0.3)}
-    times = turns(steps, rounds=rounds)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds + 1):
+        for name, one in apart.items():
+            time.sleep(0.3)  # threads spin for a while after their work, which is no one else's cost
+            times[name].append(one.write()[0])
+    for one in apart.values():
+        one.leave()
     work = job.length * len(job.examples)
-    rates = {name: Rate(work, times[name], job.length) for name in found}
+    rates = {name: Rate(work, median(found[1:]), job.length) for name, found in times.items()}
     rounded = {OURS_INT8, CT2_INT8}
     exact = {name: rate for name, rate in rates.items() if name not in rounded}
     show_rates(job.title, exact, ours=OURS, what="output tokens")
@@ -199,7 +231,7 @@ def base(title: str, beams: int, given: argparse.Namespace) -> None:
     examples = [torch.randint(1, vocab - 1, (length,)).tolist() for length in lengths]
     job = Job(title, examples, given.length, beams)
     reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
-    reference.generation_config.forced_eos_token_id = None
+    reference.generation_config.forced_eos_token_id = reference.config.forced_eos_token_id = None
     measure(job, reference, Names(vocab, vocab - 1), (vocab - 1,), given)
 
 
@@ -216,12 +248,20 @@ def gpt(title: str, count: int, given: argparse.Namespace) -> None:
 def measure(
     job: Job, reference: Any, names: Names, never: tuple[int, ...], given: argparse.Namespace
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        found = contenders(job, Path(folder), reference, names, never)
-        compare(job, found, given.rounds)
-        if given.profile:
-            profile(found[OURS], job.title)
-            profile(found[OURS_INT8], f"{job.title}, int8")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        reference.eval().save_pretrained(folder)
+        (folder / JOB).write_text(json.dumps({"job": job._asdict(), "never": never}))
+        running = [OURS, OURS_INT8, THEIRS]
+        if importlib.util.find_spec("ctranslate2") is not None:
+            converted(folder, names)
+            running += [CT2, CT2_INT8]
+        else:
+            print("CTranslate2 is not installed: left out")
+        if not given.profile:
+            compare(job, folder, running, given.rounds)
+        for name in (OURS, OURS_INT8) if given.profile else ():
+            profile(contender(name, folder, job, never), f"{job.title}, {name}")
 
 
 JOBS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -238,7 +278,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each")
     parser.add_argument("--length", type=int, default=32, help="tokens to write")
     parser.add_argument("--profile", action="store_true", help="where our own time goes")
+    parser.add_argument("--as", dest="name", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.name:
+        play(given.name, given.folder)
+        return
     for name in [name for name in given.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
