@@ -75,7 +75,7 @@ def _gapped(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str) -
     for begin, size in zip(begins, sizes, strict=True):
         gone[begin : begin + size] = True
     if gone.all():
-        gone[rng.integers(many)] = False
+        gone[-int(rng.integers(2))] = False  # the first or the last: in the middle it would make two gaps
     opens = gone & ~np.concatenate(([False], gone[:-1]))
     mark = np.array([gap_id], dtype=tokens.dtype if tokens.dtype.kind in "iuO" else None)
     wide = tokens.astype(np.promote_types(tokens.dtype, mark.dtype))  # a mark longer than any word
