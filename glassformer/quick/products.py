@@ -86,45 +86,48 @@ def laying(asked: Weights | Lay, like: Tensor) -> Lay:
     return Plain
 
 
-class Plain:
+class InTurn:
+    """A product with what stands around it done one after the other, on what `multiplied` gives."""
+
+    def multiplied(self, x: Tensor) -> Tensor:
+        """x (N, D) -> x W^T + b, (N, O)."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        plus: Tensor | None = None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        return finished(self.multiplied(x), activation, gated, plus)
+
+
+class Plain(InTurn):
     """The weights as they are."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
 
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        norm: Norm | None = None,
-        activation: Activation | None = None,
-        gated: bool = False,
-        plus: Tensor | None = None,
-    ) -> Tensor:
-        x = x if norm is None else norm(x)
-        found = [linear(x, weight, bias) for weight, bias in self.parts]
-        y = found[0] if len(found) == 1 else torch.cat(found, -1)
-        return finished(y, activation, gated, plus)
+    def multiplied(self, x: Tensor) -> Tensor:
+        return _joined([linear(x, weight, bias) for weight, bias in self.parts])
 
 
-class Called:
+class Called(InTurn):
     """Projections that are more than a matrix, or are looked at: each is called."""
 
     def __init__(self, projections: Sequence[nn.Module]) -> None:
         self.projections = projections
 
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        norm: Norm | None = None,
-        activation: Activation | None = None,
-        gated: bool = False,
-        plus: Tensor | None = None,
-    ) -> Tensor:
-        x = x if norm is None else norm(x)
-        found = [projection(x[None])[0] for projection in self.projections]  # a batch of one
-        return finished(found[0] if len(found) == 1 else torch.cat(found, -1), activation, gated, plus)
+    def multiplied(self, x: Tensor) -> Tensor:
+        return _joined([projection(x[None])[0] for projection in self.projections])  # a batch of one
+
+
+def _joined(found: Sequence[Tensor]) -> Tensor:
+    return found[0] if len(found) == 1 else torch.cat(list(found), -1)
 
 
 # oneDNN's words for what it can do on its way out of a product
@@ -185,7 +188,7 @@ class Packed:
         return x @ self.upright if self.bias is None else torch.addmm(self.bias, x, self.upright)
 
 
-class Int8:
+class Int8(InTurn):
     """Eight bits a weight and a value, summed in 32: a quarter of the memory to read."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -200,16 +203,7 @@ class Int8:
             self.packed = torch.ops.quantized.linear_prepack(rounded, None)
         self.bias = None if bias is None else bias.detach().float()
 
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        norm: Norm | None = None,
-        activation: Activation | None = None,
-        gated: bool = False,
-        plus: Tensor | None = None,
-    ) -> Tensor:
-        x = x if norm is None else norm(x)
+    def multiplied(self, x: Tensor) -> Tensor:
         # One range is taken for all rows of a call. So each row is brought to the same largest value, and two
         # rows more make the range -1 to 1: then no row's result depends on the others.
         wide = x.float()
@@ -220,7 +214,7 @@ class Int8:
         rows[-1].fill_(-1.0)
         y: Tensor = torch.ops.quantized.linear_dynamic(rows, self.packed, _narrow())[:-2]
         y = y.mul_(size) if self.bias is None else torch.addcmul(self.bias, y, size)
-        return finished(y.to(x.dtype), activation, gated, plus)
+        return y.to(x.dtype)
 
 
 @cache

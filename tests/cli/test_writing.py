@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 import glassformer
+from glassformer.cli.given import given
 from tests.verbs.reversing import ROWS, reverser, speaker
 
 
@@ -124,3 +127,12 @@ def test_a_wrong_model_for_the_verb_is_a_sentence(run, folder, talker):
         assert done.code == 2 and sentence in done.err
     done = run("generate", talker, "sea " * 100)
     assert done.code == 2 and "reads at most 64" in done.err
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"red\n\nblue",))
+    writer.start()
+    assert list(given([], pipe).lines) == ["red", "", "blue"]
+    writer.join()

@@ -15,6 +15,7 @@ from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding import Decoding, Written, decode_all, decoding_from, write, write_all
+from glassformer.decoding.beams import length_term
 from glassformer.decoding.stop import before_stop
 from tests.decoding.test_greedy import MOST, PAD, START, examples, model_of, padded
 
@@ -384,3 +385,8 @@ def test_a_folders_generation_config_is_honoured_or_refused() -> None:
     prompted, _ = model_for("gpt2")
     found = write(prompted, ids, settings=decoding_from({"max_length": 9}), eos_id=None, pad_id=PAD)
     assert [len(text.ids) for (text,) in found] == [9 - len(row) for row in examples(3)]
+
+
+@pytest.mark.parametrize("penalty", [-1, 2])
+def test_a_whole_number_is_a_length_penalty_too(penalty: int) -> None:
+    assert float(length_term(Decoding(length_penalty=penalty), torch.tensor(4))) == 4.0**penalty

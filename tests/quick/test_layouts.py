@@ -289,3 +289,11 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
     block.register_forward_hook(lambda *_: None)
     with pytest.raises(GlassformerError, match=r"decoder.blocks.0 has a hook"):
         score()
+
+
+@pytest.mark.skipif(Int8 not in LAYOUTS, reason="this build of torch has no int8 products")
+def test_a_rounded_row_does_not_depend_on_the_others() -> None:
+    torch.manual_seed(0)
+    product, x = Int8([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
+    x[3] *= 100  # nor on a large one among them
+    assert torch.equal(product(x), torch.cat([product(row[None]) for row in x]))

@@ -16,6 +16,7 @@ from glassformer.core.spec import Activation
 from glassformer.quick.gpu import activations
 from glassformer.quick.gpu.norms import norm_of
 from glassformer.quick.gpu.product import product
+from glassformer.quick.layers import hooked
 from glassformer.quick.products import Norm, Part, finished, side_by_side
 
 
@@ -38,8 +39,8 @@ class OnGpu:
         gated: bool = False,
         plus: Tensor | None = None,
     ) -> Tensor:
-        fused = isinstance(norm, RMSNorm | LayerNorm)
-        if norm is not None and not fused:
+        fused = norm_of(norm) if isinstance(norm, RMSNorm | LayerNorm) and not hooked(norm) else None
+        if norm is not None and fused is None:
             x = norm(x)
         known = activation is None or activation in get_args(activations.Activation)
         y = product(
@@ -47,7 +48,7 @@ class OnGpu:
             self.weight,
             bias=self.bias,
             scale=self.scale,
-            norm=norm_of(norm) if isinstance(norm, RMSNorm | LayerNorm) else None,
+            norm=fused,
             plus=plus if known else None,
             activation=cast(activations.Activation, activation) if known else None,
             gated=gated and known,
