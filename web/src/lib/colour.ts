@@ -1,0 +1,66 @@
+// Colours of numbers. Two scales: from nothing to much (weights), and signed around zero (values). Each is a
+// table of 256 colours, so that painting a matrix is a lookup a cell.
+
+import type { Theme } from './theme.svelte';
+
+export type Scale = 'much' | 'signed';
+type Rgb = readonly [number, number, number];
+
+// Stops are chosen so that lightness falls (on light) or rises (on dark) evenly.
+const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
+  light: {
+    much: [[255, 255, 255], [214, 219, 250], [150, 158, 236], [91, 91, 214], [49, 40, 140], [25, 16, 76]],
+    signed: [[140, 56, 0], [222, 120, 40], [248, 200, 150], [250, 250, 252], [165, 205, 245], [50, 125, 210], [10, 60, 130]],
+  },
+  dark: {
+    much: [[22, 22, 30], [45, 42, 92], [84, 80, 180], [132, 134, 238], [186, 194, 255], [240, 243, 255]],
+    signed: [[255, 196, 130], [228, 128, 48], [122, 62, 18], [26, 26, 34], [18, 66, 120], [58, 140, 226], [168, 214, 255]],
+  },
+};
+
+const tables = new Map<string, Uint8ClampedArray>();
+
+/** 256 colours as r, g, b, 255. */
+export function table(theme: Theme, scale: Scale): Uint8ClampedArray {
+  const name = `${theme} ${scale}`;
+  let made = tables.get(name);
+  if (!made) {
+    const stops = STOPS[theme][scale];
+    made = new Uint8ClampedArray(256 * 4);
+    for (let i = 0; i < 256; i++) {
+      const at = (i / 255) * (stops.length - 1);
+      const n = Math.min(Math.floor(at), stops.length - 2);
+      for (let c = 0; c < 3; c++) made[4 * i + c] = stops[n][c] + (at - n) * (stops[n + 1][c] - stops[n][c]);
+      made[4 * i + 3] = 255;
+    }
+    tables.set(name, made);
+  }
+  return made;
+}
+
+/** Where a value lies in a table: 0 to 255. Signed scales keep zero in the middle. */
+export function shade(value: number, scale: Scale, low: number, high: number): number {
+  if (!Number.isFinite(value)) return -1; // masked: drawn as hatching or nothing
+  if (scale === 'signed') {
+    const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    return Math.round(127.5 + (127.5 * Math.max(-most, Math.min(most, value))) / most);
+  }
+  return Math.round((255 * (Math.max(low, Math.min(high, value)) - low)) / (high - low || 1));
+}
+
+/** The colour of one value, for text backgrounds and bars. */
+export function colour(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
+  const n = shade(value, scale, low, high);
+  if (n < 0) return 'transparent';
+  const t = table(theme, scale);
+  return `rgb(${t[4 * n]} ${t[4 * n + 1]} ${t[4 * n + 2]})`;
+}
+
+/** Black or white, whichever can be read on that colour. */
+export function ink(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
+  const n = shade(value, scale, low, high);
+  if (n < 0) return 'inherit';
+  const t = table(theme, scale);
+  const light = (0.299 * t[4 * n] + 0.587 * t[4 * n + 1] + 0.114 * t[4 * n + 2]) / 255;
+  return light > 0.55 ? '#16161d' : '#ffffff';
+}

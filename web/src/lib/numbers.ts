@@ -1,0 +1,21 @@
+// How numbers are written: short, and with a true minus sign.
+
+/** Three or so digits that matter. */
+export function short(x: number, digits = 3): string {
+  if (x === -Infinity) return '−∞';
+  if (!Number.isFinite(x)) return String(x);
+  if (x === 0) return '0';
+  const size = Math.abs(x);
+  const text = size >= 1e5 || size < 1e-4 ? x.toExponential(1) : size >= 100 ? x.toFixed(1) : x.toPrecision(digits);
+  return text.replace('-', '−');
+}
+
+/** A share as a percentage. */
+export function percent(x: number): string {
+  const p = 100 * x;
+  if (p === 0) return '0%';
+  if (p < 0.01) return '<0.01%';
+  return `${p >= 10 ? p.toFixed(1) : p >= 1 ? p.toFixed(1) : p.toFixed(2)}%`;
+}
+
+export const grouped = (n: number): string => n.toLocaleString('en-US');

@@ -1,0 +1,67 @@
+// Where the reader is, as the address says it: every view has its URL, and going back is the browser's own.
+//
+// #/MODEL/VIEW?in=A sentence&at=decoder.3.cross&head=2 ... Views keep their own words in the query through `word`.
+
+export const VIEWS = ['model', 'heads', 'decoding', 'change', 'learning'] as const;
+export type View = (typeof VIEWS)[number];
+
+function read(): { model: string; view: View; words: Record<string, string> } {
+  const [path, search] = location.hash.replace(/^#\/?/, '').split('?');
+  const [model = '', view = 'model'] = path.split('/').map(decodeURIComponent);
+  return {
+    model,
+    view: (VIEWS as readonly string[]).includes(view) ? (view as View) : 'model',
+    words: Object.fromEntries(new URLSearchParams(search ?? '')),
+  };
+}
+
+class Place {
+  model = $state('');
+  view = $state<View>('model');
+  words = $state<Record<string, string>>({});
+
+  constructor() {
+    this.#take();
+    addEventListener('hashchange', () => this.#take());
+  }
+
+  #take(): void {
+    const { model, view, words } = read();
+    if (model !== this.model) this.model = model;
+    if (view !== this.view) this.view = view;
+    if (JSON.stringify(words) !== JSON.stringify(this.words)) this.words = words;
+  }
+
+  /** A word of the address, or what it is when the address does not say. */
+  word(name: string, otherwise = ''): string {
+    return this.words[name] ?? otherwise;
+  }
+
+  number(name: string, otherwise: number): number {
+    const n = Number(this.words[name] ?? NaN);
+    return Number.isFinite(n) ? n : otherwise;
+  }
+
+  /** The address of a place that differs from this one in these words; null takes a word out. */
+  href(change: { model?: string; view?: View; words?: Record<string, string | number | null> }): string {
+    const words = { ...this.words };
+    for (const [name, value] of Object.entries(change.words ?? {})) {
+      if (value === null) delete words[name];
+      else words[name] = String(value);
+    }
+    const search = new URLSearchParams(words).toString();
+    const path = [change.model ?? this.model, change.view ?? this.view].map(encodeURIComponent).join('/');
+    return `#/${path}${search ? `?${search}` : ''}`;
+  }
+
+  /** Go there. `step` true leaves the present place in the history. */
+  go(change: { model?: string; view?: View; words?: Record<string, string | number | null> }, step = true): void {
+    const href = this.href(change);
+    if (href === location.hash) return;
+    if (step) history.pushState(null, '', href);
+    else history.replaceState(null, '', href);
+    this.#take();
+  }
+}
+
+export const place = new Place();

@@ -1,0 +1,168 @@
+// Where the page's numbers come from: a running server, or a trace that was written into the page itself.
+
+import { Tensor, type Numbers } from './tensor';
+import type {
+  DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
+  TraceInput, TraceRequest, Word,
+} from './types';
+
+export interface Asked {
+  slice?: string;
+  pool?: number;
+  minus?: string;
+}
+
+export interface Source {
+  /** False: what is shown was kept in the page; nothing new can be asked of a model. */
+  readonly live: boolean;
+  models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }>;
+  trace(request: TraceRequest): Promise<TraceInfo>;
+  tensor(trace: string, name: string, asked?: Asked): Promise<Tensor>;
+  heads(trace: string): Promise<HeadsInfo>;
+  lens(trace: string, position: number, top?: number): Promise<LensInfo>;
+  next(trace: string, position: number, count?: number): Promise<NextInfo>;
+  unit(trace: string, ffn: string, unit: number): Promise<{ promotes: Word[]; suppresses: Word[] }>;
+  difference(before: string, after: string): Promise<DifferenceInfo>;
+  step(model: string, input: TraceInput, written: number[], settings?: Record<string, unknown>): Promise<StepInfo>;
+  search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo>;
+  run(id: string): Promise<RunInfo>;
+  film(id: string, input: TraceInput): Promise<FilmInfo>;
+}
+
+/** What the server answers when it cannot: a sentence for the person. */
+export class Refused extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+  ) {
+    super(message);
+  }
+}
+
+async function answered(path: string, init?: RequestInit): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(path, init);
+  } catch {
+    throw new Refused('', 0); // no server: whoever shows it says so in the reader's language
+  }
+  if (response.ok) return response;
+  let message = `${response.status} ${response.statusText}`;
+  try {
+    message = (await response.json()).error.message;
+  } catch {
+    // not ours: the status will do
+  }
+  throw new Refused(message, response.status);
+}
+
+const json = async <T>(path: string): Promise<T> => (await answered(path)).json();
+
+const post = async <T>(path: string, body: unknown): Promise<T> =>
+  (
+    await answered(path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    })
+  ).json();
+
+const query = (words: object): string => {
+  const given = Object.entries(words).filter(([, value]) => value !== undefined);
+  return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+};
+
+const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
+  float32: Float32Array,
+  uint8: Uint8Array,
+  int32: Int32Array,
+};
+const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a station is immediate
+
+export class Live implements Source {
+  readonly live = true;
+  #kept = new Map<string, Promise<Tensor>>();
+  #bytes = 0;
+  #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the server has dropped
+
+  models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
+    return json('models');
+  }
+
+  async trace(request: TraceRequest): Promise<TraceInfo> {
+    const info = await post<TraceInfo>('trace', request);
+    this.#requests.set(info.id, request);
+    return info;
+  }
+
+  tensor(trace: string, name: string, asked: Asked = {}): Promise<Tensor> {
+    const path = `trace/${trace}/tensor?${query({ name, ...asked })}`;
+    const kept = this.#kept.get(path);
+    if (kept) {
+      this.#kept.delete(path); // the most recent stand last
+      this.#kept.set(path, kept);
+      return kept;
+    }
+    const made = this.#again(trace, async () => {
+      const response = await answered(path);
+      const buffer = await response.arrayBuffer();
+      const shape = response.headers.get('x-shape') ?? '';
+      const kind = KINDS[response.headers.get('x-dtype') ?? 'float32'];
+      this.#bytes += buffer.byteLength;
+      this.#forget();
+      return new Tensor(new kind(buffer), shape === '' ? [] : shape.split(',').map(Number));
+    });
+    made.catch(() => this.#kept.delete(path));
+    this.#kept.set(path, made);
+    return made;
+  }
+
+  #forget(): void {
+    for (const [path, made] of this.#kept) {
+      if (this.#bytes <= KEPT_BYTES) return;
+      this.#kept.delete(path);
+      void made.then((tensor) => (this.#bytes -= tensor.data.byteLength));
+    }
+  }
+
+  /** Do it; where the server has dropped the trace meanwhile, have it made once more first. */
+  async #again<T>(trace: string, ask: () => Promise<T>): Promise<T> {
+    try {
+      return await ask();
+    } catch (error) {
+      const request = this.#requests.get(trace);
+      if (!(error instanceof Refused) || error.status !== 404 || !request) throw error;
+      await post('trace', request);
+      return ask();
+    }
+  }
+
+  heads(trace: string): Promise<HeadsInfo> {
+    return this.#again(trace, () => json(`trace/${trace}/heads`));
+  }
+  lens(trace: string, position: number, top = 5): Promise<LensInfo> {
+    return this.#again(trace, () => json(`trace/${trace}/lens?${query({ position, top })}`));
+  }
+  next(trace: string, position: number, count = 100): Promise<NextInfo> {
+    return this.#again(trace, () => json(`trace/${trace}/next?${query({ position, count })}`));
+  }
+  unit(trace: string, ffn: string, unit: number): Promise<{ promotes: Word[]; suppresses: Word[] }> {
+    return this.#again(trace, () => json(`trace/${trace}/unit?${query({ ffn, unit })}`));
+  }
+  difference(before: string, after: string): Promise<DifferenceInfo> {
+    return this.#again(before, () => this.#again(after, () => json(`trace/${before}/difference/${after}`)));
+  }
+  step(model: string, input: TraceInput, written: number[], settings = {}): Promise<StepInfo> {
+    return post('trace/step', { ...input, model, written, settings });
+  }
+  search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo> {
+    return post('trace/search', { ...input, ...settings, model });
+  }
+  run(id: string): Promise<RunInfo> {
+    return json(`runs/${encodeURIComponent(id)}`);
+  }
+  film(id: string, input: TraceInput): Promise<FilmInfo> {
+    return json(`runs/${encodeURIComponent(id)}/film?${query({ text: input.text, target: input.target })}`);
+  }
+}
+

@@ -1,0 +1,63 @@
+// Numbers with a shape, as the server sends them: flat, row-major.
+
+export type Numbers = Float32Array | Uint8Array | Int32Array;
+
+export class Tensor {
+  constructor(
+    readonly data: Numbers,
+    readonly shape: readonly number[],
+  ) {}
+
+  /** The value at an index of every dimension. */
+  at(...index: number[]): number {
+    let flat = 0;
+    for (let d = 0; d < this.shape.length; d++) flat = flat * this.shape[d] + index[d];
+    return this.data[flat];
+  }
+
+  /** What lies at index `i` of the first dimension; shares memory. */
+  of(i: number): Tensor {
+    const rest = this.shape.slice(1);
+    const size = rest.reduce((a, b) => a * b, 1);
+    return new Tensor(this.data.subarray(i * size, (i + 1) * size), rest);
+  }
+
+  /** As the server slices: `i`, `a:b`, `a:b:step` or `:` for each dimension; missing ones whole. */
+  slice(text: string): Tensor {
+    const items = text.split(',').map((item) => item.trim());
+    const ranges = this.shape.map((size, d) => range(items[d] ?? ':', size));
+    const shape = ranges.filter((r) => !r.single).map((r) => r.at.length);
+    const data = new (this.data.constructor as new (n: number) => Numbers)(shape.reduce((a, b) => a * b, 1));
+    let n = 0;
+    const walk = (d: number, flat: number): void => {
+      if (d === ranges.length) {
+        data[n++] = this.data[flat];
+        return;
+      }
+      for (const i of ranges[d].at) walk(d + 1, flat * this.shape[d] + i);
+    };
+    walk(0, 0);
+    return new Tensor(data, shape);
+  }
+}
+
+function range(item: string, size: number): { single: boolean; at: number[] } {
+  if (!item.includes(':')) return { single: true, at: [Number(item)] };
+  const [from, to, step] = item.split(':');
+  const at: number[] = [];
+  for (let i = from ? Number(from) : 0; i < Math.min(to ? Number(to) : size, size); i += step ? Number(step) : 1) at.push(i);
+  return { single: false, at };
+}
+
+/** Smallest and largest finite value; [0, 0] where there is none. */
+export function extent(data: ArrayLike<number>): [number, number] {
+  let low = Infinity;
+  let high = -Infinity;
+  for (let i = 0; i < data.length; i++) {
+    const x = data[i];
+    if (!Number.isFinite(x)) continue;
+    if (x < low) low = x;
+    if (x > high) high = x;
+  }
+  return low > high ? [0, 0] : [low, high];
+}

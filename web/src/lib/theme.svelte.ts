@@ -1,0 +1,21 @@
+// Light or dark: as the system says until the reader chooses.
+
+export type Theme = 'light' | 'dark';
+const system = matchMedia('(prefers-color-scheme: dark)');
+
+class Look {
+  #chosen = $state<Theme | null>(localStorage.getItem('theme') as Theme | null);
+  #dark = $state(system.matches);
+  theme: Theme = $derived(this.#chosen ?? (this.#dark ? 'dark' : 'light'));
+
+  constructor() {
+    system.addEventListener('change', (event) => (this.#dark = event.matches));
+  }
+
+  choose(theme: Theme): void {
+    this.#chosen = theme;
+    localStorage.setItem('theme', theme);
+  }
+}
+
+export const look = new Look();
