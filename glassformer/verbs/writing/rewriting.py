@@ -39,6 +39,19 @@ def translate(
     split: a line is translated whole up to 128 tokens and by its sentences beyond ("long"), "always" by its
     sentences, or "never": then a line that the model cannot read whole is refused.
     """
+    plan = translating(bundle, settings, to=to, prefix=prefix, split=split)
+    return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens)
+
+
+def translating(
+    bundle: Bundle,
+    settings: dict[str, Any],
+    *,
+    to: str | None = None,
+    prefix: str | None = None,
+    split: Split = "long",
+) -> Plan:
+    """The plan of `translate`."""
     check_job(bundle, "translate", jobs=("translate",))
     ends = _rewriting(bundle, "translate")
     spoken = language(bundle, to)
@@ -46,9 +59,7 @@ def translate(
     lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
     cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split), lead=lead)
-    return results(
-        _rewrites(bundle, ends, cutter, given), texts, details=details, tree=tree, batch_tokens=batch_tokens
-    )
+    return _rewrites(bundle, ends, cutter, given)
 
 
 def summarize(
