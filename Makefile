@@ -1,5 +1,6 @@
 # make demo   build a Transformer, train it on a tiny task, look inside     make test   everything that must hold
 # make lint   ruff and mypy only      make bench   ours beside the peers    make clean  remove what make made
+# make page   the explorer's page alone, from web/
 # make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
 #
 # Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
@@ -8,14 +9,16 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet -c constraints.txt
 
-# The stamps carry a checksum of what the environment was made from, the checkout's own place included (the
-# install is editable). A new pin or a moved checkout therefore asks for a new stamp; otherwise make does nothing.
-KEY := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
+# The stamps carry a checksum of what the environment was made from: the pins, the checkout's own place (the
+# install is editable), and the sources of the explorer's page, which installing builds. When one of them changes
+# a new stamp is asked for; otherwise make does nothing.
+PAGE := $(shell find web -type f -not -path '*/node_modules/*' 2>/dev/null | LC_ALL=C sort)
+KEY := $(shell { pwd; cat pyproject.toml constraints.txt hatch_build.py $(PAGE); } | cksum | tr ' ' '-')
 DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint page bench clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -31,11 +34,14 @@ lint: $(DEV)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+page: $(DEV)
+	$(PY) hatch_build.py
+
 bench: $(DEV)
 	$(PY) benchmarks/core.py
 
 clean:
-	rm -rf $(VENV) build dist demo_out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev-$(KEY): $(PY)
@@ -46,7 +52,7 @@ $(VENV)/.dev-$(KEY): $(PY)
 
 $(VENV)/.lean-$(KEY): $(PY)
 	@echo "installing Glassformer into $(VENV) (minutes, once)"
-	@$(PIP) -e .
+	@$(PIP) -e '.[serve]'
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 

@@ -1,17 +1,40 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte';
-import { defineConfig } from 'vite';
+import { defineConfig, type Plugin } from 'vite';
 
-// The page is served under a strict content policy: no inline script, nothing from elsewhere.
-export default defineConfig({
-  plugins: [svelte()],
-  base: './',
-  build: {
-    outDir: '../glassformer/explorer/page',
-    emptyOutDir: true,
-    target: 'es2022',
-    modulePreload: { polyfill: false },
-    assetsInlineLimit: 0,
-    chunkSizeWarningLimit: 800,
+// Every browser that can run the page reads woff2: the older forms of KaTeX's fonts stay out.
+const woff2Only: Plugin = {
+  name: 'woff2-only',
+  enforce: 'pre',
+  transform(code, id) {
+    if (!id.includes('katex') || !/\.css/.test(id)) return;
+    return code.replace(/,url\([^)]*\)\s*format\("(?:woff|truetype)"\)/g, '');
   },
-  server: { proxy: { '^/(models|trace|runs|v1|health)': process.env.GLASSFORMER ?? 'http://127.0.0.1:8000' } },
+};
+
+// Two builds of one page. The served one comes in pieces, each fetched when its view is opened, under a policy that
+// allows no inline script. The single one is all in one script and one style, to be written into a file that works
+// from disk (glassformer/explorer/frozen.py).
+export default defineConfig(({ mode }) => {
+  const single = mode === 'single';
+  return {
+    plugins: [woff2Only, svelte()],
+    base: './',
+    build: {
+      outDir: single ? '../glassformer/explorer/page/single' : '../glassformer/explorer/page',
+      emptyOutDir: true,
+      copyPublicDir: !single,
+      target: 'es2022',
+      modulePreload: { polyfill: false },
+      assetsInlineLimit: single ? Number.MAX_SAFE_INTEGER : 0,
+      cssCodeSplit: !single,
+      chunkSizeWarningLimit: 2000,
+      rollupOptions: single
+        ? {
+            input: 'src/main.ts',
+            output: { format: 'iife', entryFileNames: 'page.js', assetFileNames: 'page[extname]', codeSplitting: false },
+          }
+        : {},
+    },
+    server: { proxy: { '^/(models|trace|runs|v1|health)': process.env.GLASSFORMER ?? 'http://127.0.0.1:8000' } },
+  };
 });

@@ -1,0 +1,1 @@
+"""The explorer's page, built from web/, and one trace written into a page of its own."""
