@@ -112,8 +112,12 @@ class Tokenizer(ABC):
 
         A letter split over several tokens appears in each with its share: "안(1/2)", "안(2/2)".
         """
+        return readable(self.parts(ids, side=side))
+
+    def parts(self, ids: Iterable[int], *, side: Side = "source") -> list[Part]:
+        """What each id stands for: text of its own, or bytes that may begin or end inside a letter."""
         self._check_side(side)
-        return readable([self._part(index, side) for index in _whole(ids)])
+        return [self._part(index, side) for index in _whole(ids)]
 
     def save(self, folder: str | Path) -> list[str]:
         """Write the tokenizer's files into a folder, as the reference library reads them.

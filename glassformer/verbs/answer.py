@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -123,7 +123,19 @@ def _best(
     bundle: Bundle, whole: Encoded, parts: list[list[int]], context: str, longest: int, batch_tokens: int
 ) -> Answer:
     scores = in_order([len(part) for part in parts], _Scorer(bundle, whole, parts), tokens=batch_tokens)
-    cls_id = tokenizer_of(bundle).cls_id
+    return best_answer(whole, parts, scores, context, cls_id=tokenizer_of(bundle).cls_id, longest=longest)
+
+
+def best_answer(
+    whole: Encoded,
+    parts: list[list[int]],
+    scores: Sequence[tuple[Tensor, Tensor]],
+    context: str,
+    *,
+    cls_id: int | None,
+    longest: int = LONGEST,
+) -> Answer:
+    """The likeliest stretch, by the scores (tokens,) for starts and for ends in each window."""
     best = (-float("inf"), 0, 0)
     none = (float("inf"), 0.0, 0.0)  # the window that most denies there is no answer speaks for all
     starts, ends = list[Tensor](), list[Tensor]()

@@ -95,7 +95,7 @@ def forecast(
     job: Mapping[str, Any] = bundle.files.get(JOB, {})
     wanted = columns if columns is not None else job.get("columns")
     past, notes = _read(series, time, wanted, fill)
-    scaler = _scaler(bundle, job, past)
+    scaler = scaler_of(bundle, past.names)
     context = context or int(job.get("context") or 1)
     short = np.flatnonzero(past.lengths < context)
     if short.size:
@@ -136,13 +136,14 @@ def steps_of(bundle: Bundle) -> tuple[int | None, int]:
     raise GlassformerError(f"{named(bundle)} forecasts nothing; give one that was trained to")
 
 
-def _scaler(bundle: Bundle, job: Mapping[str, Any], past: SeriesSet) -> Scaler:
-    """What the model's values are scaled by; nothing where its folder says nothing."""
-    count = len(past.names)
+def scaler_of(bundle: Bundle, names: Sequence[str]) -> Scaler:
+    """What the values of these columns are scaled by; nothing where the model's folder says nothing."""
+    job: Mapping[str, Any] = bundle.files.get(JOB, {})
+    count = len(names)
     read = getattr(bundle.spec, "input", None)
     if isinstance(read, specs.SeriesPatches) and read.channels != count:
         raise GlassformerError(
-            f"there are {count} columns ({', '.join(past.names[:8])}), and {named(bundle)} reads "
+            f"there are {count} columns ({', '.join(names[:8])}), and {named(bundle)} reads "
             f"{read.channels}; name as many"
         )
     if "mean" not in job or "std" not in job:

@@ -58,8 +58,11 @@ class Ready:
 
     def together(self, pictures: Sequence[Picture]) -> Tensor:
         """Files (or the bytes of files) as one batch (B, C, H, W)."""
-        pixels = np.stack([self.pixels(one) for one in pictures]).astype(np.float32)  # (B, H, W, C)
-        scaled = (pixels * self.factor - self.mean) / self.std
+        return self.scaled(np.stack([self.pixels(one) for one in pictures]))
+
+    def scaled(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Pictures as bytes (B, H, W, C) -> as the model takes them (B, C, H, W)."""
+        scaled = (pixels.astype(np.float32) * self.factor - self.mean) / self.std
         return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))).to(self.device)
 
     def pixels(self, picture: Picture) -> NDArray[np.uint8]:
