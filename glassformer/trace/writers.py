@@ -1,0 +1,203 @@
+"""Models that write: a source with its target, or a prompt with what was written after it.
+
+S source places, T target places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from glassformer.api import JOB, Bundle
+from glassformer.core.errors import GlassformerError
+from glassformer.core.observe import observe
+from glassformer.decoding.engine import write_all
+from glassformer.decoding.settings import Decoding
+from glassformer.decoding.steps import starts_of
+from glassformer.decoding.stop import before_stop
+from glassformer.text import Tokenizer, encode_tagged
+from glassformer.trace.kinds import Change, Given, Sequence
+from glassformer.trace.ready import Ready, forward_of
+from glassformer.trace.sequences import pieces, read_text, written_text
+from glassformer.verbs.reading import device_of, named, picked, tokenizer_of
+from glassformer.verbs.writing.checks import settings_of
+from glassformer.verbs.writing.ends import Ends, ends_of
+from glassformer.verbs.writing.prompts import following, prompt_ids
+from glassformer.verbs.writing.sources import Language, language, mending
+
+WRITTEN = 128  # tokens of an own answer at most
+
+
+def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int) -> Ready:
+    """A source, and the target: what is given of it, else the model's own answer under the changes."""
+    tokenizer, ends = tokenizer_of(bundle), ends_of(bundle)
+    spoken = language(bundle, given.tag)
+    source = read_source(bundle, given, spoken)
+    _check_room(bundle, "the text", len(source), min(ends.reads or most, most))
+    starts = list(starts_of(bundle.model, ends.start_ids))
+    ids = [token.id for token in source.tokens]
+    inputs = {"src": torch.tensor([ids], device=device_of(bundle))}
+    ended = None
+    own = given.target is None
+    if own:
+        settings = replace(settings_of(bundle, {"num_beams": 1, **spoken.settings}), do_sample=False)
+        draft = Ready(kind="translate", given=given, sequences=(source,), inputs=inputs)
+        written, ended = own_answer(bundle, draft, changes, ends, settings)
+    else:
+        written = given_ids(tokenizer, given)
+    _check_room(bundle, "the target", len(starts) + len(written), most)
+    text = told(tokenizer, written)
+    target_ids = torch.tensor([[*starts, *written]], device=device_of(bundle))
+    return Ready(
+        kind="translate",
+        given=given,
+        sequences=(source, target(tokenizer, [*starts, *written], len(starts), text)),
+        inputs={**inputs, "tgt": target_ids},
+        start=len(starts),
+        ended=ended,
+        wrote=own,
+    )
+
+
+def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
+    """The text as the model reads it: behind a prefix or a tag, or with the gaps it is to mend."""
+    tokenizer, body = tokenizer_of(bundle), (given.text or "").strip()
+    if not body:
+        raise GlassformerError(f"{named(bundle)} reads a text; give one as `text`")
+    job = bundle.files.get(JOB, {})
+    if job.get("job") == "restore":
+        (ids,) = mending(bundle, gap=job.get("gap"), before=job.get("before"))([body])
+        tokens = written_text(tokenizer, ids, body, "source")
+        return Sequence(name="source", kind="text", text=body, tokens=tokens)
+    text = spoken.prefix + body
+    if spoken.tag is None:
+        made = tokenizer.encode(text)
+    else:
+        (made,) = encode_tagged(tokenizer, [text], spoken.tag)
+    if not made.ids:
+        raise GlassformerError("the text has no token that the model's tokenizer knows; give another")
+    return read_text(tokenizer, made, text, "source")
+
+
+def told(tokenizer: Tokenizer, ids: Several[int], stop: Several[str] = ()) -> str:
+    """What was written, as `translate` tells it: one line."""
+    return " ".join(before_stop(tokenizer.decode(ids), stop).splitlines()).strip()
+
+
+def target(tokenizer: Tokenizer, ids: Several[int], start: int, text: str) -> Sequence:
+    """The tokens that start a target, and those that were written."""
+    first = [replace(token, special=True) for token in pieces(tokenizer, ids[:start], "target")]
+    rest = written_text(tokenizer, ids[start:], text, "target")
+    return Sequence(name="target", kind="text", text=text, tokens=(*first, *rest), prefix=start)
+
+
+def given_ids(tokenizer: Tokenizer, given: Given) -> list[int]:
+    """What was written so far, as ids."""
+    if given.target is None:
+        return []
+    if isinstance(given.target, str):
+        return tokenizer.encode(given.target, special=False, side="target").ids if given.target else []
+    known = tokenizer.target_vocab_size
+    if given.target and max(given.target) >= known:
+        raise GlassformerError(
+            f"the target has the token {max(given.target)}, and the tokenizer knows {known:,}; "
+            "give ids of this model"
+        )
+    return list(given.target)
+
+
+def own_answer(
+    bundle: Bundle, ready: Ready, changes: Several[Change], ends: Ends, settings: Decoding
+) -> tuple[list[int], str]:
+    """The likeliest token at every step, as `translate` with one beam; the ids, and why they ended."""
+    source: Tensor = ready.inputs["src"]
+    starts = list(starts_of(bundle.model, ends.start_ids))
+    limit = settings.max_new_tokens
+    if limit is None:
+        limit = 2 * source.shape[1] + 20
+        if settings.max_length is not None:
+            limit = max(0, settings.max_length - len(starts))
+    limit = min(limit, WRITTEN)
+    if changes:
+        return _under_changes(bundle, ready, changes, ends, settings, limit)
+    ((written,),) = write_all(
+        bundle.ready(),
+        [source[0].tolist()],
+        settings=settings,
+        start_ids=ends.start_ids,
+        eos_id=ends.eos_ids,
+        pad_id=ends.pad_id,
+        max_new_tokens=limit,
+        decode=tokenizer_of(bundle).decode,
+    )
+    return written.ids, written.ended
+
+
+def _under_changes(
+    bundle: Bundle, ready: Ready, changes: Several[Change], ends: Ends, settings: Decoding, limit: int
+) -> tuple[list[int], str]:
+    """The same step by step with the changed model, without a cache: a change may be of any earlier place."""
+    starts = list(starts_of(bundle.model, ends.start_ids))
+    source: Tensor = ready.inputs["src"]
+    forced = settings.forced_bos_token_id if len(starts) == 1 else None
+    written = [] if forced is None else [forced]
+    while len(written) < limit:
+        tgt = torch.tensor([[*starts, *written]], device=source.device)
+        there = [change for change in changes if _exists(change, tgt.shape[1])]
+        blank = target(tokenizer_of(bundle), tgt[0].tolist(), len(starts), "")
+        draft = replace(ready, sequences=(*ready.sequences, blank), inputs={"src": source, "tgt": tgt})
+        run = forward_of(bundle, draft, there)
+        logits: Tensor = observe(run.model, run.ready.inputs, want=(), edit=run.edit).output[0, -1].float()
+        logits[list(settings.suppress_tokens)] = -torch.inf
+        best = int(logits.argmax())
+        if best in ends.eos_ids:
+            return written, "end"
+        written.append(best)
+    return written, "length"
+
+
+def _exists(change: Change, length: int) -> bool:
+    """Whether the place that a change is of has been written yet."""
+    of_target = change.get("sequence") == "target" or str(change.get("name", "")).startswith(
+        ("decoder.", "tgt_embed.")
+    )
+    places = [change.get("position"), *(change.get("positions") or ())]
+    return not of_target or all(not isinstance(place, int) or place < length for place in places)
+
+
+def continuing(bundle: Bundle, given: Given, most: int) -> Ready:
+    """A prompt, and behind it what was written so far."""
+    tokenizer, ends = tokenizer_of(bundle), ends_of(bundle)
+    if given.text is None:
+        raise GlassformerError(f"{named(bundle)} goes on from a prompt; give one as `text`")
+    (prompt,) = prompt_ids(bundle, ends, [given.text])
+    written = given_ids(tokenizer, given)
+    _check_room(
+        bundle, "the prompt with what is written", len(prompt) + len(written), min(ends.reads or most, most)
+    )
+    made = tokenizer.encode(given.text)
+    if made.ids[: len(prompt)] == prompt and given.text:
+        read = read_text(tokenizer, picked(made, range(len(prompt))), given.text, "input").tokens
+    else:  # an empty prompt begins with a mark of its own
+        read = tuple(replace(token, special=True) for token in pieces(tokenizer, prompt))
+    text = given.text + following(tokenizer, prompt, written)
+    after = written_text(tokenizer, written, text, "target", first=len(given.text))
+    sequence = Sequence(name="input", kind="text", text=text, tokens=(*read, *after))
+    return Ready(
+        kind="generate",
+        given=given,
+        sequences=(sequence,),
+        inputs={"ids": torch.tensor([[*prompt, *written]], device=device_of(bundle))},
+        start=len(prompt),
+        ended="end" if written and written[-1] in ends.eos_ids else None,
+    )
+
+
+def _check_room(bundle: Bundle, what: str, length: int, most: int) -> None:
+    if length > most:
+        raise GlassformerError(
+            f"{what} has {length:,} tokens, and a trace of {named(bundle)} takes at most {most:,}; shorten it"
+        )
