@@ -1,6 +1,7 @@
 // What is open: the models, the trace on show, and the one beside it where two inputs are compared.
 
 import { place } from './place.svelte';
+import { Frozen } from './frozen';
 import { Live, Refused, type Source } from './source';
 import { t } from './words.svelte';
 import type { Change, ModelInfo, RunInfo, Station, TraceInfo, TraceInput } from './types';
@@ -27,8 +28,11 @@ export function inputOf(words: Record<string, string>, model: ModelInfo, suffix 
 /** Pictures and series given in this visit, by the name the address holds. */
 export const keptInputs = new Map<string, TraceInput>();
 
+/** What a page that was written to disk holds; a served page has none. */
+const kept = document.getElementById('kept')?.textContent;
+
 class Session {
-  source: Source = $state.raw(new Live());
+  source: Source = kept ? new Frozen(kept) : new Live();
   models = $state.raw<ModelInfo[]>([]);
   runs = $state.raw<RunInfo[]>([]);
   trace = $state.raw<TraceInfo | null>(null);

@@ -39,6 +39,25 @@ export class Tensor {
     walk(0, 0);
     return new Tensor(data, shape);
   }
+
+  /** The last two dimensions reduced by their largest to at most `most` each, as the server does. */
+  pooled(most: number): Tensor {
+    const [height, width] = this.shape.slice(-2);
+    const [high, wide] = [Math.min(most, height), Math.min(most, width)];
+    const before = this.shape.slice(0, -2);
+    const count = before.reduce((a, b) => a * b, 1);
+    const data = new (this.data.constructor as new (n: number) => Numbers)(count * high * wide);
+    data.fill(-Infinity);
+    for (let n = 0; n < count; n++) {
+      for (let r = 0; r < height; r++) {
+        for (let c = 0; c < width; c++) {
+          const at = (n * high + Math.floor((r * high) / height)) * wide + Math.floor((c * wide) / width);
+          data[at] = Math.max(data[at], this.data[(n * height + r) * width + c]);
+        }
+      }
+    }
+    return new Tensor(data, [...before, high, wide]);
+  }
 }
 
 function range(item: string, size: number): { single: boolean; at: number[] } {

@@ -1,0 +1,86 @@
+// One trace kept in the page itself (`glassformer explore --export`): everything it shows works from disk, and
+// nothing new can be asked of a model.
+
+import { Refused, type Asked, type Source } from './source';
+import { Tensor, type Numbers } from './tensor';
+import { t } from './words.svelte';
+import type {
+  DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo, Word,
+} from './types';
+
+interface Kept {
+  model: ModelInfo;
+  trace: TraceInfo;
+  heads: HeadsInfo;
+  lens: LensInfo[]; // by position
+  next: NextInfo[];
+  search: SearchInfo | null;
+  tensors: Record<string, { shape: number[]; dtype: string; data: string }>; // base64, little-endian
+}
+
+const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+
+const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
+  float32: Float32Array,
+  uint8: Uint8Array,
+  int32: Int32Array,
+};
+
+const refused = (): Promise<never> => Promise.reject(new Refused(t('problem.frozen'), 409));
+
+export class Frozen implements Source {
+  readonly live = false;
+  #kept: Promise<Kept>;
+  #tensors = new Map<string, Tensor>();
+
+  /** packed: base64 of gzipped JSON. */
+  constructor(packed: string) {
+    const plain = new Blob([bytes(packed)]).stream().pipeThrough(new DecompressionStream('gzip'));
+    this.#kept = new Response(plain).json();
+  }
+
+  async models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
+    return { models: [(await this.#kept).model], runs: [] };
+  }
+  async trace(): Promise<TraceInfo> {
+    return (await this.#kept).trace;
+  }
+  async tensor(_trace: string, name: string, asked: Asked = {}): Promise<Tensor> {
+    let whole = this.#tensors.get(name);
+    if (!whole) {
+      const kept = (await this.#kept).tensors[name];
+      if (!kept || asked.minus) return refused();
+      whole = new Tensor(new KINDS[kept.dtype](bytes(kept.data).buffer), kept.shape);
+      this.#tensors.set(name, whole);
+    }
+    const part = asked.slice ? whole.slice(asked.slice) : whole;
+    return asked.pool ? part.pooled(asked.pool) : part;
+  }
+  async heads(): Promise<HeadsInfo> {
+    return (await this.#kept).heads;
+  }
+  async lens(_trace: string, position: number): Promise<LensInfo> {
+    return (await this.#kept).lens.find((one) => one.position === position) ?? refused();
+  }
+  async next(_trace: string, position: number): Promise<NextInfo> {
+    return (await this.#kept).next.find((one) => one.position === position) ?? refused();
+  }
+  unit(): Promise<{ promotes: Word[]; suppresses: Word[] }> {
+    return refused();
+  }
+  difference(): Promise<DifferenceInfo> {
+    return refused();
+  }
+  step(): Promise<StepInfo> {
+    return refused();
+  }
+  async search(): Promise<SearchInfo> {
+    return (await this.#kept).search ?? refused();
+  }
+  run(): Promise<RunInfo> {
+    return refused();
+  }
+  film(): Promise<FilmInfo> {
+    return refused();
+  }
+}
