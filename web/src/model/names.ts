@@ -1,0 +1,44 @@
+// What a station is called, where it stands, and the formula that acts there.
+
+import { t } from '../lib/words.svelte';
+import type { ModelInfo, StackInfo, Station, TraceInfo } from '../lib/types';
+
+export const stackOf = (model: ModelInfo, station: Station): StackInfo | null =>
+  model.outline.stacks.find((stack) => stack.name === station.stack) ?? null;
+
+/** The last word of a station's id: self, cross, ffn, norm_self, embed, ... */
+export const partOf = (id: string): string => id.split('.').at(-1) ?? id;
+
+/** Its name, as a heading. */
+export function stationName(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
+  const part = partOf(id);
+  if (part === 'tokens') {
+    const kind = trace?.sequences.find((one) => one.name === stack?.sequence)?.kind;
+    return t(kind === undefined || kind === 'text' ? 'part.tokens' : 'part.patches');
+  }
+  if (part === 'self' && stack?.causal) return t('part.causal');
+  if (part.startsWith('norm_')) return t('part.add');
+  return t(`part.${part}`);
+}
+
+/** Where it stands: the stack, and the layer where it has one. */
+export function stationWhere(id: string, stack: StackInfo | null): string {
+  if (!stack) return '';
+  const name = t(`map.${stack.name}`);
+  const layer = id.split('.')[1];
+  return /^\d+$/.test(layer) ? t('open.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
+}
+
+/** Name and place in one, for a list or a reader of screens. */
+export function stationLabel(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
+  const where = stationWhere(id, stack);
+  return where ? `${stationName(id, stack, trace)}, ${where}` : stationName(id, stack, trace);
+}
+
+/** 1.2M, 340k. */
+export function count(n: number): string {
+  if (n >= 1e9) return `${(n / 1e9).toPrecision(3)}B`;
+  if (n >= 1e6) return `${(n / 1e6).toPrecision(3)}M`;
+  if (n >= 1e4) return `${Math.round(n / 1e3)}k`;
+  return n.toLocaleString('en-US');
+}
