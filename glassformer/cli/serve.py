@@ -1,0 +1,89 @@
+"""glassformer serve MODEL...: models over HTTP, for programs and for the page."""
+
+from __future__ import annotations
+
+import typer
+
+from glassformer.cli import source
+from glassformer.core.errors import GlassformerError
+
+SERVING = "What it takes on"
+MACHINE = "Where it runs"
+EXTRA = "pip install 'glassformer[serve]'"
+
+
+def serve(
+    models: list[str] = typer.Argument(
+        ...,
+        metavar="MODEL...",
+        help="Model folders, or run folders with a model in them.",
+        show_default=False,
+    ),
+    host: str = typer.Option(
+        "127.0.0.1", help="The address to listen on; any but this machine's needs a token."
+    ),
+    port: int = typer.Option(8000, min=0, max=65535, help="The port; 0 takes a free one."),
+    token: str | None = typer.Option(
+        None,
+        envvar="GLASSFORMER_TOKEN",
+        show_envvar=True,
+        help="What clients must show (Authorization: Bearer TOKEN); better kept in the variable.",
+        show_default=False,
+    ),
+    queue: int = typer.Option(
+        256, min=1, max=100_000, help="Requests answered or waiting at a time.", rich_help_panel=SERVING
+    ),
+    slots: int = typer.Option(
+        32, min=1, max=1024, help="Texts a model writes at a time.", rich_help_panel=SERVING
+    ),
+    seconds: float = typer.Option(
+        300.0, min=0.1, max=86_400, help="The longest an answer may take.", rich_help_panel=SERVING
+    ),
+    threads: int | None = typer.Option(
+        None,
+        min=1,
+        help="CPU threads; by itself as many as cores.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE),
+    dtype: str | None = typer.Option(
+        None,
+        help="float32, bfloat16, float16 or int8; by itself what suits.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+) -> None:
+    """Serve models over HTTP: OpenAI's /v1 routes, translation, labels, forecasts, and the explorer's page.
+
+    It listens on this machine alone unless --host says otherwise. Ctrl-C or SIGTERM finishes the answers
+    under way and ends; a second one ends at once.
+    """
+    try:
+        from glassformer.serve.app import app
+        from glassformer.serve.guard import Address
+        from glassformer.serve.limits import Limits
+        from glassformer.serve.models import opened
+        from glassformer.serve.run import listening
+        from glassformer.serve.run import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "glassformer":
+            raise
+        raise GlassformerError(f"serve needs '{error.name}', which is not installed: {EXTRA}") from None
+    Address(host=host, port=port, token=token)  # told before models are read, which takes a while
+    sock = listening(host, port)
+    with sock:
+        bundles, runs = opened(
+            models, lambda model: source.opened(model, device=device, dtype=dtype, threads=threads)
+        )
+        address = Address(host=host, port=sock.getsockname()[1], token=token)
+        limits = Limits(queue=queue, seconds=seconds)
+        made = app(bundles, runs=runs, address=address, limits=limits, slots=slots)
+        run(made, sock, ready=lambda: _tell(address.url, list(bundles), token is not None))
+
+
+def _tell(url: str, models: list[str], asks: bool) -> None:
+    typer.echo(f"serving {', '.join(models)}")
+    typer.echo(f"  page      {url}/login" if asks else f"  page      {url}/")
+    typer.echo(f"  OpenAI    {url}/v1")
+    typer.echo(f"  all of it {url}/docs")

@@ -1,0 +1,188 @@
+"""What /v1/completions asks for, checked, begun and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glassformer.core.errors import GlassformerError
+from glassformer.decoding.written import Written
+from glassformer.serve.answers import Refused
+from glassformer.serve.limits import ROWS
+from glassformer.serve.models import Served
+from glassformer.serve.passage import Client
+from glassformer.serve.schema import Completion
+from glassformer.serve.writing import Job, Token, gathered
+from glassformer.verbs.reading import tokenizer_of
+from glassformer.verbs.writing.continuing import continuing
+from glassformer.verbs.writing.pieces import Place
+
+TOKENS = 16  # written where nothing says how many, as OpenAI has it
+FINISHED = {"end": "stop", "stop": "stop", "length": "length"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One answer to one prompt; tokens: how many were written."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finished: str
+    tokens: int
+
+
+class Completing:
+    """A request for completions: its prompts as ids, and the plan by which they are gone on from."""
+
+    def __init__(self, served: Served, asked: Completion) -> None:
+        _done_here(asked)
+        if served.writing is None:
+            raise Refused(f"{served.id} writes no text; give a language model or a translator", param="model")
+        self.asked, self.writing, self.model = asked, served.writing, served.id
+        self.tokenizer = tokenizer_of(served.bundle)
+        self.plan = continuing(served.bundle, _settings(asked), "plain")
+        self.many = asked.n or 1
+        self.ids, self.texts = self._prompts(asked.prompt)
+
+    def _prompts(self, given: Any) -> tuple[list[list[int]], list[str]]:
+        """The prompts' ids, and their texts where they are told again."""
+        prompts: Any = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        if len(prompts) * self.many > ROWS:
+            raise Refused(
+                f"{len(prompts)} prompts with n = {self.many} are more than {ROWS} answers; ask for fewer"
+            )
+        if isinstance(prompts[0], str):
+            layouts = self.plan.layouts(prompts)
+            return [part.ids for layout in layouts for part in layout if isinstance(part, Place)], prompts
+        _check_ids(prompts, vocabulary=self.tokenizer.vocab_size, room=self.plan.ends.reads)
+        return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
+
+    def begin(self, client: Client, on_token: Callable[[int, Token], None] | None = None) -> list[Job]:
+        """Begin every choice; all are given up when the client leaves, or one cannot be begun."""
+        jobs: list[Job] = []
+        try:
+            for index in range(len(self.ids) * self.many):
+                settings = self.plan.settings
+                if settings.seed is not None:
+                    settings = replace(settings, seed=settings.seed + index)
+                hear = None if on_token is None else _numbered(on_token, index)
+                plan = replace(self.plan, settings=settings)
+                jobs.append(self.writing.begin(plan, self.prompt(index), hear, top=self.asked.logprobs))
+        except BaseException:
+            for job in jobs:
+                job.cancel()
+            raise
+        for job in jobs:
+            client.on_leave(job.cancel)
+        return jobs
+
+    async def whole(self, client: Client) -> list[Choice]:
+        """All choices, when they are done."""
+        jobs = self.begin(client)
+        found = await gathered(jobs)
+        return [
+            self.choice(index, texts[0], job)
+            for index, (texts, job) in enumerate(zip(found, jobs, strict=True))
+        ]
+
+    def prompt(self, index: int) -> list[int]:
+        """The ids that a choice goes on from."""
+        return self.ids[index // self.many]
+
+    def echoed(self, index: int) -> str:
+        """What a choice's text begins with."""
+        return self.texts[index // self.many] if self.asked.echo else ""
+
+    def choice(self, index: int, written: Written, job: Job) -> Choice:
+        """One answer as it is told."""
+        text = self.plan.compose([Place(self.prompt(index))], [written.ids])
+        return Choice(
+            index=index,
+            text=self.echoed(index) + text,
+            logprobs=self.logprobs(job.tokens[: len(written.ids)], 0),
+            finished=FINISHED[written.ended],
+            tokens=len(written.ids),
+        )
+
+    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any] | None:
+        """How likely tokens were, as OpenAI tells it; offset: letters of the text before them."""
+        top = self.asked.logprobs
+        if top is None:
+            return None
+        pieces = self.tokenizer.pieces([token.id for token in tokens], side="target")
+        offsets = [offset]
+        for piece in pieces:
+            offsets.append(offsets[-1] + len(piece))
+        return {
+            "tokens": pieces,
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._tops(token) for token in tokens] if top else None,
+            "text_offset": offsets[:-1],
+        }
+
+    def _tops(self, token: Token) -> dict[str, float]:
+        ids = [one for one, _ in token.top]
+        pieces = [self.tokenizer.pieces([one], side="target")[0] for one in ids]
+        return {piece: value for piece, (_, value) in zip(pieces, token.top, strict=True)}
+
+    def usage(self, tokens: int) -> dict[str, int]:
+        """How much was read and written."""
+        read = sum(map(len, self.ids))
+        return {"prompt_tokens": read, "completion_tokens": tokens, "total_tokens": read + tokens}
+
+
+def _numbered(on_token: Callable[[int, Token], None], index: int) -> Callable[[Token], None]:
+    return lambda token: on_token(index, token)
+
+
+def _settings(asked: Completion) -> dict[str, Any]:
+    """The request's words as settings of decoding; what it leaves open, the model's folder says."""
+    sampled = asked.temperature is None or asked.temperature > 0
+    stop = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
+    chance = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+        "min_p": asked.min_p,
+    }
+    return {
+        "max_new_tokens": asked.max_tokens or TOKENS,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "do_sample": sampled,
+        "seed": asked.seed,
+        "stop": stop or None,
+        "repetition_penalty": asked.repetition_penalty,
+        **(chance if sampled else {}),
+    }
+
+
+def _done_here(asked: Completion) -> None:
+    """Refuse what OpenAI describes and this server does not do."""
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
+            raise Refused(f"{name} is not done here; leave it at 0, or use repetition_penalty", param=name)
+    if asked.logit_bias:
+        raise Refused("logit_bias is not done here; leave it out", param="logit_bias")
+    if asked.suffix:
+        raise Refused("suffix is not done here: nothing is written between two texts", param="suffix")
+    if asked.best_of is not None and asked.best_of != (asked.n or 1):
+        raise Refused("best_of is not done here; leave it out, or make it n", param="best_of")
+    if asked.echo and asked.logprobs is not None:
+        raise Refused("the prompt's own logprobs are not told; leave out echo or logprobs", param="echo")
+    if asked.stream_options is not None and not asked.stream:
+        raise Refused("stream_options is only for stream", param="stream_options")
+
+
+def _check_ids(prompts: Sequence[Sequence[int]], *, vocabulary: int, room: int | None) -> None:
+    for number, ids in enumerate(prompts, 1):
+        if max(ids) >= vocabulary:
+            raise GlassformerError(
+                f"prompt {number} holds the token {max(ids)}, and the model knows {vocabulary:,}"
+            )
+        if room is not None and len(ids) > room:
+            raise GlassformerError(
+                f"prompt {number} has {len(ids):,} tokens, and the model reads at most {room:,}; shorten it"
+            )

@@ -1,0 +1,135 @@
+"""The models that a server has in hand, by their names; each with one thread for its reading."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from glassformer.api import Bundle
+from glassformer.core.errors import GlassformerError
+from glassformer.serve.answers import NotFound
+from glassformer.serve.passage import Client, Left
+from glassformer.serve.writing import Writing
+from glassformer.verbs.writing.ends import shape_of
+
+Found = TypeVar("Found")
+MODEL, RECIPE = "model", "recipe.yaml"  # a run's result and what it was asked for, below the run's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A model that is served: `writing` where it writes; what it reads, it reads in a thread of its own."""
+
+    id: str
+    bundle: Bundle
+    writing: Writing | None
+    created: int
+    thread: ThreadPoolExecutor = field(repr=False)
+
+    async def read(self, client: Client, work: Callable[[Bundle], Found]) -> Found:
+        """What `work` makes of the model, in its turn; nothing is begun for a client that has left."""
+
+        def run() -> Found:
+            if client.gone:
+                raise Left
+            return work(self.bundle)
+
+        return await asyncio.wrap_future(self.thread.submit(run))
+
+    def close(self) -> None:
+        """Finish, and let the threads go."""
+        if self.writing is not None:
+            self.writing.close()
+        self.thread.shutdown(wait=True, cancel_futures=True)
+
+
+class Models(Mapping[str, Served]):
+    """The models by name, in the order in which they were given."""
+
+    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32, queue: int = 256) -> None:
+        self._models = {
+            name: Served(
+                id=name,
+                bundle=bundle,
+                writing=Writing(bundle, slots=slots, queue=queue) if writes(bundle) else None,
+                created=int(time.time()),
+                thread=ThreadPoolExecutor(1, thread_name_prefix=f"read-{name}"),
+            )
+            for name, bundle in bundles.items()
+        }
+
+    def __getitem__(self, name: str) -> Served:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def asked(self, name: str | None, fits: Callable[[Bundle], bool]) -> Served:
+        """The model of that name; where none is named, the first that fits, else the first."""
+        if name is None:
+            fitting = (one for one in self._models.values() if fits(one.bundle))
+            return next(fitting, next(iter(self._models.values())))
+        if name not in self._models:
+            known = ", ".join(self._models)
+            raise NotFound(
+                f"there is no model '{name[:100]}' here; there is {known}",
+                param="model",
+                code="model_not_found",
+            )
+        return self._models[name]
+
+    def close(self) -> None:
+        """Finish with all of them."""
+        for one in self._models.values():
+            one.close()
+
+
+def writes(bundle: Bundle) -> bool:
+    """Whether a model writes text, and has a tokenizer to spell it."""
+    try:
+        shape_of(bundle)
+    except GlassformerError:
+        return False
+    return bundle.tokenizer is not None
+
+
+def opened(
+    folders: Sequence[str], opening: Callable[[str], Bundle]
+) -> tuple[dict[str, Bundle], dict[str, Path]]:
+    """The models of some folders, and which of them are the results of runs, by the names they get."""
+    bundles: dict[str, Bundle] = {}
+    runs: dict[str, Path] = {}
+    for folder in folders:
+        is_run = (Path(folder) / RECIPE).is_file()
+        if is_run and not (Path(folder) / MODEL).is_dir():
+            raise GlassformerError(f"the run in '{folder}' has no model yet; train until it has written one")
+        name = unique(Path(folder), bundles)
+        bundles[name] = opening(str(Path(folder) / MODEL) if is_run else folder)
+        if is_run:
+            runs[name] = Path(folder)
+    return bundles, runs
+
+
+def unique(folder: Path, taken: Mapping[str, object]) -> str:
+    """A name for a folder's model: the folder's, or its run's, with a number where it is taken.
+
+    >>> unique(Path("/models/my model"), {}), unique(Path("a/model"), {"model": 1})
+    ('my-model', 'model-2')
+    """
+    where = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
+    run = where.parent if where.name == MODEL and (where.parent / RECIPE).is_file() else where
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or MODEL
+    found, count = name, 1
+    while found in taken:
+        count += 1
+        found = f"{name}-{count}"
+    return found

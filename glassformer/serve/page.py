@@ -1,0 +1,79 @@
+"""The page's files, from a table that is made once: a path that is not in it is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from glassformer.serve.answers import NotFound
+
+FOLDER = Path(__file__).parent.parent / "explorer" / "page"
+FOR_EVER = "public, max-age=31536000, immutable"
+ASK = "no-cache"  # it may be kept, and is asked for each time whether it changed
+KINDS = {
+    ".js": "text/javascript",
+    ".woff2": "font/woff2",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
+ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Glassformer</title>
+<p>This copy of Glassformer was made without its page.
+The <a href="docs">HTTP interface</a> is here.</p></html>
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file: what it holds, what it is, and how long a browser may keep it."""
+
+    content: bytes
+    kind: str
+    keep: str
+
+    @property
+    def tag(self) -> str:
+        """What changes when the file does."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+
+
+def files(folder: Path = FOLDER) -> dict[str, File]:
+    """Every file of the page by its path; only plain files, and none that lies elsewhere."""
+    found: dict[str, File] = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if path.is_symlink() or not path.is_file():
+            continue
+        name = path.relative_to(folder).as_posix()
+        kind = KINDS.get(path.suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+        kind += "; charset=utf-8" if kind.startswith("text/") else ""
+        keep = FOR_EVER if name.startswith("assets/") else ASK
+        found[name] = File(content=path.read_bytes(), kind=kind, keep=keep)
+    if "index.html" not in found:
+        found["index.html"] = File(content=ABSENT.encode(), kind="text/html; charset=utf-8", keep=ASK)
+    return found
+
+
+def routes(table: dict[str, File]) -> APIRouter:
+    """GET / and every file of the table; to be added after all other routes."""
+    router = APIRouter(include_in_schema=False)
+
+    def sent(file: File, request: Request) -> Response:
+        headers = {"cache-control": file.keep, "etag": file.tag}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.kind, headers=headers)
+
+    @router.get("/")
+    async def page(request: Request) -> Response:
+        return sent(table["index.html"], request)
+
+    @router.get("/{name:path}")
+    async def file(name: str, request: Request) -> Response:
+        if name not in table:
+            raise NotFound("there is nothing at this path")
+        return sent(table[name], request)
+
+    return router
