@@ -1,0 +1,36 @@
+// How likely each written token was when it was written.
+
+import { session } from '../lib/session.svelte';
+import type { TraceInfo } from '../lib/types';
+import type { Written } from './path';
+
+// A token's chance depends on nothing that comes after it, so what was asked once stays true as the text grows.
+const kept = new Map<string, Promise<number>>();
+const MOST_KEPT = 5000;
+
+/** The probability of every written token, in order. */
+export function chancesOf(trace: TraceInfo, written: Written): Promise<number[]> {
+  const { target: _, ...input } = trace.input;
+  let before = `${trace.model} ${JSON.stringify(input)} ${JSON.stringify(trace.changes)}`;
+  return Promise.all(
+    written.ids.map((id, n) => {
+      before += ` ${id}`;
+      let chance = kept.get(before);
+      if (!chance) {
+        const key = before;
+        chance = chanceAt(trace.id, written.start + n - 1, id);
+        chance.catch(() => kept.delete(key));
+        kept.set(key, chance);
+        if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value!);
+      }
+      return chance;
+    }),
+  );
+}
+
+async function chanceAt(trace: string, position: number, id: number): Promise<number> {
+  if (position < 0) return NaN; // the first token of a text that began with nothing
+  const next = await session.source.next(trace, position, 1);
+  const logit = (await session.source.tensor(trace, next.logits, { slice: `0,${position},${id}` })).data[0];
+  return Math.exp(logit - next.logsumexp);
+}
