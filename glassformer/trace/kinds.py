@@ -94,8 +94,8 @@ class Token:
     """One place of a sequence.
 
     piece: readable. raw: as the vocabulary spells it. start, end: characters of the sequence's text.
-    bytes: in hex, where the token is part of a letter. box: x, y, width, height of an image's patch. span: first step
-    of a series' patch, and one past its last.
+    bytes: in hex, where the token is part of a letter. box: x, y, width, height of an image's patch.
+    span: first step of a series' patch, and one past its last.
     """
 
     id: int | None = None

@@ -30,10 +30,14 @@ class PositionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class StackInfo:
-    """One stack: where its input comes from, and its layers, which are all alike."""
+    """One stack: where its input comes from, and its layers, which are all alike.
+
+    embed_scale: what token vectors are multiplied by.
+    """
 
     name: Literal["encoder", "decoder"]
     embed: str
+    embed_scale: float
     sequence: SequenceName
     layers: int
     wiring: Literal["pre", "post", "parallel"]
@@ -117,6 +121,7 @@ def _stack(
     return StackInfo(
         name=name,
         embed=embed,
+        embed_scale=getattr(read, "scale", 1.0),
         sequence=sequence,
         layers=what.num_layers,
         wiring=wiring,

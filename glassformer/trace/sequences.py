@@ -114,7 +114,7 @@ def patches(read: specs.ImagePatches) -> Sequence:
 
 
 def stretches(read: specs.SeriesPatches) -> Sequence:
-    """The patches of a series from the oldest on, behind the prefix tokens; steps count from the context's first."""
+    """The patches of a series from the oldest on, behind the prefix tokens; the context's first step is 0."""
     spare = (read.context_length - read.patch_length) % read.stride
     starts = [spare + n * read.stride for n in range(read.num_patches)]
     tokens = [

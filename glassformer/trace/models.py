@@ -1,0 +1,110 @@
+"""What there is to say of a model before anything is read with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from glassformer.api import Bundle
+from glassformer.core import spec as specs
+from glassformer.trace.examples import example_of
+from glassformer.trace.kinds import as_json
+from glassformer.trace.outline import kind_of, stacks_of
+from glassformer.trace.series import names_of
+from glassformer.verbs.classify import labels_of
+from glassformer.verbs.reading import room_of
+from glassformer.verbs.writing.ends import ends_of
+
+_SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}
+_TAG = re.compile(r">>[^<>\s]{1,28}<<")  # a language as one token before the source
+_CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")  # or as the first token of the target
+
+
+def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
+    """The model in JSON's kinds: its outline, its sizes, and an input to begin with."""
+    kind, spec = kind_of(bundle), bundle.spec
+    stacks = stacks_of(bundle)
+    numbers = list(bundle.model.parameters())
+    labels = getattr(spec.head, "num_labels", None)
+    read = spec.source if isinstance(spec, specs.EncoderDecoder) else spec.input
+    told: dict[str, Any] = as_json(
+        {
+            "id": id,
+            "name": bundle.folder.name if bundle.folder is not None else id,
+            "family": bundle.family,
+            "shape": _SHAPES[type(spec).__name__],
+            "kind": kind,
+            "parameters": sum(one.numel() for one in numbers),
+            "bytes": sum(one.numel() * one.element_size() for one in numbers),
+            "max_length": _room(bundle),
+            "labels": None if labels is None else labels_of(bundle, labels),
+            "tags": tags_of(bundle) if kind == "translate" else None,
+            "outline": {
+                "d_model": getattr(spec, stacks[-1].name).d_model,
+                "stacks": stacks,
+                "head": {
+                    "kind": type(spec.head).__name__,
+                    "vocab": getattr(spec.head, "vocab_size", None),
+                    "labels": labels,
+                    "tied": "head" in spec.tied,
+                },
+            },
+            "example": example_of(bundle),
+            "image": _image(read),
+            "series": _series(bundle, read),
+        }
+    )
+    return told
+
+
+def _room(bundle: Bundle) -> int | None:
+    """The most tokens a model of texts reads."""
+    kind = kind_of(bundle)
+    if bundle.tokenizer is None or kind in ("image", "forecast"):
+        return None
+    if kind in ("translate", "generate"):
+        return ends_of(bundle).reads
+    read = getattr(bundle.spec, "source", None) or getattr(bundle.spec, "input", None)
+    room = room_of(bundle) if isinstance(read, specs.Tokens) else 1 << 30
+    return None if room >= 1 << 30 else room
+
+
+def tags_of(bundle: Bundle) -> list[str] | None:
+    """The languages that a model can be told to write, as `translate(to=...)` takes them, if any."""
+    tokenizer = bundle.tokenizer
+    if tokenizer is None:
+        return None
+    spelt = tokenizer.tokens(range(tokenizer.vocab_size))
+    found = [token[2:-2] for token in spelt if _TAG.fullmatch(token)]
+    found += [spelt[n] for n in sorted(tokenizer.special_ids) if n < len(spelt) and _CODE.fullmatch(spelt[n])]
+    tasks = bundle.config.get("task_specific_params")
+    for name in tasks if isinstance(tasks, Mapping) else ():
+        if name.startswith("translation_") and "_to_" in name:
+            found.append(name.rpartition("_to_")[2])
+    return list(dict.fromkeys(found)) or None
+
+
+def _image(read: specs.Input) -> dict[str, Any] | None:
+    if not isinstance(read, specs.ImagePatches):
+        return None
+    (high, wide), (ph, pw) = read.image_size, read.patch_size
+    return {
+        "height": high,
+        "width": wide,
+        "channels": read.channels,
+        "patch": (ph, pw),
+        "grid": (high // ph, wide // pw),
+    }
+
+
+def _series(bundle: Bundle, read: specs.Input) -> dict[str, Any] | None:
+    if not isinstance(read, specs.SeriesPatches):
+        return None
+    return {
+        "context": read.context_length,
+        "horizon": getattr(bundle.spec.head, "prediction_length", 0),
+        "channels": names_of(bundle) or [f"series {n + 1}" for n in range(read.channels)],
+        "patch": read.patch_length,
+        "stride": read.stride,
+    }
