@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -10,6 +11,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import Field
 
+from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound, TooLarge
 from glassformer.serve.limits import COLUMNS, IDS, IMAGE_LETTERS, STEPS
 from glassformer.serve.schema import Closed, Id, ModelName, Text
@@ -169,7 +171,13 @@ def routes(explored: Explored) -> APIRouter:
 
 
 def _runs(explored: Explored) -> list[dict[str, Any]]:
-    """Every run in short."""
+    """Every run in short; a folder that is gone, or that training has not filled yet, is left out."""
+    if not explored.runs:
+        return []
     from glassformer.trace.film import run_info
 
-    return [run_info(folder, id=id, curves=False) for id, folder in explored.runs.items()]
+    found = []
+    for id, folder in explored.runs.items():
+        with suppress(GlassformerError):
+            found.append(run_info(folder, id=id, curves=False))
+    return found
