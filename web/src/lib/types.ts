@@ -4,7 +4,7 @@ export type Kind = 'translate'|'generate'|'fill'|'embed'|'classify'|'answer'|'im
 export interface ModelInfo { id:string; name:string; family:string|null; shape:'encoder-decoder'|'encoder-only'|'decoder-only'; kind:Kind; parameters:number; bytes:number;
   max_length:number|null; labels:string[]|null; tags:string[]|null /*target language tags*/; outline:Outline; example:TraceInput;
   image:{height:number;width:number;channels:number;patch:[number,number];grid:[number,number]}|null;
-  series:{context:number;horizon:number;channels:string[];patch:number;stride:number}|null }
+  series:{context:number;horizon:number;channels:string[];patch:number;stride:number; scaling?:'std'|'mean'|'none' /*what is done to a channel before it is cut*/}|null }
 export interface Outline { d_model:number; stacks:StackInfo[]; head:{kind:string; vocab:number|null; labels:number|null; tied:boolean} }
 export interface StackInfo { name:'encoder'|'decoder'; embed:string /*'src_embed'|'tgt_embed'|'embed'*/; sequence:'source'|'target'|'input'; layers:number; wiring:'pre'|'post'|'parallel'; causal:boolean; window:number|null;
   norm:string; final_norm:boolean; heads:number; kv_heads:number; head_dim:number; d_ff:number; activation:string; gated:boolean; cross:boolean;

@@ -1,0 +1,42 @@
+// Pictures and series that were given: too large for the address, so it holds a name for them. They outlive a reload of
+// the page, in this tab.
+
+import { place } from '../lib/place.svelte';
+import { keptInputs, session } from '../lib/session.svelte';
+import type { TraceInput } from '../lib/types';
+
+export type Suffix = '' | '_b';
+const STORE = 'given ';
+
+/** A short name that is the same for the same input. */
+function named(text: string): string {
+  let hash = 0x811c9dc5; // FNV-1a
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  return (hash >>> 0).toString(36);
+}
+
+/** Have the model read this. */
+export function give(input: TraceInput, suffix: Suffix = ''): void {
+  const text = JSON.stringify(input);
+  const name = named(text);
+  keptInputs.set(name, input);
+  try {
+    sessionStorage.setItem(STORE + name, text);
+  } catch {
+    // no room, or not allowed: it lives until the page is left
+  }
+  place.go({ words: { [`held${suffix}`]: name } });
+}
+
+/** Back to the model's own example. */
+export const giveExample = (suffix: Suffix = ''): void => place.go({ words: { [`held${suffix}`]: null } });
+
+/** Take up again what the address names after a reload. */
+export function remember(suffix: Suffix = ''): void {
+  const name = place.words[`held${suffix}`];
+  if (name === undefined || keptInputs.has(name)) return;
+  const text = sessionStorage.getItem(STORE + name);
+  if (text === null) return;
+  keptInputs.set(name, JSON.parse(text) as TraceInput);
+  void session.read();
+}

@@ -1,0 +1,86 @@
+// What one patch looks at: its row of attention in a layer, by one head or by the mean of all, or followed through
+// every layer (attention rollout).
+
+import { place } from '../lib/place.svelte';
+import type { Source } from '../lib/source';
+import type { Tensor } from '../lib/tensor';
+import type { AttentionInfo, TraceInfo } from '../lib/types';
+
+/** Whose look is on show, as the address says it: `look` a layer or "roll", `by` a head or "mean". */
+export interface Look {
+  layer: number | 'roll';
+  head: number | 'mean';
+}
+
+export const selfAttentions = (trace: TraceInfo): AttentionInfo[] => trace.attentions.filter((one) => one.kind === 'self');
+
+export function lookOf(trace: TraceInfo): Look {
+  const layers = selfAttentions(trace);
+  const last = layers.length - 1;
+  const asked = place.word('look');
+  const by = place.word('by', 'mean');
+  const layer = asked === 'roll' ? 'roll' : Math.max(0, Math.min(last, Math.trunc(place.number('look', last))));
+  const heads = layers[layer === 'roll' ? last : layer]?.heads ?? 1;
+  return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(place.number('by', 0)))) };
+}
+
+/** Where every head of one layer looks from one place: (H, S). */
+export const rowsOf = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
+  source.tensor(trace.id, `${selfAttentions(trace)[layer].name}.weights`, { slice: `${row},:,${at}` });
+
+/** The weights (S) that a place gives to every place, as the look says. */
+export async function looked(source: Source, trace: TraceInfo, look: Look, at: number, row = 0): Promise<Float32Array> {
+  if (look.layer === 'roll') return rolled(await means(source, trace, row), at);
+  const rows = await rowsOf(source, trace, look.layer, at, row);
+  return look.head === 'mean' ? mean(rows) : (rows.of(look.head).data as Float32Array);
+}
+
+/** The mean over the first dimension. */
+export function mean(many: Tensor): Float32Array {
+  const [count] = many.shape;
+  const size = many.data.length / count;
+  const sum = new Float32Array(size);
+  for (let n = 0; n < count; n++) for (let i = 0; i < size; i++) sum[i] += many.data[n * size + i];
+  for (let i = 0; i < size; i++) sum[i] /= count;
+  return sum;
+}
+
+const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
+
+/** Every layer's weights averaged over its heads, flat (T * T); asked for once, a layer at a time. */
+function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Array[]> {
+  const rows = kept.get(trace) ?? new Map<number, Promise<Float32Array[]>>();
+  kept.set(trace, rows);
+  let made = rows.get(row);
+  if (!made) {
+    made = (async () => {
+      const all: Float32Array[] = [];
+      for (const one of selfAttentions(trace)) all.push(mean(await source.tensor(trace.id, `${one.name}.weights`, { slice: `${row}` })));
+      return all;
+    })();
+    made.catch(() => rows.delete(row));
+    rows.set(row, made);
+  }
+  return made;
+}
+
+/**
+ * Attention rollout (Abnar and Zuidema, 2020): half of what a place holds after a layer is what it held before, half is
+ * mixed by the heads' mean, so the whole way is the product of (A + I) / 2 over the layers. Only one row is asked for: it
+ * is carried from the last layer to the first.
+ */
+export function rolled(layers: Float32Array[], at: number): Float32Array {
+  const size = Math.sqrt(layers[0]?.length ?? 0);
+  let row = new Float32Array(size);
+  row[at] = 1;
+  for (const weights of [...layers].reverse()) {
+    const next = new Float32Array(size);
+    for (let t = 0; t < size; t++) {
+      if (row[t] === 0) continue;
+      next[t] += 0.5 * row[t];
+      for (let s = 0; s < size; s++) next[s] += 0.5 * row[t] * weights[t * size + s];
+    }
+    row = next;
+  }
+  return row;
+}
