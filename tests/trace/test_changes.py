@@ -64,8 +64,8 @@ def test_a_layer_off_equals_a_model_without_it(shape: str, wiring: Any) -> None:
     stack = stack_of(shape)
     for layer in (0, 1):
         other = copy.deepcopy(model)
-        blocks = other.get_submodule(stack).blocks
-        other.get_submodule(stack).blocks = nn.ModuleList([blocks[1 - layer]])
+        shorter: Any = other.get_submodule(stack)
+        shorter.blocks = nn.ModuleList([shorter.blocks[1 - layer]])
         found = after(model, inputs, {"kind": "layer_off", "block": f"{stack}.blocks.{layer}"})
         assert torch.equal(found, observe(other, inputs).output)
 

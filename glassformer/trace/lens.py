@@ -1,0 +1,98 @@
+"""The logit lens: what the head would say after each layer, as if no other followed.
+
+The residual after a block goes through the stack's final norm, where it has one, and the head. After the last
+block that is what the model says. T places, D d_model, V vocabulary or labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from glassformer.core.heads import Context
+from glassformer.trace.kinds import UnknownNameError
+from glassformer.trace.naming import best_words, context_of, named_by, place_of
+from glassformer.trace.taken import Trace
+
+SCORES: Final = 1 << 22  # held at a time while all places are looked at
+WORDS: Final = 1000  # that are told at most
+
+
+@torch.inference_mode()
+def lens_info(trace: Trace, position: int | None = None, top: int = 10) -> dict[str, Any]:
+    """The likeliest words after each layer at one place, by default the last.
+
+    entropy: of the layer's probabilities, in nats. rank_of_final: where the model's own first choice stands
+    among the layer's, 1 the likeliest. A model that labels its whole input has one answer for all places.
+    """
+    found = named_by(trace.bundle)
+    at = place_of(trace, found.stack, position)
+    context = context_of(trace)
+
+    def scores(site: str) -> Tensor:
+        residual = trace.record[site]
+        if found.of == "places":
+            return found.scores(residual[:, at : at + 1], Context())[0]
+        return found.scores(residual, context)[0]
+
+    sites = found.sites()
+    final = int(scores(sites[-1]).argmax())
+    layers = []
+    for site in sites:
+        logits = scores(site)
+        chances = found.chances(logits)
+        layers.append(
+            {
+                "site": site,
+                "words": best_words(found, logits, min(top, WORDS)),
+                "entropy": float(torch.special.entr(chances).sum()),
+                "rank_of_final": int((logits > logits[final]).sum()) + 1,
+            }
+        )
+    return {"position": at, "stack": found.stack, "layers": layers}
+
+
+@torch.inference_mode()
+def lens_table(trace: Trace, stack: str) -> tuple[Tensor, Tensor]:
+    """The likeliest word after each layer at each place (layers + 1, T), and its probability.
+
+    Worked out once a trace, a few places at a time: the scores of all would not fit.
+    """
+    names = f"{stack}.lens.top", f"{stack}.lens.prob"
+    if all(name in trace.kept for name in names):
+        return trace.kept[names[0]], trace.kept[names[1]]
+    found = named_by(trace.bundle)
+    if found.stack != stack or found.of != "places":
+        raise UnknownNameError(f"the head reads no word off each place of the {stack:.60}")
+    tops, probs = [], []
+    for site in found.sites():
+        residual = trace.record[site]
+        width = found.scores(residual[:, :1], Context()).shape[-1]
+        few = max(1, SCORES // width)
+        for part in residual.split(few, 1):
+            logits = found.scores(part, Context())  # (few, V)
+            best = logits.max(-1)
+            tops.append(best.indices)
+            probs.append((best.values - logits.logsumexp(-1)).exp())
+    shape = (len(found.sites()), -1)
+    trace.kept[names[0]] = torch.cat(tops).view(shape).int().cpu()
+    trace.kept[names[1]] = torch.cat(probs).view(shape).cpu()
+    return trace.kept[names[0]], trace.kept[names[1]]
+
+
+@torch.inference_mode()
+def next_info(trace: Trace, position: int | None = None, count: int = 50) -> dict[str, Any]:
+    """What the model itself says at one place, by default the last: its best words, and what they sum to."""
+    found = named_by(trace.bundle)
+    at = place_of(trace, found.stack, position)
+    logits = trace.record["head.logits"][0].float()
+    logits = logits[at] if found.of == "places" else logits
+    return {
+        "position": at,
+        "vocabulary": len(logits),
+        "logsumexp": float(logits.logsumexp(-1)),
+        "words": best_words(found, logits, min(count, WORDS)),
+        "logits": "head.logits",
+    }
