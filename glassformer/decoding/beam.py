@@ -47,7 +47,7 @@ def write_beams(
             found = candidates(logits, n, beams.running, shaping, wide, generator)
             stops = None
             if ask.stop and decode is not None:
-                stops = _stops(shaping, n, found.beams, found.tokens, beams.going, decode)
+                stops = stops_of(shaping, n, found.beams, found.tokens, beams.going, decode)
             before = beams.going.clone()
             chosen = beams.weigh(found, stops)
             if keep_tree:
@@ -82,7 +82,7 @@ def write_beams(
         else:
             logits = steps.step(ids)
     found_results = beams.finished()
-    found_texts = _followed(found_results, beams.kept, beams.kept_logprobs, ask.num_return_sequences)
+    found_texts = followed(found_results, beams.kept, beams.kept_logprobs, ask.num_return_sequences)
     return found_texts if not keep_tree else _with_trees(found_texts, found_results, weighed, width)
 
 
@@ -133,7 +133,7 @@ def candidates(
     return Candidates(scores, index // each, tokens, logprobs.gather(1, index))
 
 
-def _stops(
+def stops_of(
     shaping: Shaping, written: int, beams: Tensor, tokens: Tensor, going: Tensor, decode: Decode
 ) -> Tensor:
     """Which candidates (B, C) complete a stop text."""
@@ -151,7 +151,7 @@ def _stops(
     return torch.tensor(found, device=tokens.device)
 
 
-def _followed(results: Results, kept: Tensor, kept_logprobs: Tensor, best: int) -> list[list[Written]]:
+def followed(results: Results, kept: Tensor, kept_logprobs: Tensor, best: int) -> list[list[Written]]:
     """Each sentence's results, followed from their last tokens back to the first."""
     kept, kept_logprobs = kept.cpu(), kept_logprobs.cpu()  # (L, B, W, 2), (L, B, W)
     last = results.facts[:, :best].cpu()  # (B, best, 5)

@@ -67,10 +67,10 @@ def write(
         keep_tree=keep_tree,
         decode=decode,
         on_token=on_token,
-        generator=_generator(settings, inputs.device),
+        generator=generator_of(settings, inputs.device),
     )
     for text in chain.from_iterable(found):
-        _check_sound(text)
+        check_sound(text)
     return found
 
 
@@ -97,13 +97,13 @@ def _write(
     starts = starts_of(model, start_ids)
     real = inputs != pad_id if mask is None else mask
     read = torch.full((len(inputs),), len(starts), device=inputs.device) if starts else real.sum(1)
-    limits = _limits(settings, max_new_tokens, inputs, read)
+    limits = limits_of(settings, max_new_tokens, inputs, read)
     if not len(inputs):
         return []
     ends = torch.tensor([eos_id] if isinstance(eos_id, int) else list(eos_id or ()), device=inputs.device)
     with at_rest(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
         steps, logits, most = begin(model, inputs, real, start_ids=start_ids, room=int(limits.max()))
-        _check_ids(settings, prefix, logits.shape[-1])
+        check_ids(settings, prefix, logits.shape[-1])
         if most is not None:
             limits = limits.clamp(max=most)
         if prefix is None and settings.forced_bos_token_id is not None and len(starts) == 1:
@@ -117,7 +117,7 @@ def _write(
             least=(settings.min_length - read).clamp(min=settings.min_new_tokens),
             given=_given(inputs, real, starts),
         )
-        together = _together(settings)
+        together = rows_each(settings)
         if together > 1:
             each = torch.arange(len(inputs), device=inputs.device).repeat_interleave(together)
             if settings.num_beams > 1:
@@ -177,7 +177,7 @@ def write_all(
         tokens=tokens,
     ):
         for text in texts:
-            _check_sound(text)
+            check_sound(text)
         yield texts
 
 
@@ -200,7 +200,7 @@ def stream(
         raise GlassformerError(f"a budget of {tokens} tokens holds nothing; give at least 1")
     asked = settings.max_new_tokens if max_new_tokens is None else max_new_tokens
     device = next(model.parameters()).device
-    generator = _generator(settings, device)
+    generator = generator_of(settings, device)
     starts = len(starts_of(model, start_ids))
 
     def limit(length: int) -> int:
@@ -212,10 +212,10 @@ def stream(
             raise GlassformerError(_UNBOUNDED)
         return asked
 
-    for near in ahead(iter(examples), limit, tokens // _together(settings)):
+    for near in ahead(iter(examples), limit, tokens // rows_each(settings)):
         found: list[list[Written]] = [[] for _ in near]
         lengths, limits = [len(example) for example, _ in near], [most for _, most in near]
-        for batch in batches(lengths, limits, tokens // _together(settings)):
+        for batch in batches(lengths, limits, tokens // rows_each(settings)):
             width = max(1, *(lengths[n] for n in batch))
             ids = torch.full((len(batch), width), pad_id)
             for row, n in enumerate(batch):
@@ -244,7 +244,7 @@ def stream(
 _UNBOUNDED = "nothing says how many tokens to write; give max_new_tokens"
 
 
-def _limits(settings: Decoding, most: int | Tensor | None, inputs: Tensor, read: Tensor) -> Tensor:
+def limits_of(settings: Decoding, most: int | Tensor | None, inputs: Tensor, read: Tensor) -> Tensor:
     """How many tokens each row (B,) may be given."""
     asked = settings.max_new_tokens if most is None else most
     if asked is None and settings.max_length is not None:
@@ -260,7 +260,7 @@ def _limits(settings: Decoding, most: int | Tensor | None, inputs: Tensor, read:
     return limits.long().expand(len(inputs)).clamp(min=0)
 
 
-def _check_sound(text: Written) -> None:
+def check_sound(text: Written) -> None:
     if isnan(text.score):
         raise GlassformerError(
             "the scores are no numbers: the model overflowed, or the settings forbid every token; "
@@ -268,7 +268,7 @@ def _check_sound(text: Written) -> None:
         )
 
 
-def _check_ids(settings: Decoding, prefix: Sequence[int] | None, vocab: int) -> None:
+def check_ids(settings: Decoding, prefix: Sequence[int] | None, vocab: int) -> None:
     """Tokens that are to be forced must be some that the model can write."""
     forced = (*(prefix or ()), settings.forced_bos_token_id, settings.forced_eos_token_id)
     wrong = next((token for token in forced if token is not None and not 0 <= token < vocab), None)
@@ -276,7 +276,7 @@ def _check_ids(settings: Decoding, prefix: Sequence[int] | None, vocab: int) -> 
         raise GlassformerError(f"token {wrong} cannot be forced: the model writes tokens 0 to {vocab - 1}")
 
 
-def _together(settings: Decoding) -> int:
+def rows_each(settings: Decoding) -> int:
     """The rows that one example becomes."""
     return settings.num_beams if settings.num_beams > 1 else settings.num_return_sequences
 
@@ -289,6 +289,6 @@ def _given(inputs: Tensor, real: Tensor, starts: Sequence[int]) -> Tensor:
     return inputs.masked_fill(~real, pick.NOTHING).gather(1, order)
 
 
-def _generator(settings: Decoding, device: torch.device) -> torch.Generator | None:
+def generator_of(settings: Decoding, device: torch.device) -> torch.Generator | None:
     """The settings' own source of chance; None: torch's."""
     return None if settings.seed is None else torch.Generator(device).manual_seed(settings.seed)

@@ -101,10 +101,14 @@ class Ready(nn.Module):
         self.made_of = MadeOf(model)
         self.left_over: LeftOver | None = None  # the last steps' graph, for the next of the same form
 
-    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
-        """Read sources or prompts (B, S)."""
+    def refresh(self) -> None:
+        """Lay the weights out again where they have changed or moved."""
         if not self.made_of.still(self.model):
             self._laid_out()
+
+    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
+        """Read sources or prompts (B, S)."""
+        self.refresh()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
                 raise GlassformerError("nothing says how the target begins; give start_ids")
@@ -119,7 +123,7 @@ class Ready(nn.Module):
         assert self.encoder is not None
         if not src.shape[1]:  # as a batch of empty sources is
             src, real = src.new_zeros(len(src), 1), real.new_zeros(len(src), 1)
-        table = _table(model.tgt_embed)
+        table = table_of(model.tgt_embed)
         # the last token written is never read again, so it needs no position
         most = None if table is None else max(0, table + 1 - len(starts))
         room = room if most is None else min(room, most)
@@ -139,7 +143,7 @@ class Ready(nn.Module):
         lengths = real.sum(1)  # (B,)
         if prompt.shape[1] == 0 or not bool(lengths.all()):
             raise GlassformerError("a prompt is empty; begin it with the model's start token")
-        table = _table(model.embed)
+        table = table_of(model.embed)
         most = None if table is None else (table + 1 - lengths).clamp(min=0)
         room = room if most is None else min(room, int(most.max()))
         longest = int(lengths.max())
@@ -218,7 +222,7 @@ class Ready(nn.Module):
         return self.vocabulary(head.scaled(x))
 
 
-def _table(embed: nn.Module) -> int | None:
+def table_of(embed: nn.Module) -> int | None:
     """How many positions the input's table holds, where it has one."""
     position = embed.position if isinstance(embed, TokenInput) else None
     return None if position is None else position.max_len

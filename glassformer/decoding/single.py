@@ -80,7 +80,7 @@ class Likeliest(Follow):
         self.texts, self.forbidden = texts, forbidden
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        ids, logprobs = _likeliest(logits, self.forbidden)
+        ids, logprobs = likeliest(logits, self.forbidden)
         self.texts.take(ids, logprobs)
         return (ids,)
 
@@ -94,7 +94,7 @@ class Likeliest(Follow):
         self.texts.adopt(state)
 
 
-def _likeliest(logits: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
+def likeliest(logits: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token (B,) that is not forbidden, and its log-probability among those."""
     values, tokens, whole = pick.best(pick.forbid(logits, forbidden) if len(forbidden) else logits, 1)
     return tokens[:, 0], values[:, 0] - whole
@@ -124,7 +124,7 @@ def write_single(
         if follow is None:
             forbidden = shaping.forbidden(n)
             if forbidden is not None and not keep_tree:
-                ids, chosen = _likeliest(logits, forbidden)
+                ids, chosen = likeliest(logits, forbidden)
             else:
                 scores = shaping.shape(logits.float(), n)
                 ids = pick.draw(scores, 1, generator)[:, 0] if ask.do_sample else scores.argmax(-1)  # (B,)
