@@ -1,0 +1,21 @@
+"""Why a request was not taken, or came to nothing."""
+
+from __future__ import annotations
+
+from glassformer.core.errors import GlassformerError
+
+
+class Busy(GlassformerError):
+    """As many requests are waiting as may."""
+
+
+class Closed(GlassformerError):
+    """The writer takes nothing more."""
+
+
+class Cancelled(GlassformerError):
+    """Whoever asked does not want it any more."""
+
+
+class Failed(GlassformerError):
+    """What the model gave is of no use, or it gave nothing."""
