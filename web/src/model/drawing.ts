@@ -59,11 +59,13 @@ export interface Sizes {
   compact: boolean; // no layer is opened; everything smaller
 }
 
-const ANSWER_GAP = 26;
-const HEAD = 44;
+const ANSWER_GAP = 24;
+const HEAD = 40;
 const FINAL = 24;
-const EMBED = 40;
+const EMBED = 38;
 const POSITION = 32;
+const ATTEND = 54;
+const FEED = 38;
 const MANY = 14; // layers beyond this are folded
 
 const added = (stack: StackInfo): boolean => stack.position.kind === 'sinusoidal' || stack.position.kind === 'learned';
@@ -83,8 +85,8 @@ export function folds(layers: number, open: number, unfolded: boolean): [number,
 
 /** How high an open layer is. */
 function openHeight(stack: StackInfo): number {
-  if (stack.wiring === 'parallel') return 30 + 58 + 22 + 14;
-  const one = (part: string): number => (stack.wiring === 'pre' ? 30 : 14) + (part === 'ffn' ? 42 : 58) + (stack.wiring === 'pre' ? 18 : 44);
+  if (stack.wiring === 'parallel') return 30 + ATTEND + 22 + 8;
+  const one = (part: string): number => (stack.wiring === 'pre' ? 27 : 14) + (part === 'ffn' ? FEED : ATTEND) + (stack.wiring === 'pre' ? 16 : 42);
   return 8 + subs(stack).reduce((sum, part) => sum + one(part), 0);
 }
 
@@ -101,14 +103,14 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   if (stack.wiring === 'parallel') {
     const branch = y - 12;
     pill('norm_self', stream - 74, branch);
-    const top = branch - 18 - 58;
+    const top = branch - 18 - ATTEND;
     const sum = top - 14;
     const half = (right - left - 10) / 2;
     for (const [n, part] of (['self', 'ffn'] as const).entries()) {
       const x = left + n * (half + 10);
       const middle = x + half / 2;
-      stops.push({ id: id(part), part, x, y: top, w: half, h: 58, mini: false });
-      lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + 58}`, role: 'branch', id: id(part) });
+      stops.push({ id: id(part), part, x, y: top, w: half, h: ATTEND, mini: false });
+      lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + ATTEND}`, role: 'branch', id: id(part) });
       lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: id('norm_self') });
     }
     plus('norm_self', sum);
@@ -117,9 +119,9 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   const middle = (left + right) / 2;
   for (const part of subs(stack)) {
     const norm = id(`norm_${part}`);
-    const high = part === 'ffn' ? 42 : 58;
-    const branch = y - (stack.wiring === 'pre' ? 12 : 4);
-    const top = branch - (stack.wiring === 'pre' ? 18 : 10) - high;
+    const high = part === 'ffn' ? FEED : ATTEND;
+    const branch = y - (stack.wiring === 'pre' ? 11 : 4);
+    const top = branch - (stack.wiring === 'pre' ? 16 : 10) - high;
     const sum = top - 10;
     lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`, role: 'branch', id: id(part) });
     lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: norm });
@@ -127,7 +129,7 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
     stops.push({ id: id(part), part, x: left, y: top, w: right - left, h: high, mini: false });
     plus(`norm_${part}`, sum);
     if (stack.wiring === 'post') pill(`norm_${part}`, stream - 24, sum - 20);
-    y = sum - (stack.wiring === 'pre' ? 8 : 34);
+    y = sum - (stack.wiring === 'pre' ? 6 : 32);
   }
   return { stops, lines };
 }
@@ -186,7 +188,7 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
   y -= 14;
   const panes: Pane[] = [];
   const many = stack.layers > 8;
-  const slim = many ? 24 : 30;
+  const slim = sizes.compact ? 30 : many ? 23 : 27;
   for (const [layer, to] of folds(stack.layers, open ?? -9, unfolded)) {
     const isOpen = !sizes.compact && layer === open;
     const h = to > layer ? 40 : isOpen ? openHeight(stack) : slim;
@@ -194,7 +196,7 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
     const local = stream - x;
     const inside = to > layer ? { stops: [], lines: [] } : isOpen ? opened(stack, layer, h, local) : closed(stack, layer, h, local);
     panes.push({ key: `${stack.name}.${layer}`, stack, layer, to, open: isOpen, x, y, w, h, ...inside });
-    y -= many ? 5 : 7;
+    y -= many ? 4 : 6;
   }
   // A scheme that works inside the attentions runs along them.
   if (stack.position.name !== null && !added(stack) && panes.length > 0) {

@@ -1,0 +1,30 @@
+// What comes out at the top of the drawing, as tokens: the written text, the label, the word in the gap.
+
+import { percent } from '../lib/numbers';
+import { t } from '../lib/words.svelte';
+import type { Token, TraceInfo } from '../lib/types';
+
+const said = (piece: string, special = false): Token => ({ id: null, piece, raw: null, start: null, end: null, bytes: null, special });
+
+export function leaving(trace: TraceInfo): Token[] {
+  const { outcome } = trace;
+  switch (outcome.kind) {
+    case 'translate':
+    case 'generate': {
+      const target = trace.sequences.find((one) => one.name === 'target');
+      const tokens = target ? target.tokens.slice(target.prefix) : outcome.text.split(/(?<=\s)/).map((word) => said(word));
+      return outcome.text || target ? tokens : [];
+    }
+    case 'fill':
+      return outcome.masks.flatMap((mask) => mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${percent(word.probability ?? 0)}`)));
+    case 'classify':
+    case 'image':
+      return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${percent(probability)}`));
+    case 'answer':
+      return [said(outcome.text || t('outcome.none'))];
+    case 'embed':
+      return [said(`${outcome.dims}`)];
+    case 'forecast':
+      return [said(`+${outcome.horizon}`)];
+  }
+}
