@@ -1,0 +1,97 @@
+// The changes a reader makes, as the address carries them and as words tell them.
+
+import { place } from '../lib/place.svelte';
+import type { Change, TraceInfo } from '../lib/types';
+import { t } from '../lib/words.svelte';
+import { visible } from '../parts/piece';
+
+const KINDS = ['head_off', 'layer_off', 'mask_token', 'swap', 'residual', 'positions'];
+export const MOST = 256; // that the server takes at once
+
+/** The changes in the address; what is no list of changes counts as none. */
+export function changesHere(): Change[] {
+  const word = place.words['changes'];
+  if (!word) return [];
+  try {
+    const found: unknown = JSON.parse(word);
+    if (!Array.isArray(found)) return [];
+    return found.filter((one) => one !== null && typeof one === 'object' && KINDS.includes(one.kind)) as Change[];
+  } catch {
+    return [];
+  }
+}
+
+export function keep(changes: Change[], step = true): void {
+  place.go({ words: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
+}
+
+export const same = (one: Change, other: Change): boolean => told(one) === told(other);
+const told = (change: Change): string => JSON.stringify(Object.entries(change).sort());
+
+export const isOn = (changes: Change[], change: Change): boolean => changes.some((one) => same(one, change));
+
+/** With this change if it is not among them, without it if it is. */
+export function toggled(changes: Change[], change: Change): Change[] {
+  return isOn(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change].slice(0, MOST);
+}
+
+/** With this change in place of another of the same place: a slider's last value counts. */
+export function replaced(changes: Change[], change: Change): Change[] {
+  const where = (one: Change): string =>
+    one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
+  return [...changes.filter((one) => where(one) !== where(change)), change].slice(0, MOST);
+}
+
+export function pieceAt(trace: TraceInfo, sequence: string, position: number): string {
+  const token = trace.sequences.find((one) => one.name === sequence)?.tokens[position];
+  return token ? visible(token.piece) : `${position}`;
+}
+
+/** The layer and kind of an attention: "decoder 3, cross". */
+export function attentionNamed(trace: TraceInfo, name: string): string {
+  const attention = trace.attentions.find((one) => one.name === name);
+  if (!attention) return name;
+  return t(`intervene.attention.${attention.kind}`, { stack: t(`intervene.stack.${attention.stack}`), layer: attention.layer + 1 });
+}
+
+export function blockNamed(block: string): string {
+  const [stack, , layer] = block.split('.');
+  return t('intervene.block', { stack: t(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
+}
+
+/** A residual's name in words: after which part of which layer. */
+export function siteNamed(name: string): string {
+  const block = name.slice(0, name.lastIndexOf('.'));
+  const site = name.slice(name.lastIndexOf('.') + 1);
+  return `${blockNamed(block)}, ${t(`intervene.site.${site}`)}`;
+}
+
+/** The sequence that a stack reads. */
+export function sequenceOfStack(trace: TraceInfo, stack: string): string {
+  return trace.attentions.find((one) => one.stack === stack && one.kind === 'self')?.queries ?? trace.sequences[0].name;
+}
+
+/** A change in words. */
+export function said(trace: TraceInfo, change: Change): string {
+  switch (change.kind) {
+    case 'head_off':
+      return t('intervene.said.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
+    case 'layer_off':
+      return t('intervene.said.layer_off', { where: blockNamed(change.block) });
+    case 'mask_token':
+      return t('intervene.said.mask_token', { token: pieceAt(trace, change.sequence, change.position), n: change.position + 1 });
+    case 'swap':
+      return t('intervene.said.swap', {
+        one: pieceAt(trace, change.sequence, change.positions[0]),
+        other: pieceAt(trace, change.sequence, change.positions[1]),
+      });
+    case 'residual': {
+      const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
+      return t('intervene.said.residual', {
+        where: siteNamed(change.name), token: pieceAt(trace, sequence, change.position), scale: change.scale,
+      });
+    }
+    case 'positions':
+      return t('intervene.said.positions', { stack: t(`intervene.stack.${change.stack}`), stretch: change.stretch });
+  }
+}

@@ -1,0 +1,10 @@
+// What an encoder-decoder had written, held fast, so that two traces can be compared place by place.
+
+import { writtenOf } from '../decoding/path';
+import type { TraceInfo } from '../lib/types';
+
+/** The target to ask with: the words that stand in this trace; nothing where the model writes none of its own. */
+export function heldTarget(trace: TraceInfo): { target?: number[] } {
+  if (trace.kind !== 'translate') return {};
+  return { target: writtenOf(trace)!.ids };
+}
