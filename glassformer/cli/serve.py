@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import typer
 
 from glassformer.cli import source
@@ -59,20 +62,18 @@ def serve(
     It listens on this machine alone unless --host says otherwise. Ctrl-C or SIGTERM finishes the answers
     under way and ends; a second one ends at once.
     """
-    try:
-        from glassformer.serve.app import app
-        from glassformer.serve.guard import Address
-        from glassformer.serve.limits import Limits
-        from glassformer.serve.models import opened
+    from glassformer.serve.guard import Address
+
+    Address(host=host, port=port, token=token)  # what is wrong is told before torch and the models are read
+    with _needed():
         from glassformer.serve.run import listening
         from glassformer.serve.run import serve as run
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "glassformer":
-            raise
-        raise GlassformerError(f"serve needs '{error.name}', which is not installed: {EXTRA}") from None
-    Address(host=host, port=port, token=token)  # told before models are read, which takes a while
     sock = listening(host, port)
     with sock:
+        with _needed():
+            from glassformer.serve.app import app
+            from glassformer.serve.limits import Limits
+            from glassformer.serve.models import opened
         bundles, runs = opened(
             models, lambda model: source.opened(model, device=device, dtype=dtype, threads=threads)
         )
@@ -80,6 +81,17 @@ def serve(
         limits = Limits(queue=queue, seconds=seconds)
         made = app(bundles, runs=runs, address=address, limits=limits, slots=slots)
         run(made, sock, ready=lambda: _tell(address.url, list(bundles), token is not None))
+
+
+@contextmanager
+def _needed() -> Iterator[None]:
+    """Name the extra where a library is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "glassformer":
+            raise
+        raise GlassformerError(f"serve needs '{error.name}', which is not installed: {EXTRA}") from None
 
 
 def _tell(url: str, models: list[str], asks: bool) -> None:

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from starlette.exceptions import HTTPException
 from glassformer import __version__
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
-from glassformer.serve import docs, login, openai, page, verbs
+from glassformer.decoding.continuous import Stats
+from glassformer.serve import docs, login, openai, page, tracing, verbs
 from glassformer.serve.answers import GaveUp, Refused, kind_of, phrase, problem, told
 from glassformer.serve.guard import Address, App, Guard
 from glassformer.serve.limits import Limits
@@ -42,7 +42,7 @@ def app(
 ) -> App:
     """Everything that is served, as one ASGI application."""
     limits = limits or Limits()
-    models, metrics = Models(bundles, slots=slots, queue=limits.queue), Metrics()
+    models, metrics = Models(bundles, slots=slots), Metrics()
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
@@ -73,10 +73,7 @@ def app(
 
     made.include_router(openai.routes(models, metrics))
     made.include_router(verbs.routes(models, metrics))
-    if find_spec("glassformer.serve.tracing"):
-        from glassformer.serve import tracing
-
-        made.include_router(tracing.routes(tracing.Explored(bundles=dict(bundles), runs=dict(runs or {}))))
+    made.include_router(tracing.routes(tracing.Explored(bundles=dict(bundles), runs=dict(runs or {}))))
     made.include_router(docs.routes(made))
     made.include_router(login.routes(address))
     made.include_router(page.routes(page.files() if files is None else files))  # last: it takes any path
@@ -84,13 +81,17 @@ def app(
 
 
 def _watch(metrics: Metrics, models: Models) -> None:
-    writing = {name: one.writing for name, one in models.items() if one.writing is not None}
-    metrics.watch(
-        "slots_used", "Texts being written.", "model", lambda: {n: w.rows() for n, w in writing.items()}
-    )
-    metrics.watch(
-        "queue_length", "Texts that wait.", "model", lambda: {n: w.waiting() for n, w in writing.items()}
-    )
+    def stats() -> dict[str, Stats]:
+        return {name: one.writing.stats() for name, one in models.items() if one.writing is not None}
+
+    def rows() -> dict[str, float]:
+        return {name: one.rows for name, one in stats().items()}
+
+    def waiting() -> dict[str, float]:
+        return {name: one.waiting for name, one in stats().items()}
+
+    metrics.watch("slots_used", "Texts being written.", "model", rows)
+    metrics.watch("queue_length", "Texts that wait for a slot.", "model", waiting)
     metrics.watch("memory_bytes", "Memory of this process.", "kind", memory)
 
 

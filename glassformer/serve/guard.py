@@ -115,6 +115,7 @@ class Guard:
         try:
             self.check(scope)
         except Refused as error:
+            error.headers["Connection"] = "close"  # a body that nobody reads may follow
             await send_refusal(strict, error)
             return
         await self.app(scope, receive, strict)

@@ -12,6 +12,7 @@ TEXTS = 256  # of one request
 IDS = 32_768  # tokens of one prompt that is given as ids
 CHOICES = 16  # answers to one prompt
 ROWS = 128  # answers of one request
+PIECES = 4096  # sentences of one request to translate
 STOPS, STOP_LETTERS = 4, 256
 TOKENS = 4096  # written for one prompt
 BEAMS = 16

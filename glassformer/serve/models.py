@@ -52,12 +52,12 @@ class Served:
 class Models(Mapping[str, Served]):
     """The models by name, in the order in which they were given."""
 
-    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32, queue: int = 256) -> None:
+    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32) -> None:
         self._models = {
             name: Served(
                 id=name,
                 bundle=bundle,
-                writing=Writing(bundle, slots=slots, queue=queue) if writes(bundle) else None,
+                writing=Writing(bundle, slots=slots) if writes(bundle) else None,
                 created=int(time.time()),
                 thread=ThreadPoolExecutor(1, thread_name_prefix=f"read-{name}"),
             )

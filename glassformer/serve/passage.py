@@ -69,8 +69,8 @@ class Passage:
         try:
             await self._answer(scope, receive, heard)
         except Refused as error:
-            if heard.status == 0:
-                await send_refusal(heard, error)
+            error.headers["Connection"] = "close"  # what is left of the body is not read
+            await send_refusal(heard, error)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.answered(route, scope["method"], heard.status, time.monotonic() - began)

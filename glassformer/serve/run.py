@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -69,8 +70,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            self.force_exit = True
-            return
+            os._exit(128 + sig)  # whatever threads still do
         self.should_exit = True
         name = "Ctrl-C" if sig == signal.SIGINT else signal.Signals(sig).name
         print(f"{name}: finishing what is under way; again to stop at once", file=sys.stderr, flush=True)

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.written import Written
-from glassformer.serve.answers import Refused
+from glassformer.serve.answers import Refused, TooLarge
+from glassformer.serve.limits import PIECES
 from glassformer.serve.metrics import Metrics
 from glassformer.serve.models import Models, Served
 from glassformer.serve.passage import KEY, Client
 from glassformer.serve.schema import Classify, Forecast, Translate
-from glassformer.serve.writing import gathered
 from glassformer.verbs.classify import classify as classified
 from glassformer.verbs.classify import labels_of
 from glassformer.verbs.forecast import forecast as forecasted
@@ -28,6 +28,8 @@ from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.rewriting import translating
+
+STAMPS = "ds"
 
 
 def routes(models: Models, metrics: Metrics) -> APIRouter:
@@ -130,8 +132,10 @@ async def _written(
     places = [[part.ids for part in layout if isinstance(part, Place)] for layout in layouts]
     if served.writing is None:
         raise Refused(f"{served.id} has no tokenizer to write with", param="model")
-    jobs = served.writing.begin_all(plan, [ids for row in places for ids in row], client)
-    answers = iter(await gathered(jobs))
+    pieces = [ids for row in places for ids in row]
+    if len(pieces) > PIECES:
+        raise TooLarge(f"the texts come to {len(pieces):,} sentences, and {PIECES:,} are taken at once")
+    answers = iter(await served.writing.all(plan, pieces, client))
     found = [[next(answers)[0] for _ in row] for row in places]
     return found, sum(len(ids) for row in places for ids in row)
 
@@ -154,12 +158,12 @@ def _picture(number: int, image: str) -> bytes:
 
 
 def _forecast(bundle: Bundle, asked: Forecast) -> dict[str, Any]:
-    columns: dict[str, Any] = dict(asked.series.columns)
-    if asked.series.ds is not None:
-        columns = {"ds": asked.series.ds, **columns}
+    length = len(next(iter(asked.series.columns.values())))
+    stamps: Any = range(length) if asked.series.ds is None else asked.series.ds
+    columns: dict[str, Any] = {STAMPS: stamps, **asked.series.columns}
     words: dict[str, Any] = {} if asked.levels is None else {"levels": sorted(asked.levels)}
     names = list(asked.series.columns) if "columns" not in bundle.files.get("job.json", {}) else None
-    told = forecasted(bundle, columns, columns=names, **words)
+    told = forecasted(bundle, columns, time=STAMPS, columns=names, **words)
     steps = told.values.shape[1]
     return {
         "columns": list(told.names),

@@ -1,32 +1,25 @@
-"""What a model writes for the server: begun at once, told token by token, given up when nobody waits."""
+"""What a model writes for the server: begun at once, told token by token, given up when nobody waits.
+
+All of a model's texts are written together (`decoding.continuous`), in a thread of the model's own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-
-import torch
 
 from glassformer.api import Bundle
-from glassformer.decoding.engine import write
+from glassformer.decoding.continuous import Busy as Full
+from glassformer.decoding.continuous import Cancelled, Closed, Failed, Stats, Token, Writer
+from glassformer.decoding.continuous import Job as Running
 from glassformer.decoding.written import Written
+from glassformer.serve.answers import Busy, GaveUp
 from glassformer.serve.passage import Client, Left
 from glassformer.verbs.writing.batches import Plan
 
-
-@dataclass(frozen=True)
-class Token:
-    """A token as it is written: its log-probability, and those of the likeliest at its place."""
-
-    id: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-
-
 OnToken = Callable[[Token], None]
+WAITING = 16_384  # texts that wait for a place; requests are bounded before
+TOGETHER = 32  # texts of one request that are begun at a time, so that others have their turn
 
 
 class Job:
@@ -36,27 +29,44 @@ class Job:
     """
 
     def __init__(self) -> None:
-        self._left = threading.Event()
         self.tokens: list[Token] = []
-        self.done: asyncio.Future[list[Written]]
+        self.done: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        self.running: Running | None = None
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
-        self._left.set()
+        if self.running is not None:
+            self.running.cancel()
+
+    def end(self, found: list[Written] | Exception) -> None:
+        """It came to this; called in the loop."""
+        if self.done.done():
+            return
+        match found:
+            case list():
+                self.done.set_result(found)
+            case Cancelled():
+                self.done.set_exception(Left())
+            case Failed() | Closed():
+                self.done.set_exception(GaveUp(str(found)))
+            case _:
+                self.done.set_exception(found)
+        self.done.exception()  # heard, even where nobody waits any more
 
 
 class Writing:
     """One model's writing."""
 
-    def __init__(self, bundle: Bundle, *, slots: int, queue: int) -> None:
-        self._bundle = bundle
-        self._thread = ThreadPoolExecutor(1)
-        bundle.ready()
+    def __init__(self, bundle: Bundle, *, slots: int) -> None:
+        self._writer = Writer(bundle.ready(), slots=slots, queue=WAITING)
 
     def begin(
         self, plan: Plan, ids: list[int], on_token: OnToken | None = None, *, top: int | None = None
     ) -> Job:
-        """Begin to write from these ids; `on_token` is called in the loop that is running now."""
+        """Begin to write from these ids; `on_token` is called in the loop that is running now.
+
+        top: how many of the likeliest tokens are told beside each; None: nobody asks for probabilities.
+        """
         job, loop = Job(), asyncio.get_running_loop()
 
         def take(token: Token) -> None:
@@ -64,57 +74,55 @@ class Writing:
             if on_token is not None:
                 on_token(token)
 
-        def heard(_: int, token: int) -> None:
-            if job._left.is_set():
-                raise Left
-            if on_token is not None or top is not None:
-                loop.call_soon_threadsafe(take, Token(token))
-
-        def work() -> list[Written]:
-            if job._left.is_set():
-                raise Left
-            device = next(self._bundle.model.parameters()).device
-            return write(
-                self._bundle.ready(),
-                torch.tensor([ids], device=device),
+        heard = on_token is not None or top is not None
+        try:
+            job.running = self._writer.submit(
+                ids,
                 settings=plan.settings,
-                start_ids=plan.ends.start_ids,
                 eos_id=plan.ends.eos_ids,
-                pad_id=plan.ends.pad_id,
-                mask=torch.ones(1, len(ids), dtype=torch.bool, device=device),
+                start_ids=plan.ends.start_ids,
                 max_new_tokens=plan.most(len(ids)) if plan.most is not None else None,
                 decode=plan.decode,
-                on_token=heard if plan.settings.num_beams == 1 else None,
-            )[0]
-
-        job.done = asyncio.wrap_future(self._thread.submit(work))
+                top=top or 0,
+                on_token=(lambda token: loop.call_soon_threadsafe(take, token)) if heard else None,
+                on_done=lambda found: loop.call_soon_threadsafe(job.end, found),
+            )
+        except Full as error:
+            raise Busy(str(error)) from None
+        except Closed as error:
+            raise GaveUp(str(error)) from None
         return job
 
-    def begin_all(self, plan: Plan, sources: Sequence[list[int]], client: Client) -> list[Job]:
-        """Begin with each of these; all are given up when the client leaves, or one cannot be begun."""
+    async def all(self, plan: Plan, sources: Sequence[list[int]], client: Client) -> list[list[Written]]:
+        """What is written for each of these, some at a time; where one fails, the others are given up."""
+        free = asyncio.Semaphore(TOGETHER)
         jobs: list[Job] = []
+
+        async def one(ids: list[int]) -> list[Written]:
+            async with free:
+                if client.gone:
+                    raise Left
+                job = self.begin(plan, ids)
+                jobs.append(job)
+                client.on_leave(job.cancel)
+                return await job.done
+
+        tasks = [asyncio.ensure_future(one(ids)) for ids in sources]
         try:
-            for ids in sources:
-                jobs.append(self.begin(plan, ids))
-        except BaseException:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
             for job in jobs:
                 job.cancel()
-            raise
-        for job in jobs:
-            client.on_leave(job.cancel)
-        return jobs
 
-    def rows(self) -> int:
-        """Texts that are being written now."""
-        return 0
-
-    def waiting(self) -> int:
-        """Texts that wait for their turn."""
-        return self._thread._work_queue.qsize()
+    def stats(self) -> Stats:
+        """How it stands."""
+        return self._writer.stats()
 
     def close(self) -> None:
         """Finish what was begun."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._writer.close()
 
 
 async def gathered(jobs: Sequence[Job]) -> list[list[Written]]:

@@ -1,0 +1,123 @@
+"""The official client works, and what it gets is what the library gives."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+import torch
+
+from tests.serve.made import Server
+
+PROMPT = "the cat sat on"
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def test_models(client, server):
+    assert [one.id for one in client.models.list()][:2] == ["translator", "writer"]
+    assert client.models.retrieve("writer").owned_by == "glassformer"
+    with pytest.raises(openai.NotFoundError, match="no model"):
+        client.models.retrieve("other")
+
+
+def test_completions_are_what_generate_gives(client, bundles):
+    prompts = [PROMPT, "안녕", "dog 🙂"]
+    wanted = bundles["writer"].generate(prompts, max_new_tokens=24)
+    found = client.completions.create(model="writer", prompt=prompts, max_tokens=24, temperature=0)
+    assert [one.text for one in found.choices] == wanted
+    assert {one.finish_reason for one in found.choices} <= {"length", "stop"}
+    read = sum(len(bundles["writer"].tokenizer.encode(one).ids) for one in prompts)
+    assert found.usage.prompt_tokens == read
+    assert found.usage.total_tokens == read + found.usage.completion_tokens
+
+
+def test_ids_echo_stop_and_many(client, bundles):
+    tokenizer = bundles["writer"].tokenizer
+    ids = tokenizer.encode(PROMPT).ids
+    (whole,) = bundles["writer"].generate([PROMPT], max_new_tokens=24)
+    for given in (ids, [ids], PROMPT):
+        found = client.completions.create(
+            model="writer", prompt=given, max_tokens=24, temperature=0, echo=True, n=2
+        )
+        assert [one.text for one in found.choices] == [PROMPT + whole] * 2
+    stop = next(letter for letter in whole if letter != "\ufffd")
+    found = client.completions.create(
+        model="writer", prompt=PROMPT, max_tokens=24, temperature=0, stop=[stop]
+    )
+    assert found.choices[0].text == whole.split(stop)[0]
+    assert found.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_draws_the_same_as_the_library(client, bundles):
+    words = {"max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_p": 0.9}
+    found = client.completions.create(
+        model="writer", prompt=PROMPT, max_tokens=16, temperature=0.9, top_p=0.9, seed=7, n=3
+    )
+    for index, one in enumerate(found.choices):
+        assert one.text == bundles["writer"].generate([PROMPT], seed=7 + index, **words)[0]
+    assert len({one.text for one in found.choices}) > 1
+
+
+@pytest.mark.parametrize("words", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("model", ["writer", "translator"])
+def test_a_stream_joins_to_the_whole(client, model, words):
+    prompts = [PROMPT, "안녕 세계", "🙂 naïve"]
+    asked = {"model": model, "prompt": prompts, "max_tokens": 40, "n": 2, **words}
+    whole = client.completions.create(**asked)
+    texts, ended, usage = [""] * 6, [None] * 6, None
+    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        for one in chunk.choices:
+            texts[one.index] += one.text
+            ended[one.index] = one.finish_reason or ended[one.index]
+        usage = chunk.usage or usage
+    assert texts == [one.text for one in whole.choices]
+    assert ended == [one.finish_reason for one in whole.choices]
+    assert usage == whole.usage
+
+
+def test_logprobs(client, bundles):
+    found = client.completions.create(model="writer", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3)
+    told = found.choices[0].logprobs
+    model, tokenizer = bundles["writer"].model, bundles["writer"].tokenizer
+    ids = tokenizer.encode(PROMPT).ids
+    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+        with torch.inference_mode():
+            wanted = model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+        best = wanted.topk(3)
+        assert chosen == pytest.approx(float(wanted.max()), abs=1e-4)
+        assert sorted(top.values(), reverse=True) == pytest.approx(best.values.tolist(), abs=1e-4)
+        ids.append(int(wanted.argmax()))
+
+
+def test_embeddings_are_what_embed_gives(client, bundles):
+    texts = ["the cat", "안녕 dog", "a"]
+    wanted = bundles["encoder"].embed(texts)
+    found = client.embeddings.create(model="encoder", input=texts)  # as base64, which the client asks for
+    assert torch.equal(torch.tensor([one.embedding for one in found.data]), wanted)
+    plain = client.embeddings.create(model="encoder", input=texts, encoding_format="float")
+    assert torch.equal(torch.tensor([one.embedding for one in plain.data]), wanted)
+    ids = [bundles["encoder"].tokenizer.encode(text).ids for text in texts]
+    by_ids = client.embeddings.create(model="encoder", input=ids)
+    assert torch.equal(torch.tensor([one.embedding for one in by_ids.data]), wanted)
+    assert by_ids.usage == found.usage
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ({"model": "other"}, openai.NotFoundError, "no model 'other'"),
+        ({"model": "encoder"}, openai.UnprocessableEntityError, "writes no text"),
+        ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens"),
+        ({"presence_penalty": 1.0}, openai.UnprocessableEntityError, "repetition_penalty"),
+        ({"prompt": "a " * 500}, openai.UnprocessableEntityError, "reads at most 128"),
+        ({"prompt": [[1, 99999]]}, openai.UnprocessableEntityError, "token 99999"),
+        ({"extra_body": {"temprature": 1}}, openai.UnprocessableEntityError, "did you mean temperature?"),
+        ({"extra_body": {"n": "2"}}, openai.UnprocessableEntityError, "n: "),
+    ],
+)
+def test_errors_are_sentences(client, words, error, said):
+    with pytest.raises(error, match=said.replace("?", r"\?")):
+        client.completions.create(**{"model": "writer", "prompt": PROMPT, "max_tokens": 4, **words})
