@@ -26,7 +26,7 @@ export function paint(canvas: HTMLCanvasElement, pixels: Tensor, veil: Veil | nu
     for (let x = 0; x < width; x++, n += 4) {
       const at = (from + Math.floor((x * wide) / width)) * channels;
       const share = veil ? veil.weights[row + Math.min(veil.grid[1] - 1, Math.floor((x * veil.grid[1]) / width))] : 0;
-      const tint = veil ? 0.88 * Math.sqrt(Math.max(0, Math.min(1, share / (veil.most || 1)))) : 0;
+      const tint = veil ? 0.88 * Math.max(0, Math.min(1, share / (veil.most || 1))) : 0;
       for (let c = 0; c < 3; c++) {
         const own = pixels.data[at + (channels >= 3 ? c : 0)];
         image.data[n + c] = own * (1 - tint) + TINT[c] * tint;

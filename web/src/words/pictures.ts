@@ -28,7 +28,7 @@ export default {
   'picture.shares': { en: 'Where the attention goes', ko: '어텐션의 분포' },
   'picture.heads': { en: 'Every layer and head, from the same place', ko: '같은 위치에서 본 모든 레이어와 헤드' },
   'picture.heads_note': {
-    en: 'Each small picture is one head; within it the darkest tint is its own strongest weight. Choose one to see it large.',
+    en: 'Each small picture is one head; its fullest tint is its own strongest weight. Choose one to see it large.',
     ko: '작은 그림 하나가 헤드 하나입니다. 각 그림에서 가장 짙은 곳이 그 헤드의 최댓값입니다. 고르면 크게 볼 수 있습니다.',
   },
   'picture.classes': { en: 'What the model sees in it', ko: '모델의 판단' },
@@ -63,7 +63,7 @@ export default {
   'series.forecast': { en: 'forecast', ko: '예측' },
   'series.truth': { en: 'what came', ko: '실제값' },
   'series.last': { en: 'last value repeated', ko: '마지막 값 반복' },
-  'series.band': { en: '{low} to {high}', ko: '{low}~{high} 구간' },
+  'series.band': { en: 'likely range ({levels})', ko: '예측 구간 ({levels})' },
   'series.now': { en: 'now', ko: '현재' },
   'series.step': { en: 'step', ko: '스텝' },
   'series.no_band': {

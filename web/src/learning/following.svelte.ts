@@ -1,0 +1,71 @@
+// A run that is being followed: asked for again every two seconds while it trains, and filmed again when there is a new
+// checkpoint.
+
+import { session, told } from '../lib/session.svelte';
+import type { FilmInfo, RunInfo } from '../lib/types';
+
+const EVERY = 2000; // milliseconds
+
+export class Following {
+  run = $state.raw<RunInfo | null>(null);
+  film = $state.raw<FilmInfo | null>(null);
+  filming = $state(false);
+  problem = $state('');
+
+  /** Make it while a component is set up; what the functions read is followed. */
+  constructor(id: () => string | null, text: () => string | undefined) {
+    $effect(() => {
+      const now = id();
+      if (now === null) return;
+      this.run = null;
+      let timer: ReturnType<typeof setTimeout>;
+      let left = false;
+      const ask = async (): Promise<void> => {
+        try {
+          const run = await session.source.run(now);
+          if (left) return;
+          this.run = run;
+          if (run.live) timer = setTimeout(() => void ask(), EVERY);
+        } catch (error) {
+          if (left) return;
+          this.problem = told(error);
+          timer = setTimeout(() => void ask(), 2 * EVERY);
+        }
+      };
+      void ask();
+      return () => {
+        left = true;
+        clearTimeout(timer);
+      };
+    });
+
+    // A new film for another run, another text, and each new checkpoint; the old one stays on show meanwhile.
+    let kept = $derived(JSON.stringify(this.run && [this.run.id, this.run.checkpoints.map((one) => one.step)]));
+    let shown: string | null = null;
+    $effect(() => {
+      const now = id();
+      const given = text();
+      const found = JSON.parse(kept) as [string, number[]] | null;
+      if (now === null || found === null || found[0] !== now) return;
+      if (shown !== now) this.film = null;
+      shown = now;
+      if (!found[1].length) return;
+      let left = false;
+      this.filming = true;
+      session.source.film(now, given === undefined ? {} : { text: given }).then(
+        (film) => {
+          if (left) return;
+          this.film = film;
+          this.problem = '';
+          this.filming = false;
+        },
+        (error: unknown) => {
+          if (left) return;
+          this.problem = told(error);
+          this.filming = false;
+        },
+      );
+      return () => (left = true);
+    });
+  }
+}

@@ -1,0 +1,22 @@
+// A run's curves by what they measure: training and validation of the same thing belong together.
+
+import type { RunInfo } from '../lib/types';
+
+export interface Metric {
+  name: string;
+  lines: { of: 'train' | 'valid'; curve: { step: number[]; value: number[] } }[];
+}
+
+/** `train.loss` and `valid.loss` become one metric, `loss`; a name without either is of the training. */
+export function curvesOf(curves: RunInfo['curves']): Metric[] {
+  const found = new Map<string, Metric>();
+  for (const [key, curve] of Object.entries(curves)) {
+    if (!curve.step.length) continue;
+    const valid = /^valid(ation)?[._/ ]/.test(key);
+    const name = key.replace(/^(train(ing)?|valid(ation)?)[._/ ]/, '');
+    const metric = found.get(name) ?? { name, lines: [] };
+    metric.lines.push({ of: valid ? 'valid' : 'train', curve });
+    found.set(name, metric);
+  }
+  return [...found.values()];
+}
