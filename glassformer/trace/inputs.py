@@ -16,7 +16,7 @@ from glassformer.text import Encoded
 from glassformer.trace import series, writers
 from glassformer.trace.kinds import Change, Given
 from glassformer.trace.outline import kind_of
-from glassformer.trace.ready import Ready
+from glassformer.trace.ready import Ready, all_real
 from glassformer.trace.sequences import patches, read_text
 from glassformer.verbs.embed import beginning, sentence_words
 from glassformer.verbs.fill import MASK, mark_of
@@ -97,15 +97,8 @@ def _words(bundle: Bundle, made: Encoded) -> dict[str, Any]:
     """The named arguments of a model with one stack."""
     batch = together([made], bundle)
     name = "ids" if isinstance(bundle.spec, specs.DecoderOnly) else "inputs"
-    # the mask is told so that a pad token spelt by the text is no padding, as the verbs have it
-    mask = torch.ones_like(batch.ids, dtype=torch.bool) if (batch.ids == _pad(bundle)).any() else None
-    return {name: batch.ids, **({} if mask is None else {"mask": mask}), **batch.words()}
-
-
-def _pad(bundle: Bundle) -> int:
     spec: Any = bundle.spec
-    pad = spec.input.pad_id
-    return -1 if pad is None else pad
+    return {name: batch.ids, **all_real("mask", batch.ids, spec.input), **batch.words()}
 
 
 def _asked(bundle: Bundle, given: Given) -> Ready:

@@ -107,4 +107,5 @@ def _series(bundle: Bundle, read: specs.Input) -> dict[str, Any] | None:
         "channels": names_of(bundle) or [f"series {n + 1}" for n in range(read.channels)],
         "patch": read.patch_length,
         "stride": read.stride,
+        "scaling": read.scaling,
     }

@@ -84,9 +84,9 @@ def _bias(scheme: RelativeBias | AlibiBias, tail: Tail, causal: bool) -> Tensor:
     far = torch.arange(FAR, device=device)
     if tail == "table_ahead" and causal:
         raise UnknownNameError("this stack never looks ahead, so there is no table_ahead")
-    # ahead: from place 0 to each later one; back: from the last place to each earlier one
-    keys, query = (far, far[:1]) if tail == "table_ahead" else (far.flip(0), far[-1:])
-    bias = scheme(query[None], keys[None]).bias
+    # ahead: from place 0 to each later one; back: from each later one to place 0
+    queries, keys = (far[:1], far) if tail == "table_ahead" else (far, far[:1])
+    bias = scheme(queries[None], keys[None]).bias  # (1, H, L, 1), or (1, H, 1, L) ahead
     assert bias is not None
-    table = bias[0, :, 0].float()  # (H, L)
+    table = bias[0].flatten(1).float()  # (H, L)
     return table if tail != "similarity" else (table - table[:, :1]).exp().mean(0)

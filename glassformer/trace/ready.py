@@ -7,9 +7,11 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.api import Bundle
+from glassformer.core import spec as specs
 from glassformer.trace.kinds import Change, Given, Kind, Sequence
 
 
@@ -34,6 +36,18 @@ class Ready:
     wrote: bool = False
     about: Any = None
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def all_real(name: str, ids: Tensor, read: specs.Input, *, first: int = 0) -> dict[str, Tensor]:
+    """A mask under `name` that says all ids (1, T) are real, where one spells padding; else none is needed.
+
+    The verbs know what they padded; a model that is told nothing would take the id for padding, from the
+    place `first` on.
+    """
+    pad = read.pad_id if isinstance(read, specs.Tokens) else None
+    if pad is None or not bool(ids[:, first:].eq(pad).any()):
+        return {}
+    return {name: torch.ones_like(ids, dtype=torch.bool)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from glassformer.decoding.steps import starts_of
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Tokenizer, encode_tagged
 from glassformer.trace.kinds import Change, Given, Sequence
-from glassformer.trace.ready import Ready, forward_of
+from glassformer.trace.ready import Ready, all_real, forward_of
 from glassformer.trace.sequences import pieces, read_text, written_text
 from glassformer.verbs.reading import device_of, named, picked, tokenizer_of
 from glassformer.verbs.writing.checks import settings_of
@@ -39,7 +40,9 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
     _check_room(bundle, "the text", len(source), min(ends.reads or most, most))
     starts = list(starts_of(bundle.model, ends.start_ids))
     ids = [token.id for token in source.tokens]
-    inputs = {"src": torch.tensor([ids], device=device_of(bundle))}
+    spec: Any = bundle.spec
+    src = torch.tensor([ids], device=device_of(bundle))
+    inputs = {"src": src, **all_real("src_mask", src, spec.source)}
     ended = None
     own = given.target is None
     if own:
@@ -50,12 +53,12 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
         written = given_ids(tokenizer, given)
     _check_room(bundle, "the target", len(starts) + len(written), most)
     text = told(tokenizer, written)
-    target_ids = torch.tensor([[*starts, *written]], device=device_of(bundle))
+    tgt = torch.tensor([[*starts, *written]], device=device_of(bundle))
     return Ready(
         kind="translate",
         given=given,
         sequences=(source, target(tokenizer, [*starts, *written], len(starts), text)),
-        inputs={**inputs, "tgt": target_ids},
+        inputs={**inputs, "tgt": tgt, **all_real("tgt_mask", tgt, spec.target, first=1)},
         start=len(starts),
         ended=ended,
         wrote=own,
@@ -142,13 +145,15 @@ def _under_changes(
     """The same step by step with the changed model, without a cache: a change may be of any earlier place."""
     starts = list(starts_of(bundle.model, ends.start_ids))
     source: Tensor = ready.inputs["src"]
+    spec: Any = bundle.spec
     forced = settings.forced_bos_token_id if len(starts) == 1 else None
     written = [] if forced is None else [forced]
     while len(written) < limit:
         tgt = torch.tensor([[*starts, *written]], device=source.device)
         there = [change for change in changes if _exists(change, tgt.shape[1])]
         blank = target(tokenizer_of(bundle), tgt[0].tolist(), len(starts), "")
-        draft = replace(ready, sequences=(*ready.sequences, blank), inputs={"src": source, "tgt": tgt})
+        given = {**ready.inputs, "tgt": tgt, **all_real("tgt_mask", tgt, spec.target, first=1)}
+        draft = replace(ready, sequences=(*ready.sequences, blank), inputs=given)
         run = forward_of(bundle, draft, there)
         logits: Tensor = observe(run.model, run.ready.inputs, want=(), edit=run.edit).output[0, -1].float()
         logits[list(settings.suppress_tokens)] = -torch.inf
