@@ -13,6 +13,7 @@ export interface Stop {
   w: number;
   h: number;
   mini: boolean; // drawn without words
+  after?: string; // the station whose data passes here first: a norm that stands before its part
 }
 export interface Line {
   d: string;
@@ -63,12 +64,14 @@ const ANSWER_GAP = 24;
 const HEAD = 40;
 const FINAL = 24;
 const EMBED = 38;
-const POSITION = 32;
+const POSITION = 34;
 const ATTEND = 54;
 const FEED = 38;
 const MANY = 14; // layers beyond this are folded
 
 const added = (stack: StackInfo): boolean => stack.position.kind === 'sinusoidal' || stack.position.kind === 'learned';
+/** Position that acts inside the attentions, not on what enters the stack. */
+const inside = (stack: StackInfo): boolean => stack.position.name !== null && !added(stack);
 const subs = (stack: StackInfo): ('self' | 'cross' | 'ffn')[] => (stack.cross ? ['self', 'cross', 'ffn'] : ['self', 'ffn']);
 
 /** Which layers stand alone, and which are folded together: pairs [first, last]. */
@@ -97,12 +100,13 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   const left = 14;
   const right = stream - 30;
   const id = (what: string): string => `${stack.name}.${layer}.${what}`;
-  const pill = (what: string, x: number, y: number): void => void stops.push({ id: id(what), part: 'norm', x, y: y - 10, w: 48, h: 20, mini: false });
+  const pill = (what: string, x: number, y: number, after?: string): void =>
+    void stops.push({ id: id(what), part: 'norm', x, y: y - 10, w: 48, h: 20, mini: false, after });
   const plus = (what: string, y: number): void => void stops.push({ id: id(what), part: 'add', x: stream - 8, y: y - 8, w: 16, h: 16, mini: false });
   let y = height - 4;
   if (stack.wiring === 'parallel') {
     const branch = y - 12;
-    pill('norm_self', stream - 74, branch);
+    pill('norm_self', stream - 74, branch, id('self'));
     const top = branch - 18 - ATTEND;
     const sum = top - 14;
     const half = (right - left - 10) / 2;
@@ -125,8 +129,9 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
     const sum = top - 10;
     lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`, role: 'branch', id: id(part) });
     lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: norm });
-    if (stack.wiring === 'pre') pill(`norm_${part}`, stream - 74, branch);
+    if (stack.wiring === 'pre') pill(`norm_${part}`, stream - 74, branch, id(part));
     stops.push({ id: id(part), part, x: left, y: top, w: right - left, h: high, mini: false });
+    if (part === 'self' && inside(stack)) lines.push({ d: `M5 ${top + high / 2} H${left}`, role: 'position', id: id(part) });
     plus(`norm_${part}`, sum);
     if (stack.wiring === 'post') pill(`norm_${part}`, stream - 24, sum - 20);
     y = sum - (stack.wiring === 'pre' ? 6 : 32);
@@ -146,13 +151,13 @@ function closed(stack: StackInfo, layer: number, height: number, stream: number)
   const y = (height - h) / 2;
   let x = left;
   const id = (what: string): string => `${stack.name}.${layer}.${what}`;
-  const norm = (what: string): void => {
-    stops.push({ id: id(what), part: 'norm', x, y, w: tick, h, mini: true });
+  const norm = (what: string, after?: string): void => {
+    stops.push({ id: id(what), part: 'norm', x, y, w: tick, h, mini: true, after });
     x += tick + 3;
   };
   for (const part of list) {
     const mine = stack.wiring === 'parallel' ? 'norm_self' : `norm_${part}`;
-    if (stack.wiring !== 'post' && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine);
+    if (stack.wiring !== 'post' && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine, id(part));
     stops.push({ id: id(part), part, x, y, w: wide, h, mini: true });
     x += wide + 3;
     if (stack.wiring === 'post') norm(mine);
@@ -194,12 +199,12 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
     const h = to > layer ? 40 : isOpen ? openHeight(stack) : slim;
     y -= h;
     const local = stream - x;
-    const inside = to > layer ? { stops: [], lines: [] } : isOpen ? opened(stack, layer, h, local) : closed(stack, layer, h, local);
-    panes.push({ key: `${stack.name}.${layer}`, stack, layer, to, open: isOpen, x, y, w, h, ...inside });
+    const within = to > layer ? { stops: [], lines: [] } : isOpen ? opened(stack, layer, h, local) : closed(stack, layer, h, local);
+    panes.push({ key: `${stack.name}.${layer}`, stack, layer, to, open: isOpen, x, y, w, h, ...within });
     y -= many ? 4 : 6;
   }
   // A scheme that works inside the attentions runs along them.
-  if (stack.position.name !== null && !added(stack) && panes.length > 0) {
+  if (inside(stack) && panes.length > 0) {
     lines.push({ d: `M${x + 5} ${y + 8} V${from + POSITION / 2 - 6} Q${x + 5} ${from + POSITION / 2} ${x + 11} ${from + POSITION / 2} H${x + 14}`, role: 'position', id: `${stack.name}.position` });
   }
   if (stack.final_norm) {
@@ -207,6 +212,8 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
     stops.push({ id: `${stack.name}.final`, part: 'final', x: stream - 34, y, w: 68, h: FINAL, mini: false });
     if (stream + 34 > x + w) stops.at(-1)!.x = x + w - 68;
     y -= 6;
+  } else if (head) {
+    y -= 14;
   }
   let answer: Column['answer'] = null;
   if (head) {

@@ -34,6 +34,7 @@ export default {
   'input.example': { en: 'Example', ko: '예시' },
   'outcome.translate': { en: 'Translation', ko: '번역 결과' },
   'outcome.generate': { en: 'Continuation', ko: '이어 쓴 글' },
+  'outcome.next': { en: 'Likeliest next word', ko: '다음에 올 단어' },
   'outcome.fill': { en: 'Missing word', ko: '빈칸의 단어' },
   'outcome.embed': { en: 'Sentence vector', ko: '문장 벡터' },
   'outcome.classify': { en: 'Label', ko: '분류 결과' },

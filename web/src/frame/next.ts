@@ -1,0 +1,19 @@
+// The likeliest next words of a trace in which nothing was written yet: asked for once, shown in several places.
+
+import { session } from '../lib/session.svelte';
+import type { NextInfo, TraceInfo } from '../lib/types';
+
+const asked = new WeakMap<TraceInfo, Promise<NextInfo>>();
+
+/** Null where the model has already said something, or does not write. */
+export function nextOf(trace: TraceInfo | null): Promise<NextInfo> | null {
+  if (trace?.outcome.kind !== 'generate' || trace.outcome.text !== '') return null;
+  let coming = asked.get(trace);
+  if (!coming) {
+    const last = (trace.sequences.at(-1)?.tokens.length ?? 1) - 1;
+    coming = session.source.next(trace.id, last, 3);
+    coming.catch(() => asked.delete(trace));
+    asked.set(trace, coming);
+  }
+  return coming;
+}
