@@ -1,6 +1,7 @@
 // Where each node of a beam search is drawn: a column a step, the likeliest at the top.
 
 import type { SearchInfo } from '../lib/types';
+import { visible } from '../parts/piece';
 
 export type Node = SearchInfo['nodes'][number];
 
@@ -18,6 +19,9 @@ export interface Drawing {
   width: number;
   height: number;
 }
+
+/** A token without the blank before it. */
+export const bare = (text: string): string => text.trim() || visible(text);
 
 /** Nodes stand in the column of their step by rank; where pruned ones are hidden the others move up. */
 export function drawing(nodes: Node[], pruned: boolean): Drawing {
