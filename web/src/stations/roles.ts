@@ -1,0 +1,27 @@
+// What the heads of a trace seem to do: asked for once, however many views show it.
+
+import { session } from '../lib/session.svelte';
+import type { HeadsInfo } from '../lib/types';
+import { has, t } from '../lib/words.svelte';
+
+export type HeadInfo = HeadsInfo['attentions'][number]['heads'][number];
+
+const KEPT = 8; // traces
+const asked = new Map<string, Promise<HeadsInfo>>();
+
+export function rolesOf(trace: string): Promise<HeadsInfo> {
+  let coming = asked.get(trace);
+  if (!coming) {
+    coming = session.source.heads(trace);
+    coming.catch(() => asked.delete(trace));
+    asked.set(trace, coming);
+    if (asked.size > KEPT) asked.delete(asked.keys().next().value!);
+  }
+  return coming;
+}
+
+/** A role in the reader's language; a role that the page does not know keeps its name. */
+export function roleName(role: string | null): string {
+  if (role === null) return t('heads.role_none');
+  return has(`heads.role_${role}`) ? t(`heads.role_${role}`) : role;
+}

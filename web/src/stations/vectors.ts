@@ -1,0 +1,52 @@
+// Plain arithmetic on vectors and rows of matrices.
+
+import { Tensor, type Numbers } from '../lib/tensor';
+
+export interface Moments { mean: number; deviation: number; norm: number }
+
+export function moments(x: Numbers): Moments {
+  let sum = 0;
+  let squares = 0;
+  for (let i = 0; i < x.length; i++) {
+    sum += x[i];
+    squares += x[i] * x[i];
+  }
+  const mean = sum / x.length;
+  return { mean, deviation: Math.sqrt(Math.max(0, squares / x.length - mean * mean)), norm: Math.sqrt(squares) };
+}
+
+/** Cosines between all rows of a matrix, (T, D) -> (T, T). */
+export function cosines(x: Tensor): Tensor {
+  const [count, width] = x.shape;
+  const norms = Array.from({ length: count }, (_, n) => moments(x.of(n).data).norm || 1);
+  const found = new Float32Array(count * count);
+  for (let a = 0; a < count; a++) {
+    for (let b = 0; b <= a; b++) {
+      let sum = 0;
+      for (let d = 0; d < width; d++) sum += x.data[a * width + d] * x.data[b * width + d];
+      found[a * count + b] = found[b * count + a] = sum / (norms[a] * norms[b]);
+    }
+  }
+  return new Tensor(found, [count, count]);
+}
+
+export function cosine(a: Numbers, b: Numbers): number {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum / (moments(a).norm * moments(b).norm || 1);
+}
+
+/** How many values fall into each of `bins` equal stretches between the ends. */
+export function histogram(x: Numbers, low: number, high: number, bins: number): Float32Array {
+  const counts = new Float32Array(bins);
+  for (let i = 0; i < x.length; i++) {
+    const bin = Math.floor(((x[i] - low) / (high - low || 1)) * bins);
+    counts[Math.max(0, Math.min(bins - 1, bin))]++;
+  }
+  return counts;
+}
+
+/** Indices of the values furthest from zero, the furthest first. */
+export function strongest(x: Numbers, count: number): number[] {
+  return Array.from(x.keys()).sort((a, b) => Math.abs(x[b]) - Math.abs(x[a])).slice(0, count);
+}
