@@ -16,10 +16,13 @@ from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.picturing import reads_pictures
 from glassformer.verbs.writing.sources import task_prefix
 
-_TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "a man is playing guitar")
-_PROMPTS = ("The capital of France is", "once upon a time", "12")
-_HIDDEN = ("The capital of France is [MASK].", "the cat [MASK] on the mat.")
-_OPINIONS = ("A wonderful film: warm, funny, and never too long.", "the cat sat on the mat")
+_TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
+_PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")
+_HIDDEN = ("The capital of France is [MASK].", "the cat [MASK] on the mat.", "프랑스의 수도는 [MASK]이다.")
+_OPINIONS = (
+    "A wonderful film: warm, funny, and never too long.",
+    "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
+)
 _QUESTION = "What is the tower made of?"
 _CONTEXT = "The tower stands by the river. It is made of glass and can be seen from far away."
 
@@ -49,12 +52,16 @@ def example_of(bundle: Bundle) -> Given:
 
 
 def _spelt(bundle: Bundle, texts: tuple[str, ...]) -> str:
-    """The first of the texts with the fewest pieces that the tokenizer cannot spell."""
+    """The text with the fewest pieces that the tokenizer cannot spell, and then the fewest for its length."""
     tokenizer = bundle.tokenizer
     if tokenizer is None:
         return texts[0]
-    unknown = tokenizer.unk_id
-    return min(texts, key=lambda text: tokenizer.encode(text).ids.count(-1 if unknown is None else unknown))
+
+    def strangeness(text: str) -> tuple[int, float]:
+        ids = tokenizer.encode(text, special=False).ids
+        return ids.count(-1 if tokenizer.unk_id is None else tokenizer.unk_id), len(ids) / len(text)
+
+    return min(texts, key=strangeness)
 
 
 def _waves(bundle: Bundle) -> SeriesGiven:

@@ -20,7 +20,7 @@ from glassformer.decoding.settings import Decoding
 from glassformer.decoding.steps import starts_of
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Tokenizer, encode_tagged
-from glassformer.trace.kinds import Change, Given, Sequence
+from glassformer.trace.kinds import Change, Given, Sequence, Token
 from glassformer.trace.ready import Ready, all_real, forward_of
 from glassformer.trace.sequences import pieces, read_text, written_text
 from glassformer.verbs.reading import device_of, named, picked, tokenizer_of
@@ -73,7 +73,7 @@ def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
     job = bundle.files.get(JOB, {})
     if job.get("job") == "restore":
         (ids,) = mending(bundle, gap=job.get("gap"), before=job.get("before"))([body])
-        tokens = written_text(tokenizer, ids, body, "source")
+        tokens = _between_gaps(tokenizer, ids, body, str(job.get("gap")))
         return Sequence(name="source", kind="text", text=body, tokens=tokens)
     text = spoken.prefix + body
     if spoken.tag is None:
@@ -83,6 +83,18 @@ def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
     if not made.ids:
         raise GlassformerError("the text has no token that the model's tokenizer knows; give another")
     return read_text(tokenizer, made, text, "source")
+
+
+def _between_gaps(tokenizer: Tokenizer, ids: list[int], text: str, gap: str) -> tuple[Token, ...]:
+    """The tokens of a text with gaps; each gap's stands where its mark does."""
+    index, found, at = tokenizer.token_id(gap), list[Token](), 0
+    while index in ids:
+        cut, place = ids.index(index), text.index(gap, at)
+        found += written_text(tokenizer, ids[:cut], text[:place], "source", first=at)
+        at = place + len(gap)
+        found.append(replace(pieces(tokenizer, ids[cut : cut + 1])[0], start=place, end=at))
+        ids = ids[cut + 1 :]
+    return (*found, *written_text(tokenizer, ids, text, "source", first=at))
 
 
 def told(tokenizer: Tokenizer, ids: Several[int], stop: Several[str] = ()) -> str:
