@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import torch
 import glassformer
 from glassformer.core.spec import Classify
 from glassformer.text.train import Kind, Marks, TokenizerPlan, train_tokenizer
+from tests.faults.scale import WHOLE
 
 WORDS = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
 LINES = [" ".join(WORDS[(n * k + k) % len(WORDS)] for n in range(9)) + "." for k in range(1, 60)]
@@ -143,3 +145,8 @@ def serving(folders: Sequence[Path], *words: str, env: dict[str, str] | None = N
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+def part(whole: int) -> int:
+    """How many of the trials to make: a tenth with the ordinary tests, all of them in `make test-slow`."""
+    return whole if WHOLE else math.ceil(whole / 10)

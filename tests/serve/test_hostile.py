@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.faults.scale import trials
+from tests.serve.made import part
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 BODIES = {
@@ -107,7 +107,7 @@ def test_paths_lead_nowhere_but_to_the_page(server, report):
         "model.safetensors",
     ]
     failures = []
-    tried = trials(2000)
+    tried = part(2000)
     for _ in range(tried):
         start = draw.choice(["/", "/assets/", "//", "/v1/", "/trace/", "/assets/../", "/docs/", "/%2f"])
         path = (
@@ -174,7 +174,7 @@ def test_raw_bytes_never_break_it(server, report):
     """2,000 requests that are HTTP only in part: no 5xx, and the same process afterwards."""
     draw = random.Random(5)
     failures = []
-    tried = trials(2000)
+    tried = part(2000)
     for _ in range(tried):
         raw = _request(draw, server.port)
         heard = server.send(raw)
@@ -224,7 +224,7 @@ def test_values_of_any_kind_never_break_it(server, report):
                     (path, list(schema["components"]["schemas"][name.rpartition("/")[2]]["properties"]))
                 )
         failures = []
-        tried = trials(4000)
+        tried = part(4000)
         for _ in range(tried):
             path, names = draw.choice(operations)
             body = {name: value() for name in draw.sample(names, draw.randint(1, min(6, len(names))))}
