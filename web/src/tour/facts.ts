@@ -1,0 +1,42 @@
+// What the tour's sentences speak of: the reader's own input and this model's own numbers.
+
+import { grouped, percent } from '../lib/numbers';
+import { t } from '../lib/words.svelte';
+import type { ModelInfo, TraceInfo } from '../lib/types';
+
+const cut = (text: string, most = 60): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, string | number> {
+  const [stack] = model.outline.stacks;
+  const read = trace.sequences[0];
+  const self = trace.attentions.find((one) => one.stack === stack.name && one.kind === 'self');
+  const said = trace.outcome;
+  const answer =
+    said.kind === 'translate' || said.kind === 'generate' || said.kind === 'answer' ? said.text
+    : 'labels' in said ? said.labels[0]?.label ?? ''
+    : said.kind === 'fill' ? said.masks[0]?.guesses[0]?.text ?? ''
+    : '';
+  return {
+    text: cut(read.text ?? trace.input.text ?? trace.input.question ?? ''),
+    answer: cut(answer.trim()),
+    sure: 'labels' in said && said.labels[0] ? percent(said.labels[0].probability) : '',
+    tokens: read.tokens.length,
+    patches: read.tokens.length - read.prefix,
+    d: model.outline.d_model,
+    layers: stack.layers,
+    heads: self?.heads ?? stack.heads,
+    head_dim: self?.head_dim ?? stack.head_dim,
+    d_ff: grouped(stack.d_ff),
+    vocab: grouped(model.outline.head.vocab ?? 0),
+    labels: model.outline.head.labels ?? 0,
+    patch: model.image ? model.image.patch.join(' × ') : model.series?.patch ?? 0,
+    context: model.series?.context ?? 0,
+    horizon: model.series?.horizon ?? 0,
+    activation: stack.activation,
+    norm: stack.norm,
+    parameters: grouped(model.parameters),
+    model: model.name,
+    all_heads: grouped(trace.attentions.reduce((sum, one) => sum + one.heads, 0)),
+    shape: t(`tour.shape.${model.shape}`),
+  };
+}

@@ -1,0 +1,92 @@
+// The way from a sentence to the next word, step by step, for this model and this input: where each step goes, what it
+// points at, and the formula that acts there.
+
+import type { View } from '../lib/place.svelte';
+import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
+
+export interface Step {
+  name: string; // of its words: tour.NAME.title, and the first of `told` that there are words for
+  told: string[];
+  view: View;
+  words: Record<string, string | number | null>; // of the address
+  points: string[]; // selectors, the first that is there is pointed at
+  tex: string | null;
+}
+
+const live = (name: string): string => `[data-tour~="${name}"]`;
+
+const POSITIONS: Record<StackInfo['position']['kind'], string | null> = {
+  sinusoidal: 'PE_{pos,\\,2i} = \\sin\\frac{pos}{10000^{2i/d}} \\qquad PE_{pos,\\,2i+1} = \\cos\\frac{pos}{10000^{2i/d}}',
+  learned: 'x_{pos} = e_{pos} + p_{pos}',
+  rotary: 'q_m^\\top k_n = (R_m q)^\\top (R_n k) = q^\\top R_{n-m}\\, k',
+  relative: 's_{ij} = q_i^\\top k_j + b_{j-i}',
+  alibi: 's_{ij} = \\frac{q_i^\\top k_j}{\\sqrt{d_k}} - m_h\\,|i-j|',
+  none: null,
+};
+const NORMS: Record<StackInfo['wiring'], string> = {
+  pre: 'x \\leftarrow x + \\mathrm{Sublayer}(\\mathrm{Norm}(x))',
+  post: 'x \\leftarrow \\mathrm{Norm}(x + \\mathrm{Sublayer}(x))',
+  parallel: 'x \\leftarrow x + \\mathrm{Attention}(\\mathrm{Norm}(x)) + \\mathrm{FFN}(\\mathrm{Norm}(x))',
+};
+
+/** The steps for a model; a step that has nothing to show there is left out. */
+export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
+  const [first] = model.outline.stacks;
+  const last = model.outline.stacks[model.outline.stacks.length - 1];
+  const causal = model.outline.stacks.find((stack) => stack.causal);
+  const writes = model.kind === 'translate' || model.kind === 'generate';
+  const patches = model.image ? 'picture' : model.series ? 'series' : 'text';
+  const scale = trace.attentions[0]?.scale ?? 1;
+  const scaled = Math.abs(scale - 1) > 1e-6;
+  const has = (id: string): boolean => trace.stations.some((one) => one.id === id);
+
+  const at = (name: string, id: string, options: Partial<Step> = {}): Step => ({
+    name, told: [name], view: 'model', points: [live(name), `[data-station="${id}"]`], tex: null,
+    ...options, words: { at: id, tab: null, ...options.words },
+  });
+  const steps: (Step | null)[] = [
+    { name: 'input', told: [`input.${patches}`], view: 'model', words: { at: null }, points: [live('input')], tex: null },
+    at('tokens', `${first.name}.tokens`, { told: [`tokens.${patches}`] }),
+    at('embedding', `${first.name}.embed`, {
+      told: [`embedding.${patches}`],
+      tex: patches === 'text' ? (scaleOf(first) === 1 ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}' : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}') : 'x_t = W\\,\\mathrm{patch}_t + b',
+    }),
+    first.position.kind === 'none' ? null : at('position', `${first.name}.position`, { told: [`position.${first.position.kind}`], tex: POSITIONS[first.position.kind] }),
+    at('attention', `${first.name}.0.self`, {
+      words: { tab: 'scores' }, points: [live('scores'), live('attention'), `[data-station="${first.name}.0.self"]`],
+      tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
+    }),
+    {
+      name: 'heads', told: ['heads'], view: 'heads', words: { at: null, tab: null }, points: [live('heads'), '[data-view="heads"]'],
+      tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
+    },
+    causal
+      ? at('mask', `${causal.name}.0.self`, {
+          words: { tab: 'weights' }, points: [live('weights'), live('attention'), `[data-station="${causal.name}.0.self"]`],
+          tex: 's_{ij} = -\\infty \\quad (j > i)',
+        })
+      : at('mask', `${first.name}.0.self`, { told: ['mask.both'], words: { tab: 'weights' }, points: [live('weights'), live('attention')] }),
+    at('feed_forward', `${first.name}.0.ffn`, {
+      told: [last.gated ? 'feed_forward.gated' : 'feed_forward'],
+      tex: first.gated ? 'W_{down}\\,(\\sigma(W_{gate}\\,x) \\odot W_{up}\\,x)' : 'W_2\\,\\sigma(W_1 x + b_1) + b_2',
+    }),
+    at('add_norm', `${first.name}.0.norm_self`, { told: [`add_norm.${first.wiring}`], tex: NORMS[first.wiring] }),
+    { name: 'layers', told: ['layers'], view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
+    last.cross ? at('cross', `${last.name}.${last.layers - 1}.cross`, { tex: 'Q = X_{dec} W^Q \\qquad K, V = X_{enc} W^K,\\, X_{enc} W^V' }) : null,
+    at('head', 'head', {
+      told: [`head.${model.kind}`],
+      tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? 'p = \\mathrm{softmax}(W x + b)' : null,
+    }),
+    writes
+      ? {
+          name: 'decoding', told: [`decoding.${model.kind}`], view: 'decoding', words: { at: null, tab: null }, points: [live('decoding'), '[data-view="decoding"]'],
+          tex: model.kind === 'translate' ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)' : 'y_t \\sim p(y \\mid y_{<t})',
+        }
+      : null,
+    { name: 'change', told: ['change'], view: 'change', words: { at: null, tab: null }, points: [live('change'), '[data-view="change"]'], tex: null },
+    { name: 'shapes', told: [`shapes.${model.shape}`], view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
+  ];
+  return steps.filter((step): step is Step => step !== null && (!step.words.at || has(String(step.words.at))));
+}
+
+const scaleOf = (stack: StackInfo): number => (stack as StackInfo & { embed_scale?: number }).embed_scale ?? 1;
