@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from glassformer.api import JOB, Bundle
 from glassformer.core import spec as specs
+from glassformer.core.errors import GlassformerError
 from glassformer.trace.kinds import Given, SeriesGiven
 from glassformer.trace.outline import kind_of
 from glassformer.trace.series import names_of
@@ -28,8 +31,12 @@ _CONTEXT = "The tower stands by the river. It is made of glass and can be seen f
 
 
 def example_of(bundle: Bundle) -> Given:
-    """An input for this model; of several, the one its tokenizer knows best."""
+    """An input for this model: its job.json's `example`, else one that its tokenizer knows best."""
     kind = kind_of(bundle)
+    told = bundle.files.get(JOB, {}).get("example")
+    if isinstance(told, Mapping):
+        with suppress(GlassformerError):  # what cannot be read is no reason not to show the model
+            return Given.of(told)
     match kind:
         case "translate":
             if bundle.files.get(JOB, {}).get("job") == "restore":

@@ -18,11 +18,13 @@ from torch import Tensor
 from glassformer.api import Bundle
 from glassformer.core.observe import Record, observe
 from glassformer.trace.inputs import ready_for
-from glassformer.trace.kinds import Change, Given, Kind, Sequence, as_json
+from glassformer.trace.kinds import Change, Given, Kind, Sequence, TooLargeError, as_json
 from glassformer.trace.outcome import outcome_of
 from glassformer.trace.outline import check_shown, stacks_of
 from glassformer.trace.ready import Ready, forward_of
 from glassformer.trace.stations import AttentionInfo, attentions_of, growth_of, stations_of
+
+MEMORY = 3 << 30  # bytes of one trace at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,29 @@ def trace_id(model: str, given: Given, changes: Several[Change]) -> str:
     return hashlib.sha256(asked.encode()).hexdigest()[:20]
 
 
+def memory_of(bundle: Bundle, ready: Ready) -> int:
+    """About how many bytes a trace of this input will hold."""
+    rows = len(ready.rows or (0,))
+    numbers, last = 0, 0
+    for stack in stacks_of(bundle):
+        width = getattr(bundle.spec, stack.name).d_model
+        inner, shared = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
+        attention = 2 * inner + 2 * shared + 3 * width
+        layer = attention * (2 if stack.cross else 1) + 3 * width + stack.d_ff * (3 if stack.gated else 2)
+        last = rows * len(next(one for one in ready.sequences if one.name == stack.sequence))
+        numbers += last * (stack.layers * layer + 3 * width)
+    numbers += last * int(getattr(bundle.spec.head, "vocab_size", 0))
+    return numbers * next(bundle.model.parameters()).element_size()
+
+
+def _check_memory(bundle: Bundle, ready: Ready) -> None:
+    if (needed := memory_of(bundle, ready)) > MEMORY:
+        raise TooLargeError(
+            f"a trace of this input would hold about {needed / 2**30:.1f} GiB, and at most "
+            f"{MEMORY / 2**30:.0f} are kept for one; shorten the input"
+        )
+
+
 def take(
     bundle: Bundle, given: Given | Mapping[str, Any], changes: Several[Change] = (), *, model: str = "model"
 ) -> Trace:
@@ -116,6 +141,7 @@ def take(
     given = given if isinstance(given, Given) else Given.of(given)
     ready = ready_for(bundle, given, changes)
     wrote = time.perf_counter() - begun if ready.wrote else 0.0
+    _check_memory(bundle, ready)
     run = forward_of(bundle, ready, changes)
     before = time.perf_counter()
     record = observe(run.model, run.ready.inputs, edit=run.edit)

@@ -13,10 +13,11 @@ from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
 from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import observe
+from glassformer.trace import taken
 from glassformer.trace.explored import Explored
-from glassformer.trace.kinds import Given, UnknownNameError
+from glassformer.trace.kinds import Given, TooLargeError, UnknownNameError
 from glassformer.trace.store import Store
-from glassformer.trace.taken import take
+from glassformer.trace.taken import memory_of, take
 from glassformer.trace.tensors import cut
 from tests.trace.models import (
     CONTINUERS,
@@ -26,6 +27,7 @@ from tests.trace.models import (
     bundle,
     bytewise,
     classifier,
+    given,
     wordwise,
 )
 from tests.verbs.reversing import KOREAN
@@ -48,6 +50,8 @@ def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None
     for station in trace.info()["stations"]:
         for name in station["tensors"].values():
             cut(trace, name)
+    made.files["job.json"] = {**made.files.get("job.json", {}), "example": {"text": "mine"}}
+    assert Explored({"one": made}).models()[0]["example"] == {"text": "mine"}
     if info["image"]:
         assert trace.sequences[0].grid == tuple(info["image"]["grid"])
     if info["series"]:
@@ -126,6 +130,17 @@ def test_what_a_trace_holds_is_counted_once() -> None:
     places = {one.untyped_storage().data_ptr(): one for one in trace.record.tensors.values()}
     assert trace.bytes == sum(one.untyped_storage().nbytes() for one in places.values())
     assert len(places) < len(trace.record.tensors)
+
+
+@pytest.mark.parametrize("family", ["original", "t5", "llama", "palm", "bert", "vit", "patchtst"])
+def test_what_a_trace_will_hold_is_known_before(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bundle(family)
+    trace = take(made, given(made))
+    told = memory_of(made, trace.ready)
+    assert 0.7 * trace.bytes < told < 1.6 * trace.bytes
+    monkeypatch.setattr(taken, "MEMORY", told - 1)
+    with pytest.raises(TooLargeError, match="shorten"):
+        take(made, given(made))
 
 
 def test_many_threads_take_one_trace_of_one_question() -> None:
