@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from glassformer.api import JOB, PICTURES, Bundle, tiny
 from glassformer.core import spec
@@ -38,7 +39,9 @@ def wordpieces() -> Tokenizer:
 
 
 def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) -> Bundle:
-    model = tiny(family, **settings).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = tiny(family, **settings).eval()
     stir(model)
     return Bundle(model=model, tokenizer=tokenizer, family=family)
 
