@@ -3,13 +3,13 @@
 import { place } from '../lib/place.svelte';
 import { session } from '../lib/session.svelte';
 import type { AttentionInfo, ModelInfo, Sequence, StackInfo, Station, TraceInfo } from '../lib/types';
-import { visible } from '../parts/piece';
+import { label } from '../parts/piece';
 
 export const sequenceOf = (trace: TraceInfo, name: string): Sequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
 
 /** The tokens' pieces, as labels of rows and columns. */
-export const pieces = (sequence: Sequence): string[] => sequence.tokens.map((token) => visible(token.piece));
+export const pieces = (sequence: Sequence): string[] => sequence.tokens.map((token) => label(token.piece));
 
 export const modelOf = (trace: TraceInfo): ModelInfo | null =>
   session.models.find((one) => one.id === trace.model) ?? session.model;
