@@ -44,7 +44,7 @@ export function replaced(changes: Change[], change: Change): Change[] {
 
 export function pieceAt(trace: TraceInfo, sequence: string, position: number): string {
   const token = trace.sequences.find((one) => one.name === sequence)?.tokens[position];
-  return token ? visible(token.piece) : `${position}`;
+  return token ? visible(token.piece).trim() : `${position}`;
 }
 
 /** The layer and kind of an attention: "decoder 3, cross". */

@@ -14,11 +14,12 @@ const MOST = 400; // heads tried at most
 const SHOWN = 10;
 
 /**
- * What is measured: "kl" the divergence of the next words' chances, "labels" half the sum of changes of the labels'
+ * What is measured: "kl" the divergence of the chances at the place that matters, "places" its mean over
+ * all places, "labels" half the sum of changes of the labels'
  * chances, "vector" one less the cosine of the vectors, "curve" the mean change of the forecast, "score" the change
  * of an answer's score.
  */
-export type Measure = 'kl' | 'labels' | 'vector' | 'curve' | 'score';
+export type Measure = 'kl' | 'places' | 'labels' | 'vector' | 'curve' | 'score';
 
 export class Ranking {
   effects = $state.raw(new Map<string, number>());
@@ -81,8 +82,9 @@ async function effectOf(before: TraceInfo, after: TraceInfo): Promise<[Measure, 
   if (a.kind === 'embed' && b.kind === 'embed') return ['vector', 1 - (await cosine(before, after, a.vector_name))];
   if (a.kind === 'forecast') return ['curve', await moved(before, after, a.names.forecast)];
   if (a.kind === 'answer' && b.kind === 'answer') return ['score', Math.abs(a.score - b.score)];
-  const { kl } = await session.source.difference(before.id, after.id);
-  return ['kl', Math.max(0, kl ?? 0)];
+  const { kl, positions } = await session.source.difference(before.id, after.id);
+  if (a.kind === 'translate' && positions) return ['places', positions.reduce((sum, one) => sum + one, 0) / positions.length];
+  return ['kl', kl ?? 0];
 }
 
 type Labelled = Extract<Outcome, { kind: 'classify' | 'image' }>;
