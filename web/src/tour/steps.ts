@@ -16,7 +16,7 @@ export interface Step {
 const live = (name: string): string => `[data-tour~="${name}"]`;
 
 const POSITIONS: Record<StackInfo['position']['kind'], string | null> = {
-  sinusoidal: 'PE_{pos,\\,2i} = \\sin\\frac{pos}{10000^{2i/d}} \\qquad PE_{pos,\\,2i+1} = \\cos\\frac{pos}{10000^{2i/d}}',
+  sinusoidal: '\\begin{aligned} PE_{pos,\\,2i} &= \\sin(pos / 10000^{2i/d}) \\\\ PE_{pos,\\,2i+1} &= \\cos(pos / 10000^{2i/d}) \\end{aligned}',
   learned: 'x_{pos} = e_{pos} + p_{pos}',
   rotary: 'q_m^\\top k_n = (R_m q)^\\top (R_n k) = q^\\top R_{n-m}\\, k',
   relative: 's_{ij} = q_i^\\top k_j + b_{j-i}',
@@ -57,7 +57,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
       tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
     }),
     {
-      name: 'heads', told: ['heads'], view: 'heads', words: { at: null, tab: null }, points: [live('heads'), '[data-view="heads"]'],
+      name: 'heads', told: ['heads'], view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] [data-figure]', '[data-view="heads"]'],
       tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
     },
     causal
@@ -72,7 +72,12 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
     }),
     at('add_norm', `${first.name}.0.norm_self`, { told: [`add_norm.${first.wiring}`], tex: NORMS[first.wiring] }),
     { name: 'layers', told: ['layers'], view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
-    last.cross ? at('cross', `${last.name}.${last.layers - 1}.cross`, { tex: 'Q = X_{dec} W^Q \\qquad K, V = X_{enc} W^K,\\, X_{enc} W^V' }) : null,
+    last.cross
+      ? at('cross', `${last.name}.${last.layers - 1}.cross`, {
+          points: [`${live('cross')} ${live('cross')}`, live('cross'), `[data-station="${last.name}.${last.layers - 1}.cross"]`],
+          tex: '\\begin{aligned} Q &= X_{dec}\\, W^Q \\\\ K &= X_{enc}\\, W^K,\\quad V = X_{enc}\\, W^V \\end{aligned}',
+        })
+      : null,
     at('head', 'head', {
       told: [`head.${model.kind}`],
       tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? 'p = \\mathrm{softmax}(W x + b)' : null,
