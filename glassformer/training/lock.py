@@ -155,6 +155,16 @@ class RunLock:
         return GlassformerError(f"The folder {self.folder} is in use by {who}; {advice}.")
 
 
+def holder_of(folder: str | Path) -> Holder | None:
+    """Who holds a run folder now, None where nobody does; read off the files, so that nobody is kept out."""
+    path = Path(folder) / NAME
+    for file in (path, path.with_name(f"{NAME}.holder")):
+        holder = _read(file)
+        if holder is not None and holder.alive():
+            return holder
+    return None
+
+
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 

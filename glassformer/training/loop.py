@@ -23,6 +23,7 @@ from torch import Tensor
 from glassformer.core.errors import GlassformerError
 from glassformer.data.packing import NEXT
 from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
+from glassformer.training.film import film_steps, keep_frame
 from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
 from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
 from glassformer.training.notes.log import RunLog, StepNote
@@ -75,6 +76,7 @@ class Loop:
         self.saving = Saving(folder / "checkpoints", parallel, keep=words.keep)
         assert words.steps is not None
         self.steps = words.steps
+        self.film = film_steps(words.film, self.steps)
         batches, examples = batches_of(task, words, seed)
         self.feed = Feed(
             batches=batches,
@@ -103,6 +105,8 @@ class Loop:
             self.validate()
             return "finished"
         self.learner.train()
+        if self.standing.step == 0:
+            self._film()
         with ReadAhead(self.feed, self.standing.place) as ahead:
             while self.standing.step < self.steps:
                 ending = self._step(ahead)
@@ -135,6 +139,7 @@ class Loop:
                 flops=self.flops_a_unit * units,
             )
         )
+        self._film()
         ending: Ending | None = None
         if last or step % (words.validate_every or step + 1) == 0:
             self._settle_pending()
@@ -351,6 +356,14 @@ class Loop:
         if words.average_of == "best":
             kept.sort(key=lambda pair: pair[1])
         standing.kept = kept[-words.average :]
+
+    def _film(self) -> None:
+        """Keep the weights for the film where this step is one of its."""
+        if self.standing.step in self.film:
+            self._settle_pending()
+            with torch.no_grad(), self.evaluating():
+                if self.parallel.main:
+                    keep_frame(self.folder, self.standing.step, self.task.save, self.log.say)
 
     def kept_folder(self, step: int) -> Path:
         return self.folder / "kept" / f"step-{step:08}"

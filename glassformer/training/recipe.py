@@ -161,6 +161,7 @@ class Training:
     final: which weights become the model where nothing is averaged: the `best` validated or the `last`
     metric: what is best; null is the job's own. patience: validations without a better one until the end
     validate_every, save_every, log_every: steps between; keep: checkpoints kept, at least 2
+    film: how many times the weights are kept on the way, to be looked at later; 0 is off
     samples: how many outputs a validation shows; max_valid: most examples a validation decodes
     device: auto, cpu, cuda, cuda:1; precision: auto is bfloat16 on a GPU, float32 on a CPU
     compile: auto compiles on a GPU; default, reduce-overhead and max-autotune are torch's own modes
@@ -195,6 +196,7 @@ class Training:
     save_every: int | None = None
     log_every: int | None = None
     keep: int = 2
+    film: int = 0
     samples: int = 5
     max_valid: int = 1000
     device: str = "auto"
@@ -213,7 +215,7 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise GlassformerError(f"training.{name} is {value}; it must be at least 1")
-        for name in ("warmup", "average", "samples"):
+        for name in ("warmup", "average", "film", "samples"):
             if (getattr(self, name) or 0) < 0:
                 raise GlassformerError(f"training.{name} is {getattr(self, name)}; it must be at least 0")
         if self.epochs is not None and not 0 < self.epochs <= 1e6:

@@ -4,7 +4,7 @@ runs/x/
   recipe.yaml   every setting, what was chosen for you filled in: this file runs the same training again
   asked.json    the recipe as it was given, by which the same command is known again
   data/ tokenizer/   the prepared examples       checkpoints/   to go on from
-  best/ kept/        weights worth keeping       model/         the result, as `load` reads it
+  best/ kept/ film/  weights worth keeping       model/         the result, as `load` reads it
   train.log metrics.jsonl report.html curves.png
 """
 
@@ -42,7 +42,7 @@ from glassformer.weights.replacing import replacing
 # What may differ when a run goes on: how far, how fast and how loud, never what is learned.
 FREE = frozenset(
     """
-    steps epochs patience validate_every save_every log_every keep samples
+    steps epochs patience validate_every save_every log_every keep film samples
     device compile parallel checkpoint_activations max_bad_steps
     """.split()
 )
