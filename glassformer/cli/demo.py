@@ -73,7 +73,7 @@ def _run(console: Console, out: Path, steps: int, seed: int, so_far: SoFar) -> N
     console.print(f"  task: {held_out[0][0]} -> {held_out[0][1]}, letter by letter")
     console.print(f"  {len(learn):,} dates to learn from, {len(held_out):,} others kept for the test\n")
     began = time.perf_counter()
-    with _progress(console, steps) as report:
+    with progress(console, steps) as report:
 
         def note(step: int, loss: float) -> None:
             so_far.text = f"{step} of {steps} training steps were done and nothing was written"
@@ -137,7 +137,7 @@ def pictures(seen: Seen, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _progress(console: Console, steps: int) -> Iterator[Callable[[int, float], None]]:
+def progress(console: Console, steps: int) -> Iterator[Callable[[int, float], None]]:
     """A bar on a terminal; elsewhere ten plain lines."""
     if not console.is_terminal:
 

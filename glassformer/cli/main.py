@@ -47,6 +47,7 @@ VERBS = {
     "export": "Write a model for another program to run: CTranslate2.",
     "verify": "Prove on this machine that a model's numbers are right.",
     "tokenizer": "Learn a tokenizer from your own files, and see how it cuts.",
+    "explore": "See a whole model at work in the browser.",
     "serve": "Serve models over HTTP, with the page to look inside them.",
     "env": "Show versions, devices, kernels and number formats that work here.",
 }

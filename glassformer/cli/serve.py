@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -62,6 +63,33 @@ def serve(
     It listens on this machine alone unless --host says otherwise. Ctrl-C or SIGTERM finishes the answers
     under way and ends; a second one ends at once.
     """
+    serving(
+        models,
+        host=host,
+        port=port,
+        token=token,
+        limits={"queue": queue, "seconds": seconds},
+        slots=slots,
+        opening={"device": device, "dtype": dtype, "threads": threads},
+        ready=lambda url, names: _tell(url, names, token is not None),
+    )
+
+
+def serving(
+    models: Sequence[str],
+    *,
+    port: int,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    limits: Mapping[str, Any] | None = None,
+    slots: int = 32,
+    opening: Mapping[str, Any],
+    ready: Callable[[str, list[str]], None],
+) -> None:
+    """Answer until told to end; `ready` is called with the address and the models' names when it listens.
+
+    opening: where and in which precision the models run, as `source.opened` takes it.
+    """
     from glassformer.serve.guard import Address
 
     Address(host=host, port=port, token=token)  # what is wrong is told before torch and the models are read
@@ -74,13 +102,10 @@ def serve(
             from glassformer.serve.app import app
             from glassformer.serve.limits import Limits
             from glassformer.serve.models import opened
-        bundles, runs = opened(
-            models, lambda model: source.opened(model, device=device, dtype=dtype, threads=threads)
-        )
+        bundles, runs = opened(models, lambda model: source.opened(model, **opening))
         address = Address(host=host, port=sock.getsockname()[1], token=token)
-        limits = Limits(queue=queue, seconds=seconds)
-        made = app(bundles, runs=runs, address=address, limits=limits, slots=slots)
-        run(made, sock, ready=lambda: _tell(address.url, list(bundles), token is not None))
+        made = app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
+        run(made, sock, ready=lambda: ready(address.url, list(bundles)))
 
 
 @contextmanager

@@ -48,7 +48,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "weights": frozenset(),
     "text": frozenset(),
     "data": frozenset(),
-    "explorer": frozenset({"trace"}),
+    "explorer": frozenset({"api", "trace"}),
     "families": frozenset({"core", "weights"}),
     # `decoding` and `verbs` for the methods of a Bundle, which import what they need when they are called
     "api": frozenset({"baselines", "core", "decoding", "families", "quick", "text", "verbs", "weights"}),
@@ -68,7 +68,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "recipes": frozenset({"core"}),
     # what the explorer shows; of training only the reading of a run's folder
     "trace": frozenset({"api", "core", "data", "decoding", "families", "quick", "text", "training", "verbs"}),
-    "serve": frozenset({"api", "core", "data", "decoding", "explorer", "text", "trace", "verbs"}),
+    "serve": frozenset(
+        {"api", "core", "data", "decoding", "explorer", "glassformer", "text", "trace", "verbs"}
+    ),
     "cli": PARTS - {"__main__"} | {"glassformer"},
     "__main__": frozenset({"cli"}),  # `python -m glassformer`
     "glassformer": PARTS - {"__main__", "cli", "serve"},  # the package's own __init__: the public names
