@@ -20,6 +20,7 @@ from torch import Tensor
 from glassformer.core.attention import MultiHeadAttention
 
 LEAST: Final = 32  # the smallest capacity; finer shelves would be more calls than their padding costs
+STRIDE: Final = 256  # capacities above this are its multiples
 FEWEST: Final = 4  # the fewest slots a shelf has room for
 
 
@@ -189,9 +190,11 @@ def _rows(shelf: Shelf, begins: dict[Slot, int]) -> Iterator[int]:
 
 
 def capacity_for(count: int) -> int:
-    """The smallest capacity that holds so many.
+    """The capacity of the shelf for a slot of so many positions: doubled up to STRIDE, and then by as much.
 
-    >>> capacity_for(3), capacity_for(64), capacity_for(65)
-    (32, 64, 128)
+    >>> capacity_for(3), capacity_for(64), capacity_for(65), capacity_for(600)
+    (32, 64, 128, 768)
     """
-    return max(LEAST, 1 << (count - 1).bit_length())
+    if count <= STRIDE:
+        return max(LEAST, 1 << (count - 1).bit_length())
+    return -(-count // STRIDE) * STRIDE

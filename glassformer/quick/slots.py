@@ -1,11 +1,12 @@
 """What is being written, and what from, in slots: texts come and go between any two steps.
 
-The beams of a text are the queries of one slot. As in `growing`, what was read lies there once for all of
-them; of what was written a beam sees its own ancestors, and what none descends from is forgotten when the
-slot would outgrow its shelf.
+All of a shelf's capacity is looked at, filled or not: so what comes out for a slot is the same to the bit,
+whoever else is there. The beams of a text are the queries of one slot. As in `growing`, what was read lies
+there once for all of them; of what was written a beam sees its own ancestors, and what none descends from is
+forgotten when the slot would outgrow its shelf.
 
 E slots of a shelf, W beams of a slot, N rows of all, H query heads, G key/value heads, K head width,
-V value width, L positions looked at.
+V value width, C capacity.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ class _Step:
 
     turn: Turn
     columns: Tensor  # (E, W), where this step's keys go
-    until: int  # positions looked at
-    extra: Tensor | None  # (E, 1|H, W, L)
+    extra: Tensor  # (E, 1|H, W, C)
     rotary: tuple[Tensor, Tensor] | None  # cos, sin (E, 1, 1, R)
 
 
@@ -85,31 +85,23 @@ class Slots(Shelves):
         self._steps = [self._step(turn) for turn in self.turns()]
 
     def _step(self, turn: Turn) -> _Step:
-        shelf, device, held = turn.shelf, self.form.device, turn.shelf.held
-        filled = [slot.filled for slot in held]
-        until = max(filled) + turn.width
-        own = torch.arange(turn.width, device=device)
-        columns = torch.tensor(filled, device=device)[:, None] + own  # (E, W)
-        places = torch.tensor([slot.position for slot in held], device=device)[:, None]  # (E, 1)
+        shelf, device, count = turn.shelf, self.form.device, len(turn.shelf.held)
+        filled = torch.tensor([slot.filled for slot in shelf.held], device=device)
+        places = torch.tensor([slot.position for slot in shelf.held], device=device)[:, None]  # (E, 1)
+        columns = filled[:, None] + torch.arange(turn.width, device=device)  # (E, W)
         shelf.seen[turn.at, :, columns] = self._apart(turn.width)
         shelf.standing[turn.at, 0, columns] = places.expand_as(columns)
-        extra: Tensor | None = None
-        if turn.width > 1 or min(filled) < max(filled):
-            extra = shelf.seen[: len(held), None, :, :until]
+        extra = shelf.seen[:count, None]  # (E, 1, W, C)
         position, rotary = self.stack.position, None
-        standing = shelf.standing[: len(held), 0, :until]  # (E, L)
+        standing = shelf.standing[:count, 0]  # (E, C)
         if isinstance(position, RotaryPositions):
             rotary = position(places).rotary
         elif position is not None:
-            bias = position(places, standing).bias.to(self.form.dtype)  # (E, H, 1, L)
-            extra = bias if extra is None else bias + extra
+            extra = position(places, standing).bias.to(self.form.dtype) + extra  # (E, H, W, C)
         window = self.attention.window
-        if window is not None and until > window:
-            gone = (standing <= places - window)[:, None, None]  # (E, 1, 1, L)
-            if extra is None:
-                extra = torch.zeros(gone.shape, dtype=self.form.dtype, device=device)
-            extra = extra.masked_fill(gone, -torch.inf)
-        return _Step(turn, columns, until, extra, rotary)
+        if window is not None and shelf.capacity > window:
+            extra = extra.masked_fill((standing <= places - window)[:, None, None], -torch.inf)
+        return _Step(turn, columns, extra, rotary)
 
     def _apart(self, width: int) -> Tensor:
         """(W, W): a beam sees its own token of this step alone."""
@@ -128,8 +120,8 @@ class Slots(Shelves):
         keys, values = shelf.k[n], shelf.v[n]
         keys[at, :, step.columns] = k.transpose(1, 2)
         values[at, :, step.columns] = v.transpose(1, 2)
-        keys, values = keys[: len(at), :, : step.until], values[: len(at), :, : step.until]
-        return joined(attend_few(q, keys, values, step.extra, self.attention.scale))
+        count = len(at)
+        return joined(attend_few(q, keys[:count], values[:count], step.extra, self.attention.scale))
 
     def advance(self) -> None:
         """Count the step; called once all layers have seen it."""
@@ -185,9 +177,6 @@ class Sources(Shelves):
 
     def _attended(self, n: int, turn: Turn, q: Tensor) -> Tensor:
         shelf, count = turn.shelf, len(turn.shelf.held)
-        lengths = [slot.filled for slot in shelf.held]
-        until = max(lengths)
         asked = split(q.view(count, turn.width, -1), self.attention.num_heads)  # (E, H, W, K)
-        hidden = None if min(lengths) == until else shelf.seen[:count, None, :, :until]  # (E, 1, 1, L)
-        keys, values = shelf.k[n][:count, :, :until], shelf.v[n][:count, :, :until]
-        return joined(attend_few(asked, keys, values, hidden, self.attention.scale))
+        hidden = shelf.seen[:count, None]  # (E, 1, 1, C)
+        return joined(attend_few(asked, shelf.k[n][:count], shelf.v[n][:count], hidden, self.attention.scale))
