@@ -60,8 +60,7 @@ def written_text(
 ) -> tuple[Token, ...]:
     """Tokens that were written, with the place of each in the `text` that they make from `first` on.
 
-    Pieces and text are gone through side by side: a space that only one of them has is passed over, and where
-    they part for good the rest stand nowhere.
+    Pieces and text are gone through side by side, and letters that only one of them has are passed over.
     """
     tokens = pieces(tokenizer, ids, side)
     parts = tokenizer.parts(ids, side=side)
@@ -75,9 +74,7 @@ def written_text(
     for letter, start, end in letters(run):
         place = _place(text, at, letter or "\ufffd")
         if place is None:
-            if (letter or "").isspace():
-                continue
-            break
+            continue
         at = place + 1
         for n in set(owners[start:end]):
             spans[n] = (min(spans.get(n, (place, 0))[0], place), at)

@@ -77,11 +77,6 @@ def cut(
     return Cut(found.detach().to("cpu", kind))
 
 
-def whole(trace: Trace, name: str) -> Tensor:
-    """The whole tensor of that name."""
-    return _part(trace, name, "")
-
-
 def _part(trace: Trace, name: str, slices: str, like: Tensor | None = None) -> Tensor:
     attention, _, stage = name.rpartition(".")
     try:

@@ -13,7 +13,9 @@ from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
 from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
+from glassformer.text import TokenizerPlan, train_tokenizer
 from glassformer.trace.outline import kind_of, stacks_of
+from glassformer.trace.sequences import written_text
 from glassformer.trace.stations import growth_of
 from glassformer.trace.taken import take
 from glassformer.verify.inputs import outputs
@@ -29,6 +31,7 @@ from tests.trace.models import (
     given,
     picture,
     url,
+    wordpieces,
     wordwise,
 )
 from tests.verbs.reversing import KOREAN
@@ -127,6 +130,27 @@ def test_places_cover_the_text_letter_by_letter() -> None:
             assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
     assert covered == set(range(len(KOREAN)))
     assert any(token.bytes for token in sequence.tokens[trace.ready.start :])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word", "wordpiece"])
+def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
+    text = "the old sea, isn't it? zebras" if kind == "wordpiece" else "안녕 세상, isn't the sea?"
+    tokenizer = wordpieces()
+    if kind != "wordpiece":
+        plan = TokenizerPlan(kind=kind, vocab_size=300 if kind == "byte" else 60)  # type: ignore[arg-type]
+        tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이", "the old sea, isn't it?"] * 4, plan)
+    ids = tokenizer.encode(text).ids
+    decoded = tokenizer.decode(ids)
+    end = 0
+    for token in written_text(tokenizer, ids, decoded, "target"):
+        if token.special or not token.piece.strip():
+            continue
+        spelt = decoded[token.start : token.end]
+        if token.bytes is None:
+            assert spelt.strip() == token.piece.removeprefix("##").strip()
+        assert token.start is not None and token.end is not None and end - 1 <= token.start < token.end
+        end = token.end
+    assert end == len(decoded)
 
 
 def test_a_classifier_tells_what_classify_tells() -> None:
