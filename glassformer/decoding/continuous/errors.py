@@ -18,4 +18,8 @@ class Cancelled(GlassformerError):
 
 
 class Failed(GlassformerError):
-    """What the model gave is of no use, or it gave nothing."""
+    """Nothing came of it."""
+
+
+class Unsound(Failed):
+    """What came of it are no numbers: the model overflowed, or the settings forbid every token."""

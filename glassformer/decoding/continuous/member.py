@@ -8,9 +8,10 @@ from typing import Final
 
 import torch
 
+from glassformer.core.errors import GlassformerError
 from glassformer.decoding.continuous.batch import Seat
 from glassformer.decoding.continuous.choosing import Lines, Search
-from glassformer.decoding.continuous.errors import Failed
+from glassformer.decoding.continuous.errors import Failed, Unsound
 from glassformer.decoding.continuous.job import Job
 from glassformer.decoding.engine import check_sound
 from glassformer.decoding.written import Written
@@ -58,12 +59,12 @@ class Member:
 
 def results(chooser: Lines | Search) -> list[Written] | Failed:
     """What was written, where its scores are numbers."""
+    found = chooser.written()
     try:
-        found = chooser.written()
         for text in found:
             check_sound(text)
-    except Exception as error:
-        return Failed(str(error))
+    except GlassformerError as error:
+        return Unsound(str(error))
     return found
 
 

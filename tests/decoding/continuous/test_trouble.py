@@ -11,7 +11,7 @@ import torch
 
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding import Decoding, Written
-from glassformer.decoding.continuous import Busy, Closed, Failed, Token, Writer
+from glassformer.decoding.continuous import Busy, Closed, Failed, Token, Unsound, Writer
 from glassformer.decoding.continuous.batch import Batch
 from glassformer.decoding.ready import ready
 from tests.core.models import model_of as core_model
@@ -32,7 +32,7 @@ def test_numbers_that_are_none_stay_with_their_request(family: str, beams: int) 
     for _ in range(3):  # the later ones stand where the broken one stood
         sound = [([3 + n, 9], words) for n in range(3)]
         jobs = [writer.submit(ids, **given) for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])]
-        with pytest.raises(Failed, match="no numbers"):
+        with pytest.raises(Unsound, match="no numbers"):
             jobs.pop(1).result(10)
         for job, request in zip(jobs, sound, strict=True):
             assert [text.ids for text in job.result(10)] == [text.ids for text in alone(model, request)]
