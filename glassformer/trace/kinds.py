@@ -5,6 +5,7 @@ Everything here is plain data; `as_json` gives it in the form that is sent to a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
@@ -133,6 +134,8 @@ def as_json(value: Any) -> Any:
         optional = _WHERE_SET if isinstance(value, Token | Given) else frozenset[str]()
         named = {field.name: getattr(value, field.name) for field in fields(value)}
         return {n: as_json(v) for n, v in named.items() if v is not None or n not in optional}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # a model that overflowed; JSON has no word for it
     if isinstance(value, Mapping):
         return {str(name): as_json(one) for name, one in value.items()}
     return [as_json(one) for one in value] if isinstance(value, list | tuple) else value

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given as drawing
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from glassformer.api import Bundle
 from glassformer.baselines import spec as baseline_specs
@@ -271,6 +276,40 @@ def test_a_series_patch_says_which_steps_it_holds() -> None:
             found = made.model.embed.patch(values[slice(*token.span)])
         assert torch.allclose(found, trace.record["embed.patch"][1, n], atol=1e-5)
     assert sequence.tokens[-1].span[1] == made.spec.input.context_length
+
+
+@cache
+def read_by(name: str) -> Bundle:
+    return bundle("bert", head=spec.Answer()) if name == "answer" else bundle(name)
+
+
+@settings(max_examples=60)
+@drawing(
+    st.sampled_from(["original", "gpt2", "bert", "sentence", "answer"]),
+    st.text(max_size=40),
+    st.none() | st.text(max_size=12) | st.lists(st.integers(-1, 310), max_size=6),
+)
+def test_any_text_is_a_trace_or_a_sentence(name: str, text: str, target: Any) -> None:
+    words = (
+        {"question": text, "context": text[::-1]} if name == "answer" else {"text": text, "target": target}
+    )
+    try:
+        trace = take(read_by(name), words)
+    except GlassformerError as error:
+        assert len(str(error).split()) > 3
+        return
+    json.dumps(trace.info(), allow_nan=False)
+    for sequence in trace.sequences:
+        for token in sequence.tokens:
+            assert token.start is None or 0 <= token.start <= token.end <= len(sequence.text)
+
+
+def test_a_model_that_overflows_is_still_told_in_json() -> None:
+    made = classifier()
+    with torch.no_grad():
+        made.model.head.out.bias.fill_(torch.nan)
+    info = take(made, {"text": TEXT}).info()
+    assert [one["probability"] for one in info["outcome"]["labels"]] == [None] * 3
 
 
 def test_what_a_model_lacks_or_cannot_read_is_a_sentence() -> None:
