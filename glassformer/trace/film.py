@@ -80,7 +80,8 @@ class Films:
                 except GoneError:
                     continue
                 frames.append({**frame, "loss": loss_at(history, shot.step)})
-        return {"frames": frames[::-1]}
+        read = {} if given is None or given.text is None else {"text": given.text}
+        return {"frames": frames[::-1], **read}
 
     def _frame(self, root: Path, id: str, shot: Snapshot, given: Given) -> dict[str, Any]:
         stamp, _ = shot.about()

@@ -51,7 +51,7 @@ class Snapshot:
 def run_info(folder: str | Path, *, id: str, curves: bool = True) -> dict[str, Any]:
     """What a run has to show so far, as JSON; without `curves`, in short.
 
-    Curves are named train/loss, valid/loss, ...; of a long one every n-th point and the last are told. live:
+    Curves are named train.loss, valid.loss, ...; of a long one every n-th point and the last are told. live:
     whether a process trains in the folder now. A checkpoint's loss is that of the validation at its step, or
     of the last step noted before it.
     """
@@ -97,11 +97,11 @@ def _recipe(root: Path) -> dict[str, Any]:
 def _curves(history: History) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, list[tuple[int, float]]] = {}
     for line in history.steps:
-        _add(found, line["step"], {f"train/{name}": line.get(name) for name in CURVES})
+        _add(found, line["step"], {f"train.{name}": line.get(name) for name in CURVES})
     for line in history.validations:
         metrics = line.get("metrics")
         if isinstance(metrics, dict):
-            _add(found, line["step"], {f"valid/{name}": value for name, value in metrics.items()})
+            _add(found, line["step"], {f"valid.{name}": value for name, value in metrics.items()})
     return {
         name: {"step": [step for step, _ in points], "value": [value for _, value in points]}
         for name, points in ((name, thinned(points, POINTS)) for name, points in found.items())
@@ -190,27 +190,19 @@ def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
 def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
     """The model with the weights of a snapshot; a checkpoint's go into the model that the folder has saved.
 
-    A snapshot that is gone by now, as older checkpoints of a live run are, is a GlassformerError.
+    One that cannot be read, as where a live run has dropped it by now, is a GoneError.
     """
-    root = Path(folder)
     try:
         if not snapshot.checkpoint:
             return load(snapshot.path)
-        bundle = load(_like(root))
+        bundle = load(_like(Path(folder)))
         weights = Slices(snapshot.path / "model")
         own = canonical(bundle.model)
-        if strange := sorted(weights.keys() ^ own.keys()):
-            raise GlassformerError(
-                f"'{snapshot.path.name}' is of another model: '{strange[0]}' is in one only"
-            )
+        if {name: tuple(one.shape) for name, one in own.items()} != dict(weights.shapes):
+            raise GoneError(f"'{snapshot.path.name}' holds the weights of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if isinstance(error, GlassformerError):
-            raise
-        raise GlassformerError(f"the weights of step {snapshot.step} cannot be read ({error})") from None
-    for name, tensor in tensors.items():
-        if tensor.shape != own[name].shape:
-            raise GlassformerError(f"'{snapshot.path.name}' is of another model: '{name}' has another shape")
+        raise GoneError(f"the weights of step {snapshot.step} cannot be read ({error})") from error
     materialise(bundle.model, tensors)
     bundle.model.eval()
     return bundle
