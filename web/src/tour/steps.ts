@@ -46,7 +46,9 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
   });
   const steps: (Step | null)[] = [
     { name: 'input', told: [`input.${patches}`], view: 'model', words: { at: null }, points: [live('input')], tex: null },
-    at('tokens', `${first.name}.tokens`, { told: [`tokens.${patches}`] }),
+    patches === 'text'
+      ? at('tokens', `${first.name}.tokens`, { told: ['tokens.text'] })
+      : { name: 'tokens', told: [`tokens.${patches}`], view: 'model', words: { at: null, tab: null }, points: [live('tokens')], tex: null },
     at('embedding', `${first.name}.embed`, {
       told: [`embedding.${patches}`],
       tex: patches === 'text' ? (scaleOf(first) === 1 ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}' : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}') : 'x_t = W\\,\\mathrm{patch}_t + b',
