@@ -82,6 +82,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "weights": frozenset({"torch", "numpy", "safetensors"}),
     "text": frozenset({"tokenizers", "sentencepiece"}),
     "draw": frozenset({"torch", "numpy", "matplotlib", "PIL", "rich"}),
+    "trace": frozenset({"torch", "numpy", "PIL"}),
 }
 # Slow to import and absent on some machines: inside functions only, or for the type checker only.
 LAZY = frozenset({"matplotlib"})
