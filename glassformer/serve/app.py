@@ -20,7 +20,7 @@ from glassformer import __version__
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.continuous import Stats
-from glassformer.serve import docs, login, openai, page, tracing, verbs
+from glassformer.serve import docs, exploring, login, openai, page, tracing, verbs
 from glassformer.serve.answers import GaveUp, Refused, kind_of, phrase, problem, told
 from glassformer.serve.guard import Address, App, Guard
 from glassformer.serve.limits import Limits
@@ -73,7 +73,9 @@ def app(
 
     made.include_router(openai.routes(models, metrics))
     made.include_router(verbs.routes(models, metrics))
-    made.include_router(tracing.routes(tracing.Explored(bundles=dict(bundles), runs=dict(runs or {}))))
+    explored = tracing.Explored(bundles=dict(bundles), runs=dict(runs or {}))
+    made.include_router(tracing.routes(explored))
+    made.include_router(exploring.routes(explored))
     made.include_router(docs.routes(made))
     made.include_router(login.routes(address))
     made.include_router(page.routes(page.files() if files is None else files))  # last: it takes any path

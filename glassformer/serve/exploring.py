@@ -13,6 +13,7 @@ from glassformer.serve.schema import Closed, DecodingWords, Id, ModelName, Text
 from glassformer.serve.tracing import Name, Telling, TraceId
 from glassformer.trace.difference import difference_info
 from glassformer.trace.explored import Explored
+from glassformer.trace.film import FRAMES, Films
 from glassformer.trace.heads import heads_info
 from glassformer.trace.kinds import UnknownNameError
 from glassformer.trace.lens import lens_info
@@ -46,8 +47,6 @@ class SearchWords(DecodingWords):
 def routes(explored: Explored) -> APIRouter:
     """The routes over these models, runs and traces."""
     made = APIRouter(tags=["trace"], route_class=Telling)
-    from glassformer.trace.film import FRAMES, Films
-
     films = Films(explored.store)
 
     @made.get("/trace/{id}/heads")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request, Response
 
+from glassformer.core.errors import GlassformerError
+from glassformer.explorer import page as explorer
 from glassformer.serve.answers import NotFound
 
-FOLDER = Path(__file__).parent.parent / "explorer" / "page"
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK = "no-cache"  # it may be kept, and is asked for each time whether it changed
 KINDS = {
@@ -33,26 +33,24 @@ class File:
     content: bytes
     kind: str
     keep: str
+    tag: str = field(init=False)  # changes when the file does
 
-    @property
-    def tag(self) -> str:
-        """What changes when the file does."""
-        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tag", f'"{hashlib.sha256(self.content).hexdigest()[:32]}"')
 
 
-def files(folder: Path = FOLDER) -> dict[str, File]:
-    """Every file of the page by its path; only plain files, and none that lies elsewhere."""
+def files() -> dict[str, File]:
+    """Every file of the page by its path; where none was built, a page that says so."""
+    try:
+        places = explorer.files()
+    except GlassformerError:
+        return {"index.html": File(content=ABSENT.encode(), kind="text/html; charset=utf-8", keep=ASK)}
     found: dict[str, File] = {}
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if path.is_symlink() or not path.is_file():
-            continue
-        name = path.relative_to(folder).as_posix()
+    for name, path in places.items():
         kind = KINDS.get(path.suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
         kind += "; charset=utf-8" if kind.startswith("text/") else ""
         keep = FOR_EVER if name.startswith("assets/") else ASK
         found[name] = File(content=path.read_bytes(), kind=kind, keep=keep)
-    if "index.html" not in found:
-        found["index.html"] = File(content=ABSENT.encode(), kind="text/html; charset=utf-8", keep=ASK)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, MutableMapping
-from contextlib import suppress
 from typing import Any
 
 from glassformer.serve.answers import (
@@ -155,8 +154,13 @@ class Passage:
                 heard.deaf = True
                 left.set()
             # what runs in a thread runs to its end, and keeps its place in the queue until then
-            with suppress(Left):
+            try:
                 await work
+            except Left:
+                pass
+            except Exception:
+                if not heard.ended:  # else it was answered, and its traceback printed
+                    raise
         finally:
             work.cancel()
             watcher.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from glassformer.core.errors import GlassformerError
 from glassformer.serve.guard import App
 
 GRACE = 30  # seconds for answers under way when the server is to end
 BACKLOG = 512
+PATIENCE = 30.0  # seconds for the head of a request
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -39,21 +42,66 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: App, sock: socket.socket, *, ready: Callable[[], None]) -> None:
+def serve(app: App, sock: socket.socket, *, ready: Callable[[], None], patience: float = PATIENCE) -> None:
     """Answer until SIGTERM or Ctrl-C; a second one ends at once. `ready` is called when it listens."""
+    server(app, ready=ready, patience=patience).run(sockets=[sock])
+
+
+def server(app: App, *, ready: Callable[[], None], patience: float = PATIENCE) -> uvicorn.Server:
+    """What answers; patience: seconds for a client to say what it asks for."""
     config = uvicorn.Config(
         app,
         log_level="error",
         access_log=False,
         server_header=False,
         ws="none",
-        http="h11",
+        http=_patient(patience),
         loop="asyncio",
         timeout_keep_alive=15,
         timeout_graceful_shutdown=GRACE,
         h11_max_incomplete_event_size=65_536,
     )
-    _Server(config, ready).run(sockets=[sock])
+    return _Server(config, ready)
+
+
+def _patient(seconds: float) -> type[H11Protocol]:
+    """A protocol that closes connections on which no request begins for so long."""
+
+    class Patient(H11Protocol):
+        _waits: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._answers():
+                self._stop_waiting()
+            elif self._waits is None:
+                self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _answers(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _wait(self) -> None:
+            self._waits = self.loop.call_later(seconds, self._late)
+
+        def _late(self) -> None:
+            self._waits = None
+            if not self._answers():
+                self.transport.close()
+
+        def _stop_waiting(self) -> None:
+            if self._waits is not None:
+                self._waits.cancel()
+                self._waits = None
+
+    return Patient
 
 
 class _Server(uvicorn.Server):

@@ -31,6 +31,7 @@ Ids = Annotated[list[Id], Field(min_length=1, max_length=IDS)]
 Prompt = Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=TEXTS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_LETTERS)]
+LEAST = 0.001  # of a temperature; below, what is divided by it is no number any more
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -73,7 +74,7 @@ class Completion(Closed):
     model: ModelName | None = None
     prompt: Prompt
     max_tokens: Annotated[int, Field(ge=1, le=TOKENS)] | None = 16
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Literal[0] | Annotated[float, Field(ge=LEAST, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = 1
     best_of: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
@@ -90,7 +91,7 @@ class Completion(Closed):
     user: Annotated[str, Field(max_length=1000)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
 
 
 class Embeddings(Closed):
@@ -110,11 +111,11 @@ class DecodingWords(Closed):
     min_new_tokens: Annotated[int, Field(ge=0, le=TOKENS)] | None = None
     num_beams: Annotated[int, Field(ge=1, le=BEAMS)] | None = None
     do_sample: bool | None = None
-    temperature: Annotated[float, Field(gt=0, le=100)] | None = None
+    temperature: Annotated[float, Field(ge=LEAST, le=100)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     no_repeat_ngram_size: Annotated[int, Field(ge=0, le=TOKENS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     length_formula: Literal["hf", "fairseq", "paper"] | None = None

@@ -1,0 +1,153 @@
+"""The routes beside OpenAI's: their numbers are the library's, and what they tell of themselves is true."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glassformer.serve.app import app
+from glassformer.serve.guard import Address
+from glassformer.serve.limits import Limits
+from glassformer.serve.run import listening, server
+from tests.serve.made import KINDS, LINES, serving
+
+
+def test_translate_is_the_librarys(server, bundles):
+    texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
+    for words in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
+        wanted = bundles["translator"].translate(texts, details=True, **words)
+        with server.client() as client:
+            found = client.post("/translate", json={"texts": texts, **words}).json()
+        assert found["model"] == "translator"
+        assert [one["text"] for one in found["translations"]] == [one.text for one in wanted]
+        assert [one["score"] for one in found["translations"]] == pytest.approx(
+            [one.score for one in wanted], abs=1e-4
+        )
+        assert [one["ended"] for one in found["translations"]] == [one.ended for one in wanted]
+
+
+def test_classify_is_the_librarys(server, bundles):
+    with server.client() as client:
+        found = client.post("/classify", json={"texts": LINES[:3], "top": 2}).json()
+        wanted = bundles["classifier"].classify(LINES[:3], top=2)
+        told = [[(one["label"], one["score"]) for one in row] for row in found["results"]]
+        assert told == [[(one.label, one.score) for one in row] for row in wanted]
+        made = io.BytesIO()
+        noise = np.random.default_rng(0).integers(0, 255, (30, 20, 3), np.uint8)
+        Image.fromarray(noise).save(made, "PNG")
+        plain = base64.b64encode(made.getvalue()).decode()
+        for image in (plain, f"data:image/png;base64,{plain}"):
+            found = client.post("/classify", json={"images": [image]}).json()
+            wanted = bundles["pictures"].classify([made.getvalue()])
+            assert found["model"] == "pictures"
+            assert [one["score"] for one in found["results"][0]] == [one.score for one in wanted[0]]
+        for body in ({"images": ["!"]}, {"images": ["AAAA"]}, {"texts": ["a"], "images": [plain]}, {}):
+            assert client.post("/classify", json=body).status_code == 422
+        assert client.post("/classify", json={"texts": ["a"], "model": "pictures"}).status_code == 422
+
+
+def test_forecast_is_the_librarys(server, bundles):
+    columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
+    days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
+    wanted = bundles["series"].forecast({"ds": days, **columns}, columns=["a", "b"])
+    with server.client() as client:
+        found = client.post("/forecast", json={"series": {"columns": columns, "ds": days}}).json()
+        assert found["stamps"][0] == "2024-03-10"
+        for n, name in enumerate("ab"):
+            assert found["values"][name] == wanted.values[0, :, n].tolist()
+        counted = client.post("/forecast", json={"series": {"columns": columns}}).json()
+        assert counted["values"] == found["values"] and counted["stamps"][0] == "40"
+        short = client.post("/forecast", json={"series": {"columns": {"a": [1.0], "b": [2.0]}}})
+        uneven = client.post("/forecast", json={"series": {"columns": {"a": [1.0] * 40, "b": [2.0]}}})
+        assert short.status_code == uneven.status_code == 422
+
+
+def test_what_it_tells_of_itself(server):
+    with server.client() as client:
+        assert client.get("/health").json()["models"] == list(KINDS)
+        page, schema = client.get("/docs"), client.get("/openapi.json").json()
+        assert all(path in page.text for path in schema["paths"])
+        assert not re.findall(r"https?://", page.text)
+        assert client.get("/docs.css").headers["content-type"].startswith("text/css")
+        before = server.gauge("tokens_written_total")
+        written = client.post("/v1/completions", json={"prompt": "a cat", "model": "writer"}).json()["usage"]
+        assert server.gauge("tokens_written_total") - before == written["completion_tokens"]
+        lines = client.get("/metrics").text
+        for name in (
+            "requests_total",
+            "request_seconds_bucket",
+            "queue_length",
+            "slots_used",
+            "memory_bytes",
+        ):
+            assert f"glassformer_{name}{{" in lines
+        assert 'route="/v1/completions"' in lines
+
+
+def test_the_pages_files_are_kept_as_long_as_they_last(server):
+    with server.client() as client:
+        index = client.get("/")
+        assert index.status_code == 200 and index.headers["cache-control"] == "no-cache"
+        again = client.get("/", headers={"If-None-Match": index.headers["etag"]})
+        assert again.status_code == 304 and not again.content
+        for name in re.findall(r'(?:src|href)="\.?/?(assets/[^"]+)"', index.text):
+            asset = client.get(f"/{name}")
+            assert "immutable" in asset.headers["cache-control"]
+
+
+def test_folders_of_one_name_and_runs_get_names_of_their_own(folders, tmp_path):
+    run = tmp_path / "run one"
+    for place in (run / "model", tmp_path / "writer"):
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(folders["writer"])
+    (run / "recipe.yaml").write_text("job: lm\n")
+    with serving([folders["writer"], tmp_path / "writer", run]) as running, running.client() as client:
+        names = [one["id"] for one in client.get("/v1/models").json()["data"]]
+        assert names == ["writer", "writer-2", "run-one"]
+
+
+@pytest.fixture
+def hurried(bundles):
+    """A server in this process that waits for nobody."""
+    sock = listening("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    ready = threading.Event()
+    made = app(
+        {"encoder": bundles["encoder"]},
+        address=Address(host="127.0.0.1", port=port),
+        limits=Limits(reading=0.3),
+    )
+    running = server(made, ready=ready.set, patience=0.3)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
+    thread.start()
+    assert ready.wait(30)
+    yield port
+    running.should_exit = True
+    thread.join()
+    sock.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"G", b"GET /health HTTP/1.1\r\nHost: x"])
+def test_a_head_that_does_not_come_is_not_waited_for(hurried, said):
+    with socket.create_connection(("127.0.0.1", hurried), timeout=5) as sock:
+        sock.sendall(said)
+        began = time.monotonic()
+        assert sock.recv(100) == b""
+        assert time.monotonic() - began < 3
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(hurried):
+    head = f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1:{hurried}\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", hurried), timeout=5) as sock:
+        for letter in head.encode() + b"{":
+            sock.sendall(bytes([letter]))
+        assert b" 408 " in sock.recv(1000)
