@@ -21,7 +21,7 @@ export interface Drawing {
 }
 
 /** A token without the blank before it. */
-export const bare = (text: string): string => text.trim() || visible(text);
+export const bare = (text: string): string => visible(text).trim() || visible(text);
 
 /** Nodes stand in the column of their step by rank; where pruned ones are hidden the others move up. */
 export function drawing(nodes: Node[], pruned: boolean): Drawing {

@@ -1,0 +1,32 @@
+// The small pictures of all heads, one attention after another, each shown as it comes.
+
+import { session } from '../lib/session.svelte';
+import type { Tensor } from '../lib/tensor';
+import type { TraceInfo } from '../lib/types';
+
+export class Pictures {
+  #of = $state.raw(new Map<string, Tensor>());
+
+  /** Of one head; null until it is there. */
+  of(attention: string, head: number): Tensor | null {
+    return this.#of.get(attention)?.of(head) ?? null;
+  }
+
+  /** Have those of a trace brought; what is returned stops it. */
+  bring(trace: TraceInfo): () => void {
+    let wanted = true;
+    this.#of = new Map();
+    void (async () => {
+      for (const { name } of trace.attentions) {
+        if (!wanted) return;
+        try {
+          const pictures = await session.source.tensor(trace.id, `${name}.thumbnails`);
+          if (wanted) this.#of = new Map(this.#of).set(name, pictures);
+        } catch {
+          return; // the switches work without
+        }
+      }
+    })();
+    return () => (wanted = false);
+  }
+}
