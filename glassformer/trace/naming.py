@@ -24,7 +24,6 @@ from glassformer.core.heads import (
 from glassformer.core.model import EncoderDecoder, EncoderOnly
 from glassformer.trace.taken import Trace
 from glassformer.verbs.classify import labels_of, probabilities
-from glassformer.verbs.reading import named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ def named_by(bundle: Bundle) -> Named:
             return Named(bundle=bundle, stack=stack, head=head, of="places", names="labels")
         case ClassifyHead() | ClassifyTwiceHead():
             return Named(bundle=bundle, stack=stack, head=head, of="input", names="labels")
-    raise GlassformerError(f"{named(bundle)} gives no scores to words or labels; look at its vectors instead")
+    raise GlassformerError("this model gives no scores to words or labels; look at its vectors instead")
 
 
 def context_of(trace: Trace) -> Context:
