@@ -25,6 +25,7 @@ export default {
     ko: '색 하나가 토큰 하나이며, 그 토큰이 차지하는 글자 위에 칠했습니다. 점선은 한 글자의 바이트를 여러 토큰이 나누어 가진 경우입니다.',
   },
   'tokens.list': { en: 'Tokens in order', ko: '토큰 목록' },
+  'tokens.list_patches': { en: 'Patches in order', ko: '패치 목록' },
   'tokens.vocabulary': { en: 'The vocabulary has {count} entries.', ko: '어휘 사전의 크기는 {count}입니다.' },
   'tokens.place': { en: 'Place', ko: '순서' },
   'tokens.piece': { en: 'Piece', ko: '조각' },
@@ -141,7 +142,7 @@ export default {
   'attention.value_note': { en: 'What is handed over where one is looked at.', ko: '선택되었을 때 실제로 전달하는 내용입니다.' },
   'attention.matrix': { en: 'Attention weights', ko: '어텐션 가중치' },
   'attention.matrix_note': { en: 'A row for each token that looks, a column for each that is looked at; every row sums to 1.', ko: '행은 바라보는 토큰, 열은 바라보이는 토큰이며 각 행의 합은 1입니다.' },
-  'attention.row': { en: 'Where “{query}” looks', ko: '“{query}”가 보는 곳' },
+  'attention.row': { en: 'Where “{query}” looks', ko: '“{query}” 토큰이 보는 곳' },
   'attention.row_note': { en: 'The largest shares of its row.', ko: '이 행에서 비중이 큰 순서입니다.' },
   'attention.links': { en: 'Attention as lines', ko: '연결선으로 본 어텐션' },
   'attention.links_note': { en: 'On the left who looks, on the right who is looked at. Point at a word for its lines alone.', ko: '왼쪽이 보는 쪽, 오른쪽이 보이는 쪽입니다. 단어에 포인터를 올리면 그 단어의 선만 보입니다.' },
@@ -160,11 +161,11 @@ export default {
   'scores.cell': { en: '“{query}” looks at “{key}”: the arithmetic', ko: '“{query}” → “{key}” 계산 과정' },
   'scores.cell_note': { en: 'The cell under the pointer, or the chosen one.', ko: '포인터 아래의 칸, 없으면 선택한 칸입니다.' },
   'scores.rest': { en: '{count} more', ko: '나머지 {count}개' },
-  'scores.hidden': { en: '“{query}” may not see “{key}”.', ko: '“{query}”는 “{key}”를 볼 수 없습니다.' },
+  'scores.hidden': { en: '“{query}” may not see “{key}”.', ko: '“{query}”에서 “{key}” 쪽은 볼 수 없습니다.' },
   'scores.empty_row': { en: 'Nothing may be seen here, so the share is', ko: '볼 수 있는 토큰이 없으므로 비중은' },
   'scores.softmax_note': { en: 'the row’s largest score is taken off first, which changes nothing', ko: '행의 최댓값을 먼저 빼며, 결과는 같습니다' },
 
-  'mix.title': { en: 'What “{query}” receives', ko: '“{query}”가 받는 값' },
+  'mix.title': { en: 'What “{query}” receives', ko: '“{query}” 토큰이 받는 값' },
   'mix.note': { en: 'Each value times its share of attention; the sum is the head’s output.', ko: '각 값에 어텐션 비중을 곱해 더하면 헤드의 출력이 됩니다.' },
   'mix.rest': { en: 'and {count} more tokens with {share} together', ko: '그 밖의 토큰 {count}개, 합쳐서 {share}' },
   'mix.head_out': { en: 'output of head {head}', ko: '헤드 {head}의 출력' },
@@ -179,7 +180,7 @@ export default {
   'alignment.reading': { en: 'while reading', ko: '읽을 때' },
   'alignment.heads': { en: 'Heads', ko: '헤드' },
   'alignment.mean': { en: 'mean of heads', ko: '헤드 평균' },
-  'alignment.told': { en: '“{word}” looks most at “{from}”: {share}', ko: '“{word}”는 “{from}”을(를) 가장 많이 봅니다: {share}' },
+  'alignment.told': { en: '“{word}” looks most at “{from}”: {share}', ko: '“{word}”에서 가장 많이 보는 토큰: “{from}” ({share})' },
 
   'addnorm.words_pre': {
     en: 'The vector is normalised, goes through {part}, and the result is added to the vector as it was: the residual stream itself is never overwritten.',
@@ -275,7 +276,7 @@ export default {
   'lens.detail': { en: 'Layer by layer at “{token}”', ko: '“{token}”에서의 레이어별 변화' },
   'lens.after': { en: 'after', ko: '지점' },
   'lens.likeliest': { en: 'likeliest', ko: '유력한 후보' },
-  'lens.rank': { en: 'rank of the final word', ko: '최종 토큰의 순위' },
+  'lens.rank': { en: 'rank of the final choice', ko: '최종 토큰의 순위' },
   'lens.entropy': { en: 'entropy (nats)', ko: '엔트로피(nat)' },
 
   'labels.title': { en: 'Labels by probability', ko: '레이블별 확률' },
