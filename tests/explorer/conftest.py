@@ -1,0 +1,118 @@
+"""One server with a model of every kind, and one real browser, for all tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
+
+import glassformer
+from glassformer.api import Bundle
+from tests.explorer.made import make
+from tests.serve.made import Server, serving
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run --disable-dev-shm-usage"
+).split()
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make(tmp_path_factory.mktemp("explored"))
+
+
+@pytest.fixture(scope="session")
+def bundles(folders: dict[str, Path]) -> dict[str, Bundle]:
+    return {name: glassformer.load(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="session")
+def server(folders: dict[str, Path]) -> Iterator[Server]:
+    with serving(list(folders.values())) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def playing() -> Iterator[Playwright]:
+    with sync_playwright() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser(playing: Playwright) -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+    if program is None:
+        pytest.skip("there is no Chromium on this machine to open the page in")
+    made = playing.chromium.launch(executable_path=program, args=FLAGS)
+    yield made
+    made.close()
+
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Browser, server: Server) -> Iterator[Opened]:
+    """`opened(address, language=, theme=, width=)`: a page there, ready.
+
+    Whatever the page complains of fails the test, and so does asking any other server for anything.
+    """
+    complaints: list[str] = []
+
+    def heard(said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            complaints.append(f"console: {said.text}")
+
+    @contextmanager
+    def open_page(
+        address: str = "", *, language: str = "en", theme: str = "light", width: int = 1280, height: int = 900
+    ) -> Iterator[Page]:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            locale={"en": "en-US", "ko": "ko-KR"}[language],
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+            accept_downloads=True,
+        )
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on(
+            "console",
+            lambda said: (
+                complaints.append(f"console: {said.text}") if said.type in ("error", "warning") else None
+            ),
+        )
+        page.on(
+            "response",
+            lambda got: complaints.append(f"{got.status}: {got.url}") if got.status >= 400 else None,
+        )
+        page.on(
+            "request",
+            lambda asked: (
+                complaints.append(f"asked elsewhere: {asked.url}")
+                if not asked.url.startswith((server.url, "data:", "blob:", "file:"))
+                else None
+            ),
+        )
+        try:
+            page.goto(address if "://" in address else f"{server.url}/{address}")
+            settled(page)
+            yield page
+        finally:
+            context.close()
+
+    yield open_page
+    assert not complaints, "\n".join(complaints)
+
+
+def settled(page: Page) -> None:
+    """Wait until the page has what it asked for."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function("document.querySelector('[data-view]') !== null")
