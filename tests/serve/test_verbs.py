@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from glassformer.core.errors import GlassformerError
 from glassformer.serve.app import app
 from glassformer.serve.guard import Address
 from glassformer.serve.limits import Limits
+from glassformer.serve.models import opened
 from glassformer.serve.run import listening, server
-from tests.serve.made import KINDS, LINES, serving
+from tests.serve.made import KINDS, LINES
 
 
 def test_translate_is_the_librarys(server, bundles):
@@ -104,15 +106,25 @@ def test_the_pages_files_are_kept_as_long_as_they_last(server):
             assert "immutable" in asset.headers["cache-control"]
 
 
-def test_folders_of_one_name_and_runs_get_names_of_their_own(folders, tmp_path):
-    run = tmp_path / "run one"
-    for place in (run / "model", tmp_path / "writer"):
-        place.parent.mkdir(exist_ok=True)
-        place.symlink_to(folders["writer"])
-    (run / "recipe.yaml").write_text("job: lm\n")
-    with serving([folders["writer"], tmp_path / "writer", run]) as running, running.client() as client:
-        names = [one["id"] for one in client.get("/v1/models").json()["data"]]
-        assert names == ["writer", "writer-2", "run-one"]
+def test_folders_of_one_name_and_runs_get_names_of_their_own(tmp_path):
+    run, other = tmp_path / "run one", tmp_path / "run two"
+    for place in (
+        tmp_path / "a/writer",
+        tmp_path / "b/writer",
+        run / "model",
+        other / "model",
+        tmp_path / "c/model",
+    ):
+        place.mkdir(parents=True)
+    for place in (run, other):
+        (place / "recipe.yaml").write_text("job: lm\n")
+    asked = [tmp_path / "a/writer", tmp_path / "b/writer", run, other / "model", tmp_path / "c/model"]
+    bundles, runs = opened([str(place) for place in asked], lambda folder: folder)
+    assert list(bundles) == ["writer", "writer-2", "run-one", "run-two", "model"]
+    assert bundles["run-one"] == str(run / "model") and runs == {"run-one": run}
+    (run / "model").rmdir()
+    with pytest.raises(GlassformerError, match="no model yet"):
+        opened([str(run)], lambda folder: folder)
 
 
 @pytest.fixture
