@@ -6,6 +6,7 @@ block that is what the model says. T places, D d_model, V vocabulary or labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from glassformer.trace.taken import Trace
 
 SCORES: Final = 1 << 22  # held at a time while all places are looked at
 WORDS: Final = 1000  # that are told at most
+UNREAD: Final = -1  # in a table: this place was not looked at yet
 
 
 @torch.inference_mode()
@@ -55,31 +57,34 @@ def lens_info(trace: Trace, position: int | None = None, top: int = 10) -> dict[
 
 
 @torch.inference_mode()
-def lens_table(trace: Trace, stack: str) -> tuple[Tensor, Tensor]:
+def lens_table(trace: Trace, stack: str, places: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
     """The likeliest word after each layer at each place (layers + 1, T), and its probability.
 
-    Worked out once a trace, a few places at a time: the scores of all would not fit.
+    Only these places are sure to be filled in (by default all): each costs a run of the head a layer, so
+    those of a long text are worked out when they are looked at. What was is kept with the trace.
     """
-    names = f"{stack}.lens.top", f"{stack}.lens.prob"
-    if all(name in trace.kept for name in names):
-        return trace.kept[names[0]], trace.kept[names[1]]
     found = named_by(trace.bundle)
     if found.stack != stack or found.of != "places":
         raise UnknownNameError(f"the head reads no word off each place of the {stack:.60}")
-    tops, probs = [], []
-    for site in found.sites():
-        residual = trace.record[site]
-        width = found.scores(residual[:, :1], Context()).shape[-1]
-        few = max(1, SCORES // width)
-        for part in residual.split(few, 1):
-            logits = found.scores(part, Context())  # (few, V)
+    sites = found.sites()
+    count = trace.record[sites[0]].shape[1]
+    names = f"{stack}.lens.top", f"{stack}.lens.prob"
+    if names[0] not in trace.kept:
+        trace.kept[names[1]] = torch.zeros(len(sites), count)
+        trace.kept[names[0]] = torch.full((len(sites), count), UNREAD, dtype=torch.int32)
+    top, prob = trace.kept[names[0]], trace.kept[names[1]]
+    missing = [at for at in (range(count) if places is None else places) if top[0, at] == UNREAD]
+    if not missing:
+        return top, prob
+    few = max(1, SCORES // found.scores(trace.record[sites[0]][:, :1], Context()).shape[-1])
+    for part in torch.tensor(missing).split(few):  # the scores of all would not fit
+        for n, site in reversed(list(enumerate(sites))):  # the first layer's row says what is filled in
+            residual = trace.record[site]
+            logits = found.scores(residual[:, part.to(residual.device)], Context())  # (few, V)
             best = logits.max(-1)
-            tops.append(best.indices)
-            probs.append((best.values - logits.logsumexp(-1)).exp())
-    shape = (len(found.sites()), -1)
-    trace.kept[names[0]] = torch.cat(tops).view(shape).int().cpu()
-    trace.kept[names[1]] = torch.cat(probs).view(shape).cpu()
-    return trace.kept[names[0]], trace.kept[names[1]]
+            prob[n, part] = (best.values - logits.logsumexp(-1)).exp().cpu()
+            top[n, part] = best.indices.int().cpu()
+    return top, prob
 
 
 @torch.inference_mode()

@@ -82,6 +82,8 @@ def _part(trace: Trace, name: str, slices: str, like: Tensor | None = None) -> T
     try:
         if stage in STAGES and attention in trace.record.attended:
             return _matrix(trace, attention, stage, slices)
+        if stage in ("top", "prob") and attention.endswith(".lens"):
+            return _lens(trace, attention.removesuffix(".lens"), stage, slices)
         known = _known(trace, name)
         items = parse(slices, known.shape)
     except GlassformerError as error:
@@ -116,6 +118,16 @@ def _matrix(trace: Trace, attention: str, stage: str, slices: str) -> Tensor:
         return found[items]
 
 
+def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
+    """The lens (layers + 1, T), worked out at the places that are asked for."""
+    from glassformer.trace.lens import lens_table
+
+    shape = lens_table(trace, stack, ())[0].shape
+    items = parse(slices, shape)
+    places = [items[1]] if isinstance(items[1], int) else range(*items[1].indices(shape[1]))
+    return lens_table(trace, stack, places)[("top", "prob").index(which)][items]
+
+
 def _stage(trace: Trace, attention: str, stage: str, head: int | None) -> Tensor:
     match stage:
         case "weights":
@@ -143,11 +155,6 @@ def _derived(trace: Trace, name: str) -> dict[str, Tensor]:
         from glassformer.trace.heads import thumbnails
 
         return {name: thumbnails(trace.record.weights(first))}
-    if tail in ("top", "prob") and (stack := first.removesuffix(".lens")) in stacks:
-        from glassformer.trace.lens import lens_table
-
-        top, prob = lens_table(trace, stack)
-        return {f"{first}.top": top, f"{first}.prob": prob}
     for known in TAILS:
         if tail == known and first.endswith(".position"):
             return {name: position_tensor(trace.bundle.model, first.removesuffix(".position"), known)}

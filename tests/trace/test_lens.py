@@ -13,6 +13,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import observe
 from glassformer.trace import lens
 from glassformer.trace.lens import lens_info, lens_table, next_info
+from glassformer.trace.tensors import cut
 from tests.trace.small import drawn, inputs_for, traced
 
 WRITERS = ["gpt2", "llama", "original", "marian", "bart", "t5", "palm", "falcon"]
@@ -53,6 +54,16 @@ def test_each_layer_says_what_the_model_without_the_later_ones_says(
         final = int(trace.record.output[0, 2].argmax())
         assert told["rank_of_final"] == 1 + int((logits[2] > logits[2, final]).sum())
     assert lens_table(trace, stack)[0] is top  # worked out once
+
+
+def test_only_the_places_that_are_asked_for_are_read() -> None:
+    model = drawn("gpt2")
+    inputs = inputs_for(model)
+    whole, trace = lens_table(traced(model, inputs), "decoder"), traced(model, inputs)
+    part = cut(trace, "decoder.lens.top", ":,1:3").values
+    assert part.tolist() == whole[0][:, 1:3].tolist()
+    assert (trace.kept["decoder.lens.top"] >= 0).any(0).nonzero()[:, 0].tolist() == [1, 2]
+    assert cut(trace, "decoder.lens.prob", "1,3").values.item() == pytest.approx(whole[1][1, 3].item())
 
 
 @pytest.mark.parametrize("family", ["vit", "deit"])
