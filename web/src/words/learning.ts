@@ -15,7 +15,7 @@ export default {
   'learning.steps': { en: '{steps} of {total} steps', ko: '{total}스텝 중 {steps}스텝' },
   'learning.steps_so_far': { en: '{steps} steps', ko: '{steps}스텝' },
   'learning.live': { en: 'training now', ko: '학습 중' },
-  'learning.done': { en: 'not training', ko: '학습이 진행 중이 아님' },
+  'learning.done': { en: 'not training', ko: '학습 중이 아님' },
   'learning.checkpoints': { en: '{n} checkpoints', ko: '체크포인트 {n}개' },
   'learning.sentence': { en: 'The text that every checkpoint reads', ko: '모든 체크포인트가 읽을 문장' },
   'learning.read': { en: 'Read', ko: '읽기' },
