@@ -69,5 +69,5 @@ def requests(
 def alone(model: nn.Module, request: Request) -> list[Written]:
     """What the engine writes for this request, and nothing else."""
     ids, words = request
-    here = torch.tensor([ids])
+    here = torch.tensor([ids], device=next(model.parameters()).device)
     return write(model, here, pad_id=PAD, mask=torch.ones_like(here, dtype=torch.bool), **words)[0]
