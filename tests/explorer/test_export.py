@@ -1,0 +1,79 @@
+"""One trace as a page of its own: it works from disk, asks nobody, and shows the same numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from glassformer.api import Bundle
+from glassformer.cli.main import app
+from tests.explorer.conftest import Opened, settled
+
+KINDS = ("translator", "masked", "pictures", "series")
+
+
+@pytest.fixture(scope="module")
+def exported(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("exported")
+    made = {}
+    for name in KINDS:
+        words = ["explore", str(folders[name]), "--export", str(place / f"{name}.html")]
+        done = CliRunner().invoke(app(words), words)
+        assert done.exit_code == 0, done.output
+        made[name] = place / f"{name}.html"
+    return made
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_station_opens_from_disk(exported: dict[str, Path], opened: Opened, name: str) -> None:
+    with opened(exported[name].as_uri()) as page:
+        stations = page.eval_on_selector_all(
+            "[data-station]", "all => [...new Set(all.map(e => e.dataset.station))]"
+        )
+        assert len(stations) > 8
+        for station in stations:
+            page.evaluate("id => { location.hash = location.hash.split('?')[0] + '?at=' + id }", station)
+            page.wait_for_selector(f'[data-open="{station}"] [data-figure]')
+        assert page.locator("[role=alert]").count() == 0
+        for view in ("heads", "decoding", "change", "learning"):
+            page.evaluate("view => { location.hash = '#/' + location.hash.split('/')[1] + '/' + view }", view)
+            page.wait_for_selector(f'[data-view="{view}"]')
+            settled(page)
+
+
+def test_it_shows_what_the_model_wrote(
+    exported: dict[str, Path], opened: Opened, bundles: dict[str, Bundle]
+) -> None:
+    with opened(exported["translator"].as_uri(), language="ko") as page:
+        read = page.input_value("input")
+        wrote = bundles["translator"].translate(read, num_beams=1, max_new_tokens=128)[0]
+        assert wrote in page.inner_text("body")
+        assert page.get_attribute("html", "lang") == "ko"
+
+
+def test_its_policy_allows_its_own_script_alone(exported: dict[str, Path]) -> None:
+    text = exported["translator"].read_text("utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None and "default-src &#x27;none&#x27;" in policy[1] and "sha256-" in policy[1]
+    assert text.count("<script>") == 1 and "http://" not in text.split('id="kept"')[0].replace(
+        "http://www.w3.org", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--export", "no/such/folder/t.html"], "cannot be written"),
+        (["--export", "t.html", "--text", "cat " * 5000], "tokens"),
+        (["--image", "README.md"], "goes with --export"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(folders: dict[str, Path], words: list[str], told: str) -> None:
+    from glassformer.core.errors import GlassformerError
+
+    asked = ["explore", str(folders["translator"]), *words]
+    done = CliRunner().invoke(app(asked), asked)
+    assert isinstance(done.exception, GlassformerError) and told in str(done.exception)

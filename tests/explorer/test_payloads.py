@@ -1,0 +1,112 @@
+"""What a folder or a person names is text to the page, never markup or script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+import glassformer
+from glassformer.api import JOB
+from glassformer.core import spec
+from glassformer.text import TokenizerPlan, train_tokenizer
+from tests.explorer.conftest import Opened, settled
+from tests.faults.scale import WHOLE
+from tests.serve.made import Server, serving
+
+_CALLS = (
+    "<script>{}</script>",
+    "</script><script>{}</script>",
+    "<img src=x onerror={}>",
+    "<svg onload={}>",
+    "<svg><script>{}</script></svg>",
+    "<iframe srcdoc='<script>parent.{}</script>'></iframe>",
+    "<a href='javascript:{}' autofocus onfocus={}>x</a>",
+    "<details open ontoggle={}>x</details>",
+    "<body onpageshow={}>",
+    "<input autofocus onfocus={}>",
+    "<video><source onerror={}></video>",
+    "<math><mtext></math><img src=x onerror={}>",
+    "<style>@import 'data:text/css,x'</style><img src=x onerror={}>",
+    "javascript:{}",
+    "'-{}-'",
+    '"onmouseover={} x="',
+    "{{{{constructor.constructor('{}')()}}}}",
+    "${{{}}}",
+    "\\\\href{{javascript:{}}}{{x}}",
+    "$\\\\htmlData{{a=b}}{{x}}$ {}",
+    "<base href='//elsewhere.invalid/'>",
+    "<link rel=stylesheet href='//elsewhere.invalid/x.css'>",
+    "<meta http-equiv=refresh content='0;url=//elsewhere.invalid'>",
+    "<object data='//elsewhere.invalid'></object>",
+    "<form action='//elsewhere.invalid'><button autofocus>{}</button></form>",
+)
+PAYLOADS = [one.format(*["window.harmed=1"] * one.count("{}")) for one in _CALLS]
+PAYLOADS += [f"""x"'>{one}""" for one in PAYLOADS]  # out of an attribute, should one hold them
+PLACES = ("model", "heads", "decoding", "change")
+
+
+def _unharmed(page: Page) -> None:
+    assert page.evaluate("window.harmed === undefined")
+    strange = (
+        "script:not([src]), iframe, object, base, meta[http-equiv], link[href*=elsewhere], [onerror], [onload]"
+    )
+    assert page.locator(strange).count() == 0
+
+
+def test_there_are_fifty() -> None:
+    assert len(set(PAYLOADS)) == 50
+
+
+def test_texts_and_tokens_are_shown_as_text(opened: Opened, server: Server) -> None:
+    """Every payload as the text a model reads, in every view; its letters stand on the page."""
+    with opened("#/writer/model?in=a") as page:
+        for n, payload in enumerate(PAYLOADS if WHOLE else PAYLOADS[::5]):
+            view = PLACES[n % len(PLACES)]
+            page.evaluate(
+                "([view, text]) => { location.hash = `#/writer/${view}?in=` + encodeURIComponent(text) }",
+                [view, payload],
+            )
+            page.wait_for_function(
+                "text => document.querySelector('input, textarea').value === text", arg=payload
+            )
+            settled(page)
+            _unharmed(page)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model whose labels, tokens and folder are payloads, served."""
+    folder = tmp_path_factory.mktemp("hostile")
+    lines = [f"{one} the cat" for one in PAYLOADS]
+    tokenizer = train_tokenizer(lines, TokenizerPlan(kind="byte", vocab_size=900, marks="around"))
+    head = spec.Classify(num_labels=len(PAYLOADS), hidden="tanh")
+    made = glassformer.Bundle(
+        model=glassformer.tiny("bert", vocab_size=tokenizer.vocab_size, max_len=256, head=head).eval(),
+        tokenizer=tokenizer,
+        family="bert",
+    )
+    made.files[JOB] = {"classes": PAYLOADS}
+    named: Path = folder / "<img src=x onerror=window.harmed=1>"
+    glassformer.save(made, named)
+    with serving([named]) as running:
+        yield running
+
+
+def test_labels_tokens_and_names_are_shown_as_text(hostile: Server, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    for view in ("model", "heads", "change"):
+        page.goto(f"{hostile.url}/#//{view}?in=the%20cat%20{PAYLOADS[0]}")
+        settled(page)
+        _unharmed(page)
+    page.goto(f"{hostile.url}/#//model?in=the%20cat&at=head")
+    settled(page)
+    _unharmed(page)
+    shown = page.inner_text("body")
+    assert sum(payload in shown for payload in PAYLOADS) >= 5, (
+        "the labels stand on the page, letter for letter"
+    )
+    context.close()
