@@ -43,7 +43,8 @@ def page(schema: dict[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="stylesheet" href="/docs.css"></head><body><h1>{title}</h1>'
+        '<link rel="icon" href="data:,"><link rel="stylesheet" href="/docs.css"></head>'
+        f"<body><h1>{title}</h1>"
         '<p>The same for programs: <a href="/openapi.json">openapi.json</a>. Every error is '
         '<code>{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}</code>.</p>'
         f"{''.join(parts)}</body></html>"

@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
-from glassformer.serve.answers import Forbidden, NoToken, Refused, Send, send_refusal
+from glassformer.serve.answers import Forbidden, NoToken, Refused, Send, send_bytes, send_refusal
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -116,6 +116,9 @@ class Guard:
             self.check(scope)
         except Refused as error:
             error.headers["Connection"] = "close"  # a body that nobody reads may follow
+            if isinstance(error, NoToken) and _is_page(scope):
+                await send_bytes(strict, 303, b"", "text/plain", {"Location": "/login"}.items())
+                return
             await send_refusal(strict, error)
             return
         await self.app(scope, receive, strict)
@@ -154,6 +157,12 @@ class Guard:
         if held is not None and same(held.value, self.address.session):
             return
         raise NoToken("this server asks for its token: Authorization: Bearer TOKEN, or /login in a browser")
+
+
+def _is_page(scope: Scope) -> bool:
+    """Whether a person opens the page, rather than a program asking for something."""
+    kinds = b",".join(value for name, value in scope["headers"] if name.lower() == b"accept")
+    return scope["method"] == "GET" and scope["path"] == "/" and b"text/html" in kinds
 
 
 def same(one: str, other: str) -> bool:

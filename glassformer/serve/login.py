@@ -17,7 +17,7 @@ from glassformer.serve.schema import Closed
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Glassformer</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
 <script src="/login.js" type="module"></script></head>
 <body><main><h1>Glassformer</h1>
 <p><label>Token <input id="token" type="password" autocomplete="current-password" autofocus></label>
@@ -32,11 +32,14 @@ async function enter() {
 }
 document.getElementById('enter').addEventListener('click', enter)
 field.addEventListener('keydown', (event) => { if (event.key === 'Enter') enter() })
-if (location.hash.length > 1) {
+function take() {
+  if (location.hash.length < 2) return
   field.value = decodeURIComponent(location.hash.slice(1))
   history.replaceState(null, '', '/login')
   enter()
 }
+addEventListener('hashchange', take)
+take()
 """
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from glassformer.api import Bundle
 from glassformer.decoding.continuous import Busy as Full
-from glassformer.decoding.continuous import Cancelled, Closed, Failed, Stats, Token, Writer
+from glassformer.decoding.continuous import Cancelled, Closed, Failed, Stats, Token, Unsound, Writer
 from glassformer.decoding.continuous import Job as Running
 from glassformer.decoding.written import Written
-from glassformer.serve.answers import Busy, GaveUp
+from glassformer.serve.answers import Busy, GaveUp, Refused
 from glassformer.serve.passage import Client, Left
 from glassformer.verbs.writing.batches import Plan
 
@@ -47,6 +47,8 @@ class Job:
                 self.done.set_result(found)
             case Cancelled():
                 self.done.set_exception(Left())
+            case Unsound():  # by what was asked for, so it is told as such
+                self.done.set_exception(Refused(str(found)))
             case Failed() | Closed():
                 self.done.set_exception(GaveUp(str(found)))
             case _:

@@ -150,6 +150,8 @@ def test_the_token_stands_before_everything(folders):
             == 403
         )
         # a browser's way in
+        opened = client.get("/", headers={"Accept": "text/html,*/*"})
+        assert opened.status_code == 303 and opened.headers["location"] == "/login"
         assert "login.js" in client.get("/login").text
         assert client.post("/login", json={"token": "wrong-wrong-wrong-wrong"}).status_code == 401
         entered = client.post("/login", json={"token": TOKEN})

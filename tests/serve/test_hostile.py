@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import string
@@ -9,6 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
+from glassformer.decoding.continuous import Cancelled, Closed, Failed, Unsound
+from glassformer.serve.answers import Refused
+from glassformer.serve.passage import Left
+from glassformer.serve.writing import Job
 from tests.serve.made import part
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -55,6 +60,33 @@ def test_a_bad_body_is_a_sentence(server, body):
         answer = client.post("/translate", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == BODIES[body], answer.text
     assert answer.json()["error"]["message"]
+
+
+def test_settings_that_leave_no_numbers_are_refused(server):
+    words = {"model": "writer", "prompt": "a", "max_tokens": 100, "temperature": 0}
+    with server.client() as client:
+        assert client.post("/v1/completions", json={**words, "repetition_penalty": 1e-9}).status_code == 422
+        assert client.post("/v1/completions", json={**words, "temperature": 1e-9}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("came", "status"),
+    [
+        (Unsound("no numbers"), 422),
+        (Failed("broken"), 503),
+        (Closed("ending"), 503),
+        (Cancelled("left"), None),
+    ],
+)
+def test_what_came_of_a_text_is_told_by_whose_fault_it_is(came, status):
+    async def told() -> None:
+        job = Job()
+        job.end(came)
+        await job.done
+
+    with pytest.raises(Refused if status else Left) as caught:
+        asyncio.run(told())
+    assert getattr(caught.value, "status", None) == status
 
 
 def test_a_body_without_a_length_is_bounded_while_it_comes(server):
