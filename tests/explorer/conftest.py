@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 import glassformer
 from glassformer.api import Bundle
-from tests.explorer.made import make
+from glassformer.trace.changes import parse_changes
+from glassformer.trace.models import model_info
+from glassformer.trace.taken import Trace, take
+from tests.explorer.made import GIVEN, RUN, make
+from tests.explorer.seen import COUNTING, settled
 from tests.serve.made import Server, serving
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run --disable-dev-shm-usage"
 ).split()
+
+
+Opened = Callable[..., Any]
+Traced = Callable[..., Trace]
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +39,25 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def bundles(folders: dict[str, Path]) -> dict[str, Bundle]:
-    return {name: glassformer.load(folder) for name, folder in folders.items()}
+    """The same models here, to be asked what the page shows; a run's is the one that it ended with."""
+    return {
+        name: glassformer.load(folder / "model" if name == RUN else folder)
+        for name, folder in folders.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def traced(bundles: dict[str, Bundle]) -> Traced:
+    """`traced(name, **given)`: the library's own trace of what the page shows of a model."""
+
+    @cache
+    def taken(name: str, told: str) -> Trace:
+        given = json.loads(told)
+        changes = parse_changes(given.pop("changes", []))
+        example = model_info(bundles[name], name)["example"]
+        return take(bundles[name], {**example, **given}, changes, model=name)
+
+    return lambda name, **given: taken(name, json.dumps({**GIVEN.get(name, {}), **given}))
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +82,6 @@ def browser(playing: Playwright) -> Iterator[Browser]:
     made.close()
 
 
-Opened = Callable[..., Any]
-
-
 @pytest.fixture
 def opened(browser: Browser, server: Server) -> Iterator[Opened]:
     """`opened(address, language=, theme=, width=)`: a page there, ready.
@@ -65,23 +90,7 @@ def opened(browser: Browser, server: Server) -> Iterator[Opened]:
     """
     complaints: list[str] = []
 
-    def heard(said: ConsoleMessage) -> None:
-        if said.type in ("error", "warning"):
-            complaints.append(f"console: {said.text}")
-
-    @contextmanager
-    def open_page(
-        address: str = "", *, language: str = "en", theme: str = "light", width: int = 1280, height: int = 900
-    ) -> Iterator[Page]:
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            locale={"en": "en-US", "ko": "ko-KR"}[language],
-            color_scheme="dark" if theme == "dark" else "light",
-            reduced_motion="reduce",
-            accept_downloads=True,
-        )
-        page = context.new_page()
-        page.set_default_timeout(15_000)
+    def watch(page: Page) -> None:
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on(
             "console",
@@ -101,6 +110,22 @@ def opened(browser: Browser, server: Server) -> Iterator[Opened]:
                 else None
             ),
         )
+
+    @contextmanager
+    def open_page(
+        address: str = "", *, language: str = "en", theme: str = "light", width: int = 1280, height: int = 900
+    ) -> Iterator[Page]:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            locale={"en": "en-US", "ko": "ko-KR"}[language],
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+            accept_downloads=True,
+        )
+        context.add_init_script(COUNTING)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        watch(page)
         try:
             page.goto(address if "://" in address else f"{server.url}/{address}")
             settled(page)
@@ -110,9 +135,3 @@ def opened(browser: Browser, server: Server) -> Iterator[Opened]:
 
     yield open_page
     assert not complaints, "\n".join(complaints)
-
-
-def settled(page: Page) -> None:
-    """Wait until the page has what it asked for."""
-    page.wait_for_load_state("networkidle")
-    page.wait_for_function("document.querySelector('[data-view]') !== null")

@@ -1,8 +1,10 @@
-"""A model of every kind that the explorer shows, in folders of their own."""
+"""A model of every kind that the explorer shows, in folders of their own, and what each is given to read."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import glassformer
 from glassformer.api import Bundle
@@ -17,11 +19,45 @@ KINDS = {
     "pictures": "vit",
     "series": "patchtst",
 }
+RUN = "reversing"  # the folder of a whole run, whose model reverses rows of words and knows where to end
+
+GIVEN: dict[str, dict[str, Any]] = {  # nothing: the example that the page begins with
+    RUN: {"text": "red blue gold gold"},
+    "writer": {"text": "the old captain sang"},
+    "rotary": {"text": "the old captain sang"},
+    "masked": {"text": "the [MASK] sat on the [MASK]."},
+    "sentences": {"text": "the cat sat on the mat."},
+    "labels": {"text": "the cat sat on the mat."},
+    "pictures": {},
+    "series": {},
+}
 
 
 def make(folder: Path) -> dict[str, Path]:
     """The models, by name."""
     made: dict[str, Bundle] = {name: models.bundle(family) for name, family in KINDS.items()}
+    made["writer"] = models.bundle("gpt2", max_len=256)
     made["labels"] = models.classifier()
     made["translator"].family = None  # the paper's model has no published layout
-    return {name: glassformer.save(bundle, folder / name) for name, bundle in made.items()}
+    folders = {name: glassformer.save(bundle, folder / name) for name, bundle in made.items()}
+    return {**folders, RUN: _reversing(folder)}
+
+
+def _reversing(folder: Path) -> Path:
+    """A run of 150 steps with a film of 0, 1, 12 and 150, and checkpoints of 75 and 150."""
+    words = ("red", "blue", "gold")
+    rows = [row for n in (1, 2, 3, 4) for row in itertools.product(words, repeat=n)]
+    pairs = folder / "pairs.tsv"
+    pairs.write_text("".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in rows * 6))
+    recipe = {
+        "job": "translate",
+        "data": {"train": str(pairs)},
+        "tokenizer": {"kind": "word"},
+        "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2, "dropout": 0.0},
+        "training": {
+            **{"steps": 150, "batch": 256, "lr": 5e-3, "warmup": 10, "validate_every": 75, "save_every": 75},
+            **{"keep": 2, "film": 4, "log_every": 10, "max_valid": 4, "device": "cpu"},
+        },
+    }
+    glassformer.train(recipe, folder / RUN, say=lambda sentence: None)
+    return folder / RUN

@@ -1,0 +1,253 @@
+"""Every kind of model in a real browser: each station opens, and its numbers are the library's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import Page
+from pytest import approx
+
+from glassformer.api import Bundle
+from glassformer.decoding import pick
+from glassformer.trace.heads import heads_info
+from glassformer.trace.lens import lens_info
+from tests.explorer.conftest import Opened, Traced
+from tests.explorer.made import GIVEN, RUN
+from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_every_station_opens_by_the_keyboard(opened: Opened, traced: Traced, name: str) -> None:
+    trace = traced(name)
+    stations = trace.info()["stations"]
+    with opened(address(name, **GIVEN[name])) as page:
+        drawn = page.locator("svg [data-station]").evaluate_all("all => all.map(one => one.dataset.station)")
+        assert {one["id"] for one in stations} <= set(drawn)
+        page.locator(f'svg [data-station="{stations[0]["id"]}"]').first.focus()
+        tried = set()
+        for station in stations:
+            page.keyboard.press("ArrowUp")
+            shown = page.locator(f'[data-open="{station["id"]}"]')
+            shown.locator("[data-figure]").first.wait_for()
+            settled(page)
+            assert wrong(shown) == [], station["id"]
+            kind = (station["kind"], station["id"].endswith("cross"))
+            if station["kind"] == "attention" and kind not in tried:
+                tried.add(kind)
+                every_tab(page, station["id"], cross=kind[1])
+        assert page.locator('[data-way="on"]').get_attribute("aria-disabled") == "true"
+        assert ("attention", True) in tried or not any(one.kind == "cross" for one in trace.attentions())
+
+
+def every_tab(page: Page, station: str, cross: bool) -> None:
+    shown = page.locator(f'[data-open="{station}"]')
+    tabs = shown.locator("[role=tab]").evaluate_all("all => all.map(one => one.dataset.choice)")
+    assert tabs == ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
+    for tab in tabs:
+        shown.locator(f'[role=tab][data-choice="{tab}"]').click()
+        settled(page)
+        assert shown.locator("[role=tab][aria-selected=true]").get_attribute("data-choice") == tab
+        assert wrong(shown) == [], (station, tab)
+    page.locator(f'svg [data-station="{station}"]').first.focus()
+
+
+CELLS = [
+    (RUN, "encoder.0.self", 1, 2, 0),
+    (RUN, "decoder.1.self", 3, 1, 3),  # a key that the query may not see
+    (RUN, "decoder.1.cross", 0, 2, 3),
+    ("rotary", "decoder.0.self", 3, 3, 1),  # its keys serve two heads
+    ("series", "encoder.1.self", 2, 5, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "station", "head", "query", "key"), CELLS)
+def test_a_cell_of_attention_is_worked_out_as_the_library_does(
+    opened: Opened, traced: Traced, name: str, station: str, head: int, query: int, key: int
+) -> None:
+    trace = traced(name)
+    found = next(one for one in trace.info()["stations"] if one["id"] == station)
+    attention = found["tensors"]["q"].removesuffix(".q")
+    scores = {
+        stage: float(trace.record.scores(attention, head, stage)[0, query, key])
+        for stage in ("dot", "scaled", "masked")
+    }
+    weights = trace.record.weights(attention, head)[0, query]
+    words = {"at": station, "tab": "scores", "head": head, "pos": query, "key": key}
+    with opened(address(name, **GIVEN[name], **words)) as page:
+        cell = page.locator('[data-figure$="-cell"]')
+        for stage in ("dot", "scaled"):
+            assert number(cell.locator(f"[data-stage={stage}]")) == approx(scores[stage], abs=1e-5)
+        assert number(cell.locator("[data-stage=weights]")) == approx(float(weights[key]), abs=1e-6)
+        assert ("−∞" in cell.inner_text()) == (scores["masked"] == float("-inf"))
+        matrices = page.locator(f'[data-figure^="{attention}-h{head}-"] .at [data-value]')
+        assert numbers(matrices) == approx([*scores.values(), float(weights[key])], abs=1e-5)
+        go(page, address(name, **GIVEN[name], **{**words, "tab": "weights"}), '[data-figure$="-row"]')
+        best, order = weights.sort(descending=True)
+        row = page.locator(f'[data-figure="{attention}-h{head}-row"] li')
+        assert numbers(row.locator("[data-value]")) == approx(best[:12].tolist(), abs=1e-6)
+        assert int(texts(row)[0].split()[-2]) == int(order[0])
+
+
+def test_a_translation_is_the_librarys(opened: Opened, bundles: dict[str, Bundle]) -> None:
+    with opened(address(RUN, **GIVEN[RUN])) as page:
+        for text in ("red blue gold gold", "blue gold"):
+            go(page, address(RUN, text=text))
+            (said,) = bundles[RUN].translate([text], num_beams=1)
+            assert page.locator("[data-outcome=translate] b").inner_text() == said
+            assert said == " ".join(reversed(text.split()))
+
+
+def shaped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """The probabilities that the library draws from."""
+    scores = logits[None] / temperature
+    scores = pick.keep_top_k(scores, top_k) if top_k else scores
+    scores = pick.keep_top_p(scores, top_p) if top_p < 1 else scores
+    return scores.softmax(-1)[0]
+
+
+@pytest.mark.parametrize("name", [RUN, "writer", "rotary", "masked"])
+def test_the_next_words_are_those_the_library_draws_from(opened: Opened, traced: Traced, name: str) -> None:
+    trace = traced(name)
+    logits = trace.record["head.logits"][0, 2].float()
+    order = logits.argsort(descending=True)[:15]
+    shown = '[data-figure="next-2"]'
+    with opened(address(name, **GIVEN[name], at="head", pos=2)) as page:
+        for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 3, 0.6), (0.7, 0, 0.6), (2.0, 3, 1.0)]:
+            words = {"temp": temperature, "topk": top_k, "topp": top_p}
+            go(page, address(name, **GIVEN[name], at="head", pos=2, **words), shown)
+            chances = shaped(logits, temperature, top_k, top_p)
+            heated = (logits / temperature).softmax(-1)
+            kept = chances > 0
+            wanted = torch.where(kept, chances, heated)[order]  # what is cut stays on show, greyed
+            assert numbers(page.locator(f"{shown} li [data-value]")) == approx(wanted.tolist(), abs=1e-6)
+            mass = page.locator(f"{shown} [data-kept]")
+            assert mass.get_attribute("data-kept") == str(int(kept.sum()))
+            assert number(mass) == approx(float(heated[kept].sum()), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [RUN, "writer", "masked", "labels"])
+def test_the_lens_says_what_the_library_reads_off_each_layer(
+    opened: Opened, traced: Traced, name: str
+) -> None:
+    trace = traced(name)
+    told = lens_info(trace, 0 if name == "labels" else 3)  # one label for all places
+    with opened(address(name, **GIVEN[name], at="head", pos=3)) as page:
+        lens = page.locator("[data-figure=lens]")
+        for n, layer in enumerate(told["layers"]):
+            cell = lens.locator(f'td[data-layer="{n}"][data-position="{told["position"]}"]')
+            assert number(cell) == approx(layer["words"][0]["probability"], abs=1e-6)
+        detail = lens.locator("table.detail tbody tr")
+        ranks = numbers(detail.locator("td[data-value]:nth-of-type(2)"))
+        assert sorted(ranks) == sorted(layer["rank_of_final"] for layer in told["layers"])
+        entropies = numbers(detail.locator("td[data-value]:nth-of-type(3)"))
+        assert sorted(entropies) == approx(sorted(layer["entropy"] for layer in told["layers"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [RUN, "rotary", "pictures"])
+def test_heads_do_what_the_library_says_they_do(opened: Opened, traced: Traced, name: str) -> None:
+    told = heads_info(traced(name))["attentions"]
+    with opened(address(name, "heads", **GIVEN[name])) as page:
+        page.locator("[data-attention]").first.wait_for()
+        for attention in told:
+            for head in attention["heads"]:
+                tile = page.locator(f'[data-attention="{attention["name"]}"][data-head="{head["head"]}"]')
+                assert tile.get_attribute("data-role") == (head["role"] or "none")
+                wanted = [head["share"]] if head["role"] else [head["entropy"], head["distance"]]
+                assert numbers(tile.locator("[data-value]")) == approx(wanted, abs=1e-5)
+
+
+def test_missing_words_are_the_librarys(opened: Opened, bundles: dict[str, Bundle]) -> None:
+    (filled,) = bundles["masked"].fill([GIVEN["masked"]["text"]], top=5)
+    with opened(address("masked", "decoding", **GIVEN["masked"])) as page:
+        best = page.locator("[data-outcome=fill]")
+        assert texts(best.locator("b")) == [mask[0].text for mask in filled.masks]
+        assert numbers(best.locator("[data-value]")) == approx([mask[0].score for mask in filled.masks])
+        shown = page.locator('[data-figure^="masked-"]')
+        assert shown.count() == 2
+        for n, mask in enumerate(filled.masks):
+            bars = shown.nth(n).locator("li")
+            assert numbers(bars.locator("[data-value]"))[:5] == approx([one.score for one in mask])
+            assert [one.split()[0] for one in texts(bars)[:5]] == [one.text for one in mask]
+
+
+def test_labels_of_texts_and_pictures_are_the_librarys(
+    opened: Opened, bundles: dict[str, Bundle], traced: Traced, tmp_path: Any
+) -> None:
+    import base64
+
+    picture = tmp_path / "seven.png"
+    given = traced("pictures").info()["input"]["image"]
+    picture.write_bytes(base64.b64decode(given.split(",", 1)[1]))
+    answers = {
+        "labels": bundles["labels"].classify([GIVEN["labels"]["text"]]),
+        "pictures": bundles["pictures"].classify([picture]),
+    }
+    with opened(address("labels", **GIVEN["labels"], at="head")) as page:
+        for name, (labels,) in answers.items():
+            go(page, address(name, **GIVEN[name], at="head"), "[data-figure=labels]")
+            bars = page.locator("[data-figure=labels] li")
+            assert numbers(bars.locator("[data-value]")) == approx([one.score for one in labels], abs=1e-6)
+            assert [one.splitlines()[0] for one in texts(bars)] == [one.label for one in labels]
+            best = page.locator(f"[data-outcome] b >> text={labels[0].label}")
+            assert best.count() == 1
+
+
+def test_two_sentences_are_as_alike_as_the_library_says(opened: Opened, bundles: dict[str, Bundle]) -> None:
+    one, other = "the cat sat on the mat.", "a dog ran"
+    ((match,),) = bundles["sentences"].similar([one], [other])
+    with opened(address("sentences", text=one, in_b=other, at="head")) as page:
+        alike = page.locator("[data-figure=sentence-alike] b[data-value]")
+        assert alike.count() == 2  # once beside each
+        assert numbers(alike) == approx([match.score] * 2, abs=1e-6)
+        go(page, address("sentences", text=one, in_b=one, at="head"))
+        assert numbers(page.locator("[data-figure=sentence-alike] b[data-value]")) == approx([1, 1], abs=1e-6)
+
+
+def test_a_forecast_and_its_errors_are_the_librarys(
+    opened: Opened, bundles: dict[str, Bundle], traced: Traced
+) -> None:
+    given = traced("series").info()["input"]["series"]
+    held = given["truth"]
+    columns = {name: np.array(values) for name, values in given["columns"].items()}
+    past = {name: values[:-held] for name, values in columns.items()}
+    table = {"ds": range(len(past["oil"])), **past}
+    told = bundles["series"].forecast({name: list(values) for name, values in table.items()})
+    values = told.values[0]  # (N, C)
+    truth = np.stack([columns[name][-held:] for name in told.names], 1)
+    last = np.stack([past[name][-1:].repeat(held) for name in told.names], 1)
+
+    def errors(by: np.ndarray, channels: list[int]) -> list[float]:
+        off = (by - truth)[:, channels]
+        return [float((off**2).mean()), float(np.abs(off).mean())]
+
+    with opened(address("series", channel=1)) as page:
+        shown = page.locator("[data-figure=forecast-errors] td[data-value]")
+        wanted = [one for by in (values, last) for one in errors(by, [1]) + errors(by, [0, 1])]
+        assert numbers(shown) == approx(wanted, rel=1e-4)
+        go(page, address("series", channel=1, at="head"), "[data-figure=forecast-head] svg")
+        page.locator("[data-figure=forecast-head] svg").focus()
+        for _ in range(len(past["oil"]) + 1):
+            page.keyboard.press("ArrowRight")
+        for n in range(held):
+            here = numbers(page.locator("[data-figure=forecast-head] b[data-value]"))
+            assert here == approx([float(truth[n, 1]), float(values[n, 1])], rel=1e-4)
+            page.keyboard.press("ArrowRight")
+
+
+def test_sums_norms_and_units_on_the_way_are_the_librarys(opened: Opened, traced: Traced) -> None:
+    trace = traced(RUN)
+    stations = {one["id"]: one for one in trace.info()["stations"]}
+    with opened(address(RUN, **GIVEN[RUN], at="decoder.1.norm_ffn", pos=2)) as page:
+        tensors = stations["decoder.1.norm_ffn"]["tensors"]
+        for role in ("before", "sublayer", "sum"):
+            x = trace.record[tensors[role]][0, 2]
+            row = numbers(page.locator(f"[data-role={role}] [data-value]"))
+            assert row == approx([float(x.mean()), float(x.std(correction=0)), float(x.norm())], abs=1e-4)
+        go(page, address(RUN, **GIVEN[RUN], at="decoder.1.ffn", pos=2), '[data-figure="decoder.1.ffn-units"]')
+        act = trace.record[stations["decoder.1.ffn"]["tensors"]["act"]][0, 2]
+        strongest = act[act.abs().argsort(descending=True)[:12]]
+        bars = page.locator('[data-figure="decoder.1.ffn-units"] ul').first.locator("li [data-value]")
+        assert numbers(bars)[:12] == approx(strongest.tolist(), abs=1e-5)
