@@ -61,6 +61,8 @@ export function ink(value: number, scale: Scale, low: number, high: number, them
   const n = shade(value, scale, low, high);
   if (n < 0) return 'inherit';
   const t = table(theme, scale);
-  const light = (0.299 * t[4 * n] + 0.587 * t[4 * n + 1] + 0.114 * t[4 * n + 2]) / 255;
-  return light > 0.55 ? '#16161d' : '#ffffff';
+  const light = 0.2126 * linear(t[4 * n]) + 0.7152 * linear(t[4 * n + 1]) + 0.0722 * linear(t[4 * n + 2]);
+  return (light + 0.05) ** 2 > 1.05 * 0.05 ? '#000000' : '#ffffff'; // where both contrasts are equal: 4.6 to 1
 }
+
+const linear = (byte: number): number => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);

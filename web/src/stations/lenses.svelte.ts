@@ -1,0 +1,35 @@
+// The lens at several places, asked for one after the other, so that each shows as soon as it is there and what
+// else the station asks for is not kept waiting.
+
+import { session, told } from '../lib/session.svelte';
+import type { LensInfo } from '../lib/types';
+
+export class Lenses {
+  found = $state.raw<ReadonlyMap<number, LensInfo>>(new Map());
+  problem = $state('');
+  #trace = '';
+
+  /** Ask for these places in this order; returns what stops it. */
+  ask(trace: string, places: number[]): () => void {
+    if (trace !== this.#trace) {
+      this.#trace = trace;
+      this.found = new Map();
+    }
+    let stopped = false;
+    void (async () => {
+      for (const place of places) {
+        if (this.found.has(place)) continue;
+        try {
+          const lens = await session.source.lens(trace, place, 5);
+          if (stopped || trace !== this.#trace) return;
+          this.found = new Map(this.found).set(place, lens);
+          this.problem = '';
+        } catch (error) {
+          if (!stopped) this.problem = told(error);
+          return;
+        }
+      }
+    })();
+    return () => (stopped = true);
+  }
+}
