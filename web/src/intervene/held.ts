@@ -3,8 +3,7 @@
 import { writtenOf } from '../decoding/path';
 import type { TraceInfo } from '../lib/types';
 
-/** The target to ask with: the words that stand in this trace; nothing where the model writes none of its own. */
-export function heldTarget(trace: TraceInfo): { target?: number[] } {
-  if (trace.kind !== 'translate') return {};
-  return { target: writtenOf(trace)!.ids };
+/** The target to ask with: the words that stand in this trace; null where the model writes none of its own. */
+export function heldTarget(trace: TraceInfo): number[] | null {
+  return trace.kind === 'translate' ? writtenOf(trace)!.ids : null;
 }

@@ -54,7 +54,7 @@ export class Ranking {
     this.done = 0;
     this.running = true;
     try {
-      const request = { ...trace.input, ...heldTarget(trace), model: trace.model };
+      const request = { ...trace.input, target: heldTarget(trace) ?? trace.input.target, model: trace.model };
       const before = await session.source.trace(request);
       const found: Ranked[] = [];
       for (const { attention, head } of tried) {

@@ -58,6 +58,7 @@ export default {
     ko: '이 토큰을 고르는 자리의 셀프 어텐션입니다. 할 일이 없는 헤드는 맨 앞 토큰에 머무는 경우가 많습니다.',
   },
   'decoding.looks_most': { en: 'Most on “{token}”: {share}.', ko: '가장 많이 보는 곳은 “{token}”, {share}입니다.' },
+  'decoding.looks_few': { en: 'The {count} tokens looked at most are shown.', ko: '가장 많이 본 토큰 {count}개만 보여 줍니다.' },
   'decoding.looks_matrix': { en: 'Attention by written token', ko: '쓴 토큰별 어텐션' },
   'decoding.layer': { en: 'Layer', ko: '층' },
   'decoding.head': { en: 'Head', ko: '헤드' },
