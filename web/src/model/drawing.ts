@@ -117,6 +117,7 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
       lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + ATTEND}`, role: 'branch', id: id(part) });
       lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: id('norm_self') });
     }
+    if (inside(stack)) lines.push({ d: `M5 ${top + ATTEND / 2} H${left}`, role: 'position', id: id('self') });
     plus('norm_self', sum);
     return { stops, lines };
   }
