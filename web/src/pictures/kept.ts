@@ -29,7 +29,7 @@ export function give(input: TraceInput, suffix: Suffix = ''): void {
 }
 
 /** Back to the model's own example. */
-export const giveExample = (suffix: Suffix = ''): void => place.go({ words: { [`held${suffix}`]: null } });
+export const giveExample = (suffix: Suffix = ''): void => place.go({ words: { [`held${suffix}`]: suffix ? 'example' : null } });
 
 /** Take up again what the address names after a reload. */
 export function remember(suffix: Suffix = ''): void {

@@ -3,7 +3,7 @@
 
 import { place } from '../lib/place.svelte';
 import type { Source } from '../lib/source';
-import type { Tensor } from '../lib/tensor';
+import { extent, type Tensor } from '../lib/tensor';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
 
 /** Whose look is on show, as the address says it: `look` a layer or "roll", `by` a head or "mean". */
@@ -34,6 +34,14 @@ export async function looked(source: Source, trace: TraceInfo, look: Look, at: n
   const rows = await rowsOf(source, trace, look.layer, at, row);
   return look.head === 'mean' ? mean(rows) : (rows.of(look.head).data as Float32Array);
 }
+
+const EVEN = 3;
+
+/**
+ * The weight that is drawn in full: the largest, but no less than three times what even attention would give each place, so
+ * that a look at nothing in particular is faint all over.
+ */
+export const fullOf = (weights: ArrayLike<number>): number => Math.max(extent(weights)[1], EVEN / (weights.length || 1));
 
 /** The mean over the first dimension. */
 export function mean(many: Tensor): Float32Array {

@@ -6,7 +6,7 @@ const TINT = [118, 92, 255] as const; // not of the theme: it must stand out fro
 
 export interface Veil {
   weights: ArrayLike<number>; // one a patch, by rows
-  most: number; // the weight that is tinted fully
+  full: number; // the weight that is tinted fully
   grid: [number, number]; // rows, columns
 }
 
@@ -26,7 +26,7 @@ export function paint(canvas: HTMLCanvasElement, pixels: Tensor, veil: Veil | nu
     for (let x = 0; x < width; x++, n += 4) {
       const at = (from + Math.floor((x * wide) / width)) * channels;
       const share = veil ? veil.weights[row + Math.min(veil.grid[1] - 1, Math.floor((x * veil.grid[1]) / width))] : 0;
-      const tint = veil ? 0.88 * Math.max(0, Math.min(1, share / (veil.most || 1))) : 0;
+      const tint = veil ? 0.88 * Math.max(0, Math.min(1, share / (veil.full || 1))) : 0;
       for (let c = 0; c < 3; c++) {
         const own = pixels.data[at + (channels >= 3 ? c : 0)];
         image.data[n + c] = own * (1 - tint) + TINT[c] * tint;

@@ -14,8 +14,8 @@ export default {
 
   'picture.title': { en: 'What the patch looks at', ko: '패치가 바라보는 곳' },
   'picture.note': {
-    en: 'The model reads {count} patches of {high} × {wide} pixels. Choose one: the tint shows where its attention goes.',
-    ko: '모델은 {high} × {wide} 픽셀 패치 {count}개를 읽습니다. 패치를 고르면 그 패치의 어텐션이 향하는 곳이 짙게 칠해집니다.',
+    en: 'The model reads {count} patches of {high} × {wide} pixels. Choose one: the tint shows where its attention goes; the fullest stands for its strongest weight, or for three times an even share.',
+    ko: '모델은 {high} × {wide} 픽셀 패치 {count}개를 읽습니다. 패치를 고르면 그 패치의 어텐션이 향하는 곳이 짙게 칠해집니다. 가장 짙은 색은 최댓값이며, 적어도 균등할 때의 세 배에 해당합니다.',
   },
   'picture.slider': { en: 'Chosen patch; the arrow keys move it', ko: '선택한 패치 (화살표 키로 이동)' },
   'picture.patch': { en: 'Patch in row {row}, column {column}', ko: '{row}행 {column}열 패치' },
@@ -28,8 +28,8 @@ export default {
   'picture.shares': { en: 'Where the attention goes', ko: '어텐션의 분포' },
   'picture.heads': { en: 'Every layer and head, from the same place', ko: '같은 위치에서 본 모든 레이어와 헤드' },
   'picture.heads_note': {
-    en: 'Each small picture is one head; its fullest tint is its own strongest weight. Choose one to see it large.',
-    ko: '작은 그림 하나가 헤드 하나입니다. 각 그림에서 가장 짙은 곳이 그 헤드의 최댓값입니다. 고르면 크게 볼 수 있습니다.',
+    en: 'Each small picture is one head, tinted on a scale of its own. Choose one to see it large.',
+    ko: '작은 그림 하나가 헤드 하나이며, 색의 기준은 헤드마다 따로입니다. 고르면 크게 볼 수 있습니다.',
   },
   'picture.classes': { en: 'What the model sees in it', ko: '모델의 판단' },
   'picture.classes_note': {
