@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import ExitStack
 from math import isnan
 from typing import Final
 
@@ -38,6 +39,7 @@ class Round:
         self.reading: deque[Newcomer] = deque()
         self.counts = Counts()
         self._between: list[Newcomer] = []  # read, and about to join
+        self._resting = ExitStack()  # no dropout while anything is under way
         self._stopping = False
 
     @property
@@ -55,19 +57,28 @@ class Round:
 
     def turn(self, take: Next) -> None:
         """Let go of those who left, admit, read a little, and take a step."""
-        with at_rest(self.ready.model), torch.cuda.device_of(self.batch.parameter):
+        with torch.cuda.device_of(self.batch.parameter):
             try:
+                if not self.busy:
+                    self._begin()
                 self._turn(take)
             except Exception as error:  # what the rows held cannot be trusted any more
                 _log.exception("a step failed")
+                if not self._under_way() and (first := take(self.slots, self.tokens)) is not None:
+                    self._between = [Newcomer(first)]  # nothing can be begun: who is first must hear of it
                 self._lose(failure("writing", error))
+        if not self.busy:
+            self._resting.close()
+
+    def _begin(self) -> None:
+        """After a pause: the model may have changed, or moved."""
+        self._resting.enter_context(at_rest(self.ready.model))
+        self.ready.refresh()
+        self.batch = Batch(self.ready)
 
     def _turn(self, take: Next) -> None:
         if self._stopping:
             self.end()
-        if not self.busy:
-            self.ready.refresh()
-            self.batch = Batch(self.ready)
         self._let_go()
         self._admit(take)
         self._read()
@@ -104,11 +115,8 @@ class Round:
         tokens = self.tokens - sum(job.asked.tokens for job in self._under_way())
         while (job := take(self.slots - self.rows, tokens)) is not None:
             self.counts.jobs += 1
-            if job.asked.limit:
-                tokens -= job.asked.tokens
-                self.reading.append(Newcomer(job))
-            else:
-                job.finish(results(self._chooser(job)))
+            tokens -= job.asked.tokens
+            self.reading.append(Newcomer(job))
 
     def _chooser(self, job: Job) -> Lines | Search:
         kind = Search if job.asked.settings.num_beams > 1 else Lines
@@ -125,6 +133,9 @@ class Round:
 
     def _read(self) -> None:
         """Read what fits between two steps: each newcomer a piece, in turn."""
+        for one in [one for one in self.reading if not one.job.asked.limit]:
+            one.job.finish(results(self._chooser(one.job)))
+            self.reading.remove(one)
         taken: list[Newcomer] = []
         room = PIECE if self.members else WHILE_IDLE
         while self.reading and (not taken or len(self.reading[0].piece()) <= room):

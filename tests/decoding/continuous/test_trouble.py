@@ -60,6 +60,19 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
     writer.close()
 
 
+def test_a_model_that_cannot_be_begun_says_why_and_recovers() -> None:
+    model, _ = model_for("gpt2")
+    writer = Writer(model)
+    hook = model.decoder.register_forward_hook(lambda *_: None)
+    jobs = [writer.submit([3], **WORDS) for _ in range(3)]
+    for job in jobs:
+        with pytest.raises(Failed, match="decoder has a hook"):
+            job.result(10)
+    hook.remove()
+    assert writer.submit([3], **WORDS).result(10)
+    writer.close()
+
+
 def test_a_listener_that_fails_is_gone() -> None:
     model, _ = model_for("gpt2")
     writer = Writer(model)
