@@ -5,8 +5,8 @@
 export const VIEWS = ['model', 'heads', 'decoding', 'change', 'learning'] as const;
 export type View = (typeof VIEWS)[number];
 
-function read(): { model: string; view: View; words: Record<string, string> } {
-  const [path, search] = location.hash.replace(/^#\/?/, '').split('?');
+function read(hash: string): { model: string; view: View; words: Record<string, string> } {
+  const [path, search] = hash.replace(/^#\/?/, '').split('?');
   const [model = '', view = 'model'] = path.split('/').map(decodeURIComponent);
   return {
     model,
@@ -15,18 +15,24 @@ function read(): { model: string; view: View; words: Record<string, string> } {
   };
 }
 
+const WRITTEN_AFTER = 100; // ms
+
 class Place {
   model = $state('');
   view = $state<View>('model');
   words = $state<Record<string, string>>({});
 
   constructor() {
-    this.#take();
-    addEventListener('hashchange', () => this.#take());
+    this.#take(location.hash);
+    addEventListener('hashchange', () => {
+      clearTimeout(this.#late);
+      this.#late = undefined;
+      this.#take(location.hash);
+    });
   }
 
-  #take(): void {
-    const { model, view, words } = read();
+  #take(hash: string): void {
+    const { model, view, words } = read(hash);
     if (model !== this.model) this.model = model;
     if (view !== this.view) this.view = view;
     if (JSON.stringify(words) !== JSON.stringify(this.words)) this.words = words;
@@ -56,11 +62,25 @@ class Place {
 
   /** Go there. `step` true leaves the present place in the history. */
   go(change: { model?: string; view?: View; words?: Record<string, string | number | null> }, step = true): void {
+    const here = this.href({});
     const href = this.href(change);
-    if (href === location.hash) return;
+    if (href === here) return;
+    if (this.#late !== undefined) {
+      clearTimeout(this.#late);
+      this.#late = undefined;
+      if (step) history.replaceState(null, '', here);
+    }
     if (step) history.pushState(null, '', href);
-    else history.replaceState(null, '', href);
-    this.#take();
+    else this.#late = setTimeout(() => this.#write(), WRITTEN_AFTER);
+    this.#take(href);
+  }
+
+  // Browsers let the address be written only so often (Safari: a hundred times in ten seconds), and a slider moves
+  // oftener: the page follows at once, the address when the hand rests.
+  #late: ReturnType<typeof setTimeout> | undefined;
+  #write(): void {
+    this.#late = undefined;
+    history.replaceState(null, '', this.href({}));
   }
 }
 
