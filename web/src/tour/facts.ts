@@ -1,7 +1,6 @@
 // What the tour's sentences speak of: the reader's own input and this model's own numbers.
 
 import { grouped, percent } from '../lib/numbers';
-import { t } from '../lib/words.svelte';
 import type { ModelInfo, TraceInfo } from '../lib/types';
 
 const cut = (text: string, most = 60): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -34,9 +33,6 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     horizon: model.series?.horizon ?? 0,
     activation: stack.activation,
     norm: stack.norm,
-    parameters: grouped(model.parameters),
-    model: model.name,
     all_heads: grouped(trace.attentions.reduce((sum, one) => sum + one.heads, 0)),
-    shape: t(`tour.shape.${model.shape}`),
   };
 }

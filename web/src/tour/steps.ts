@@ -5,8 +5,8 @@ import type { View } from '../lib/place.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
 
 export interface Step {
-  name: string; // of its words: tour.NAME.title, and the first of `told` that there are words for
-  told: string[];
+  name: string; // its heading is tour.NAME.title
+  told: string; // its sentences are tour.TOLD
   view: View;
   words: Record<string, string | number | null>; // of the address
   points: string[]; // selectors, the first that is there is pointed at
@@ -41,25 +41,25 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
   const has = (id: string): boolean => trace.stations.some((one) => one.id === id);
 
   const at = (name: string, id: string, options: Partial<Step> = {}): Step => ({
-    name, told: [name], view: 'model', points: [live(name), `[data-station="${id}"]`], tex: null,
+    name, told: name, view: 'model', points: [live(name), `[data-station="${id}"]`], tex: null,
     ...options, words: { at: id, tab: null, ...options.words },
   });
   const steps: (Step | null)[] = [
-    { name: 'input', told: [`input.${patches}`], view: 'model', words: { at: null }, points: [live('input')], tex: null },
+    { name: 'input', told: `input.${patches}`, view: 'model', words: { at: null }, points: [live('input')], tex: null },
     patches === 'text'
-      ? at('tokens', `${first.name}.tokens`, { told: ['tokens.text'] })
-      : { name: 'tokens', told: [`tokens.${patches}`], view: 'model', words: { at: null, tab: null }, points: [live('tokens')], tex: null },
+      ? at('tokens', `${first.name}.tokens`, { told: 'tokens.text' })
+      : { name: 'tokens', told: `tokens.${patches}`, view: 'model', words: { at: null, tab: null }, points: [live('tokens')], tex: null },
     at('embedding', `${first.name}.embed`, {
-      told: [`embedding.${patches}`],
-      tex: patches === 'text' ? (scaleOf(first) === 1 ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}' : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}') : 'x_t = W\\,\\mathrm{patch}_t + b',
+      told: patches === 'picture' && !trace.sequences[0].prefix ? 'embedding.picture_alone' : `embedding.${patches}`,
+      tex: patches === 'text' ? (first.embed_scale === 1 ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}' : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}') : 'x_t = W\\,\\mathrm{patch}_t + b',
     }),
-    first.position.kind === 'none' ? null : at('position', `${first.name}.position`, { told: [`position.${first.position.kind}`], tex: POSITIONS[first.position.kind] }),
+    first.position.kind === 'none' ? null : at('position', `${first.name}.position`, { told: `position.${first.position.kind}`, tex: POSITIONS[first.position.kind] }),
     at('attention', `${first.name}.0.self`, {
       words: { tab: 'scores' }, points: [live('scores'), live('attention'), `[data-station="${first.name}.0.self"]`],
       tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
     }),
     {
-      name: 'heads', told: ['heads'], view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] [data-figure]', '[data-view="heads"]'],
+      name: 'heads', told: 'heads', view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] [data-figure]', '[data-view="heads"]'],
       tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
     },
     causal
@@ -67,13 +67,13 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
           words: { tab: 'weights' }, points: [live('weights'), live('attention'), `[data-station="${causal.name}.0.self"]`],
           tex: 's_{ij} = -\\infty \\quad (j > i)',
         })
-      : at('mask', `${first.name}.0.self`, { told: ['mask.both'], words: { tab: 'weights' }, points: [live('weights'), live('attention')] }),
+      : at('mask', `${first.name}.0.self`, { told: 'mask.both', words: { tab: 'weights' }, points: [live('weights'), live('attention')] }),
     at('feed_forward', `${first.name}.0.ffn`, {
-      told: [last.gated ? 'feed_forward.gated' : 'feed_forward'],
+      told: first.gated ? 'feed_forward.gated' : 'feed_forward',
       tex: first.gated ? 'W_{down}\\,(\\sigma(W_{gate}\\,x) \\odot W_{up}\\,x)' : 'W_2\\,\\sigma(W_1 x + b_1) + b_2',
     }),
-    at('add_norm', `${first.name}.0.norm_self`, { told: [`add_norm.${first.wiring}`], tex: NORMS[first.wiring] }),
-    { name: 'layers', told: ['layers'], view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
+    at('add_norm', `${first.name}.0.norm_self`, { told: `add_norm.${first.wiring}`, tex: NORMS[first.wiring] }),
+    { name: 'layers', told: 'layers', view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
     last.cross
       ? at('cross', `${last.name}.${last.layers - 1}.cross`, {
           points: [`${live('cross')} ${live('cross')}`, live('cross'), `[data-station="${last.name}.${last.layers - 1}.cross"]`],
@@ -81,19 +81,18 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
         })
       : null,
     at('head', 'head', {
-      told: [`head.${model.kind}`],
+      told: `head.${model.kind}`,
       tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? 'p = \\mathrm{softmax}(W x + b)' : null,
     }),
     writes
       ? {
-          name: 'decoding', told: [`decoding.${model.kind}`], view: 'decoding', words: { at: null, tab: null }, points: [live('decoding'), '[data-view="decoding"]'],
+          name: 'decoding', told: `decoding.${model.kind}`, view: 'decoding', words: { at: null, tab: null }, points: [live('decoding'), '[data-view="decoding"]'],
           tex: model.kind === 'translate' ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)' : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
-    { name: 'change', told: ['change'], view: 'change', words: { at: null, tab: null }, points: [live('change'), '[data-view="change"]'], tex: null },
-    { name: 'shapes', told: [`shapes.${model.shape}`], view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
+    { name: 'change', told: 'change', view: 'change', words: { at: null, tab: null }, points: [live('change'), '[data-view="change"]'], tex: null },
+    { name: 'shapes', told: `shapes.${model.shape}`, view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
   ];
   return steps.filter((step): step is Step => step !== null && (!step.words.at || has(String(step.words.at))));
 }
 
-const scaleOf = (stack: StackInfo): number => (stack as StackInfo & { embed_scale?: number }).embed_scale ?? 1;

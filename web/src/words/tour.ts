@@ -6,9 +6,6 @@ export default {
   'tour.back': { en: 'Back', ko: '이전' },
   'tour.end': { en: 'End tour', ko: '그만 보기' },
   'tour.done': { en: 'Done', ko: '마치기' },
-  'tour.shape.encoder-decoder': { en: 'encoder-decoder', ko: '인코더-디코더' },
-  'tour.shape.encoder-only': { en: 'encoder-only', ko: '인코더 전용' },
-  'tour.shape.decoder-only': { en: 'decoder-only', ko: '디코더 전용' },
 
   'tour.input.title': { en: 'Something to read', ko: '읽을거리' },
   'tour.input.text': {
@@ -44,6 +41,10 @@ export default {
   'tour.embedding.picture': {
     en: 'Each patch’s pixels are multiplied by a learned matrix and become {d} numbers. A learned [CLS] vector goes in front, to gather what is needed for the answer.',
     ko: '패치의 픽셀에 학습된 행렬을 곱해 숫자 {d}개의 벡터로 만듭니다. 맨 앞에는 답에 필요한 정보를 모을 [CLS] 벡터를 붙입니다.',
+  },
+  'tour.embedding.picture_alone': {
+    en: 'Each patch’s pixels are multiplied by a learned matrix and become {d} numbers.',
+    ko: '패치의 픽셀에 학습된 행렬을 곱해 숫자 {d}개의 벡터로 만듭니다.',
   },
   'tour.embedding.series': {
     en: 'Each patch’s {patch} values, normalised, are multiplied by a learned matrix and become {d} numbers.',
