@@ -2,7 +2,7 @@
 
 import { fontFaces } from './fonts';
 import { gradient, plain } from './paint';
-import { inlined } from './inlined';
+import { inlined, legal } from './inlined';
 
 const MARGIN = 14;
 
@@ -16,8 +16,8 @@ interface Frame {
   ids: number;
 }
 
-export const escaped = (text: string): string =>
-  text.replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]!).replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
+const escaped = (text: string): string =>
+  legal(text).replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]!);
 const n = (x: number): string => String(Math.round(x * 100) / 100);
 
 /** The view as one SVG document. */

@@ -12,12 +12,15 @@ const OF_TEXT: Record<string, string> = {
 };
 const DROPPED = /^(class|style|role|tabindex|data-.*|aria-.*)$/;
 
+/** Text without the signs that no XML may hold; a token may be any of them. */
+export const legal = (text: string): string => text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
+
 export function inlined(svg: SVGSVGElement, x: number, y: number, width: number, height: number, fonts: Set<string>): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
   say(svg, copy, fonts);
   for (const [name, value] of Object.entries({ x, y, width, height })) copy.setAttribute(name, String(Math.round(value * 100) / 100));
   copy.setAttribute('overflow', getComputedStyle(svg).overflow === 'visible' ? 'visible' : 'hidden');
-  return new XMLSerializer().serializeToString(copy);
+  return legal(new XMLSerializer().serializeToString(copy));
 }
 
 function say(from: Element, to: Element, fonts: Set<string>): void {
