@@ -1,7 +1,11 @@
 // A token as it can be seen: blanks and line ends have marks where nothing else is to be seen.
 
+// Letters that no font draws.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
+
 export function visible(piece: string): string {
   if (piece === '') return '∅';
+  piece = piece.replace(UNSEEN, (letter) => `\\x${letter.charCodeAt(0).toString(16).padStart(2, '0')}`);
   piece = piece.replaceAll('␊', '↵'); // few fonts have the former
   return piece.trim() === '' ? piece.replaceAll(' ', '␣').replaceAll('\n', '↵').replaceAll('\t', '⇥') : piece;
 }
