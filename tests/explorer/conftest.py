@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 import glassformer
 from glassformer.api import Bundle
-from glassformer.trace.changes import parse_changes
 from glassformer.trace.models import model_info
 from glassformer.trace.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make
@@ -53,7 +52,7 @@ def traced(bundles: dict[str, Bundle]) -> Traced:
     @cache
     def taken(name: str, told: str) -> Trace:
         given = json.loads(told)
-        changes = parse_changes(given.pop("changes", []))
+        changes = tuple(given.pop("changes", ()))
         example = model_info(bundles[name], name)["example"]
         return take(bundles[name], {**example, **given}, changes, model=name)
 

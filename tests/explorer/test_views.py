@@ -1,0 +1,383 @@
+"""Decoding, changing, comparing, learning, saving: what the page does in use, held to the library."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from PIL import Image
+from playwright.sync_api import Page
+from pytest import approx
+
+from glassformer.api import Bundle
+from glassformer.trace.difference import difference_info
+from glassformer.trace.film import Films, run_info
+from glassformer.trace.search import search_info
+from glassformer.trace.store import Store
+from glassformer.training.lock import RunLock
+from tests.explorer.conftest import Opened, Traced
+from tests.explorer.made import GIVEN, RUN
+from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
+
+TEXT: str = GIVEN[RUN]["text"]
+
+
+def words_of(page: Page) -> dict[str, str]:
+    """The words of the page's address."""
+    _, _, query = page.url.partition("?")
+    return {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+
+
+@torch.inference_mode()
+def greedy(traced: Traced, written: list[int]) -> list[int]:
+    """How the reversing model goes on by itself, worked out with nothing but its forward."""
+    trace = traced(RUN)
+    inputs, start = trace.ready.inputs, trace.sequence("target").prefix
+    first = inputs["tgt"][0, :start].tolist()
+    end = trace.bundle.tokenizer.eos_id
+    while len(written) < 20 and (not written or written[-1] != end):
+        scores = trace.bundle.model(inputs["src"], torch.tensor([[*first, *written]]))
+        written = [*written, int(scores[0, -1].argmax())]
+    return written
+
+
+def test_decoding_played_to_the_end_is_the_translation(
+    opened: Opened, bundles: dict[str, Bundle], traced: Traced
+) -> None:
+    (said,) = bundles[RUN].translate([TEXT], num_beams=1)
+    own = greedy(traced, [])
+    with opened(address(RUN, "decoding", text=TEXT, out="", speed=50)) as page:
+        chances = traced(RUN).record["head.logits"][0, 0].softmax(-1)
+        bars = page.locator("[data-figure=decoding-next] [data-word]")
+        first = [int(word) for word in bars.evaluate_all("all => all.map(one => one.dataset.word)")]
+        assert first == chances.argsort(descending=True)[: len(first)].tolist()
+        assert numbers(bars) == approx(chances[first].tolist(), abs=1e-6)
+        page.get_by_role("button", name="Play", exact=True).click()
+        page.wait_for_selector("[data-ended=end]")
+        settled(page)
+        assert page.locator("[data-written]").get_attribute("data-written") == said
+        assert words_of(page)["out"] == ".".join(map(str, own))
+
+        # each token was as likely as the library says
+        logits = traced(RUN, target=own).record["head.logits"][0]
+        wanted = [float(logits[n].softmax(-1)[index]) for n, index in enumerate(own)]
+        tokens = page.locator("[data-figure=decoding-written] [data-token]")
+        assert numbers(tokens) == approx(wanted, abs=1e-5)
+
+
+def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle], traced: Traced) -> None:
+    own = greedy(traced, [])
+    with opened(address(RUN, "decoding", text=TEXT, n=1, speed=50)) as page:
+        bars = page.locator("[data-figure=decoding-next] [data-word]")
+        assert bars.nth(0).get_attribute("data-word") == str(own[1])
+        other = int(str(bars.nth(1).get_attribute("data-word")))
+        bars.nth(1).click()
+        page.wait_for_function("out => location.hash.includes(out)", arg=f"out={own[0]}.{other}")
+        settled(page)
+        page.get_by_role("button", name="Play", exact=True).click()
+        page.wait_for_selector("[data-ended=end]")
+        assert words_of(page)["out"] == ".".join(map(str, greedy(traced, [own[0], other])))
+        page.go_back()  # what was chosen is undone in one step
+        settled(page)
+        assert "out" not in words_of(page)
+
+
+def test_a_prompt_is_continued_as_the_library_does(opened: Opened, bundles: dict[str, Bundle]) -> None:
+    prompt = GIVEN["writer"]["text"]
+    (said,) = bundles["writer"].generate([prompt], num_beams=1, max_new_tokens=4)
+    with opened(address("writer", "decoding", text=prompt)) as page:
+        for n in range(4):
+            page.locator("main").press("ArrowRight")
+            page.wait_for_function("n => location.hash.split('out=')[1]?.split('.').length === n", arg=n + 1)
+            settled(page)
+        assert page.locator("[data-written]").get_attribute("data-written") == said
+
+
+def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str, Bundle]) -> None:
+    told = search_info(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64)
+    with opened(address(RUN, "decoding", text=TEXT, way="beam", beams=3, penalty=0.6)) as page:
+        tree = page.locator("[data-figure=beam-tree] [data-node]")
+        shown = tree.evaluate_all(
+            """all => all.map(one => [Number(one.dataset.node), one.dataset.state, Number(one.dataset.rank),
+                 ...[...one.querySelectorAll('[data-value]')].map(value => Number(value.dataset.value))])"""
+        )
+        keys = ("id", "state", "rank", "logprob", "score")
+        for one, node in zip(sorted(shown), told["nodes"], strict=True):
+            assert one == approx([node[key] for key in keys], abs=1e-5)
+        assert {node["state"] for node in told["nodes"]} == {"kept", "pruned", "finished"}
+        results = page.locator("[data-result]")
+        assert texts(results.locator(".text")) == [one["text"] for one in told["results"]]
+        assert numbers(results.locator("[data-value]")) == approx(
+            [one["score"] for one in told["results"]], abs=1e-5
+        )
+
+        # a node says its sum, its term of length and why it went on or not
+        node = next(one for one in told["nodes"] if one["state"] == "finished")
+        tree.and_(page.locator(f'[data-node="{node["id"]}"]')).press("Enter")
+        about = page.locator("[data-figure=beam-node]")
+        path, at = [], node
+        while at is not None:
+            path.append(at["logprob"])
+            at = None if at["parent"] is None else told["nodes"][at["parent"]]
+        *sums, score = numbers(about.locator("[data-value]"))
+        assert sums == approx(path[::-1], abs=1e-5) and math.fsum(sums) == approx(node["score"], abs=1e-4)
+        assert score == approx(node["score"] / node["length_term"], abs=1e-5)
+        assert about.locator("[data-why]").get_attribute("data-why") == node["why"]
+
+        page.get_by_role("checkbox", name="Show pruned").uncheck()
+        states = tree.evaluate_all("all => all.map(one => one.dataset.state)")
+        assert len(states) == sum(one["state"] != "pruned" for one in told["nodes"])
+
+
+CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
+    "a head": (
+        "heads",
+        ['[data-head="decoder.blocks.1.cross_attn.2"]'],
+        [{"kind": "head_off", "attention": "decoder.blocks.1.cross_attn", "head": 2}],
+    ),
+    "a layer": (
+        "layers",
+        ['[data-block="encoder.blocks.1"]'],
+        [{"kind": "layer_off", "block": "encoder.blocks.1"}],
+    ),
+    "a token": (
+        "tokens",
+        ['[data-token="source.1"]'],
+        [{"kind": "mask_token", "sequence": "source", "position": 1}],
+    ),
+    "two tokens": (
+        "tokens",
+        ["[data-choice=swap]", '[data-token="source.3"]', '[data-token="source.0"]'],
+        [{"kind": "swap", "sequence": "source", "positions": [0, 3]}],
+    ),
+}
+
+
+def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Traced) -> None:
+    before = traced(RUN)
+    target = before.sequence("target").tokens
+    held = {"target": [token.id for token in target[len(target) - before.outcome["written"] :]]}
+    said = set()
+    with opened(address(RUN, "change", text=TEXT)) as page:
+        for what, (tab, clicks, changes) in CHANGES.items():
+            go(page, address(RUN, "change", text=TEXT, what=tab), f"[data-tour=change] [data-choice={tab}]")
+            for click in clicks:
+                page.locator(f"main {click}").first.click()
+            page.wait_for_selector("[data-side=after]")
+            settled(page)
+            assert json.loads(words_of(page)["changes"]) == changes, what
+            free = traced(RUN, changes=changes)
+            assert page.locator("[data-side=before]").inner_text() == before.outcome["text"]
+            assert page.locator("[data-side=after]").inner_text() == free.outcome["text"], what
+            told = difference_info(traced(RUN, **held), traced(RUN, **held, changes=changes))
+            assert number(page.locator("[data-kl]")) == approx(told["kl"], abs=1e-5), what
+            places = numbers(page.locator("[data-figure=divergence] [data-token]"))
+            assert places == approx(told["positions"], abs=1e-5), what
+            said.add(free.outcome["text"])
+            page.locator("[data-change]").click()  # undone
+            page.wait_for_selector("[data-offer]")
+        assert len(said) > 2  # these changes do change something
+
+
+def test_two_inputs_stand_side_by_side(opened: Opened, traced: Traced) -> None:
+    other = "blue gold"
+    with opened(address(RUN, text=TEXT, at="decoder.1.cross", tab="weights", head=1, pos=1)) as page:
+        page.locator("[data-compare]").click()
+        page.locator("[data-input=_b]").fill(other)
+        page.locator("[data-input=_b]").press("Enter")
+        page.wait_for_selector("[data-beside=B]")
+        page.wait_for_function(
+            "text => document.querySelectorAll('[data-outcome] b')[1]?.innerText === text", arg="gold blue"
+        )
+        settled(page)
+        assert texts(page.locator("[data-outcome] b")) == ["gold gold blue red", "gold blue"]
+        for which, text in (("A", TEXT), ("B", other)):
+            weights = traced(RUN, text=text).record.weights("decoder.blocks.1.cross_attn", 1)[0, 1]
+            row = page.locator(f'[data-beside={which}] [data-figure$="-row"] li [data-value]')
+            assert numbers(row) == approx(weights.sort(descending=True).values.tolist(), abs=1e-6)
+        for view in ("heads", "decoding", "change"):
+            go(page, address(RUN, view, text=TEXT, in_b=other), "[data-beside=B] [data-figure]")
+            assert wrong(page.locator("[data-beside=B]")) == [], view
+
+
+# What a person sees: the figures, every exact number, and what is chosen.
+SEEN = """() => {
+  const main = document.querySelector('main');
+  const all = (what, of) => [...main.querySelectorAll(what)].map(of);
+  return {
+    view: main.dataset.view, open: main.querySelector('[data-open]')?.dataset.open,
+    figures: all('[data-figure]', (one) => one.dataset.figure),
+    numbers: all('[data-value]', (one) => Number(one.dataset.value).toPrecision(4)),
+    chosen: all('[aria-pressed=true], [aria-selected=true], [aria-checked=true], [aria-current], :checked',
+      (one) => one.getAttribute('aria-label') ?? one.textContent.trim()),
+  };
+}"""
+
+
+def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
+    with opened(address(RUN, text=TEXT)) as page:
+        ways: list[tuple[str, list[str]]] = [
+            ('[data-open="decoder.0.cross"]', ['svg [data-station="decoder.0.cross"]']),
+            ("[data-figure$=-cell]", ["article [data-choice=scores]"]),
+            ('[data-head="3"][aria-checked=true]', ['article [role=radio][data-head="3"]']),
+            ("[data-figure=heads-decoder_cross]", ["[data-go=heads]", "[data-choice=decoder_cross]"]),
+            (
+                "[data-figure=decoding-next]",
+                ["[data-go=decoding]", '[data-figure=decoding-written] [data-token="2"]'],
+            ),
+            ("[data-figure=beam-results]", ['nav a[href*="way=beam"]', '[data-result="1"]']),
+            ("[data-side=after]", ["[data-go=change]", "[data-offer=layer_off]"]),
+            ("[data-figure=heads-forming]", ["[data-go=learning]"]),
+        ]
+        for until, clicks in ways:
+            for click in clicks:
+                page.locator(click).first.click()
+            page.wait_for_selector(until)
+            settled(page)
+            before = page.evaluate(SEEN)
+            page.reload()
+            page.wait_for_selector(until)
+            settled(page)
+            assert page.evaluate(SEEN) == before, page.url
+        seen = []
+        for _ in range(20):
+            seen.append((page.locator("main").get_attribute("data-view"), words_of(page).get("at")))
+            if seen[-1] == ("model", None):
+                break
+            page.go_back()
+        assert list(dict.fromkeys(view for view, _ in seen)) == [
+            "learning",
+            "change",
+            "decoding",
+            "heads",
+            "model",
+        ]
+        assert seen[-2] == ("model", "decoder.0.cross")
+        settled(page)
+        assert page.locator("[data-open]").count() == 0
+
+
+SAVED = [
+    (RUN, {"at": "decoder.1.cross", "tab": "weights"}, "model", "model"),
+    (RUN, {"at": "decoder.1.cross", "tab": "weights"}, "model", "decoder.blocks.1.cross_attn-h0-weights"),
+    (RUN, {"at": "head"}, "model", "lens"),
+    (RUN, {"way": "beam"}, "decoding", "beam-results"),
+    (RUN, {"way": "beam"}, "decoding", "beam-tree"),
+    ("pictures", {}, "model", "patch-attention"),
+    ("series", {}, "model", "series-attention"),
+]
+
+
+def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
+    with opened(address(RUN, text=TEXT)) as page:
+        for name, words, view, figure in SAVED:
+            shown = f'[data-figure="{figure}"]'
+            go(page, address(name, view, **GIVEN[name], **words), shown)
+            said = page.locator(f"{shown} > .body").inner_text().split()
+            folded = " ".join(page.locator(f"{shown} option").all_text_contents()).split()
+            paths = {}
+            for kind in ("SVG", "PNG"):
+                with page.expect_download() as coming:
+                    page.locator(f"{shown} header").get_by_text(kind, exact=True).click()
+                paths[kind] = tmp_path / coming.value.suggested_filename
+                coming.value.save_as(paths[kind])
+            assert [path.name for path in paths.values()] == [f"{figure}.svg", f"{figure}.png"]
+            root = ElementTree.parse(paths["SVG"]).getroot()
+            tags = [one.tag.rpartition("}")[2] for one in root.iter()]
+            assert root.tag.endswith("}svg") and len(tags) > 10
+            assert not {"foreignObject", "script"} & set(tags), figure
+            links = [value for one in root.iter() for key, value in one.items() if key.endswith("href")]
+            assert all(value.startswith(("data:", "#")) for value in links), figure
+            spelt = " ".join("".join(one.itertext()) for one in root.iter() if one.tag.endswith("}text"))
+            plain = [word for word in said if word.isalpha() and word.isascii() and word not in folded]
+            assert all(word in spelt for word in plain), (figure, plain, spelt)
+            picture = Image.open(paths["PNG"]).convert("RGB")
+            assert min(picture.size) > 60
+            assert len(picture.getcolors(1 << 24)) > 8, figure  # more than an empty panel
+
+
+def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
+    store = Store()
+    told = Films(store).film(folders[RUN], id=RUN)
+    run = run_info(folders[RUN], id=RUN)
+    with opened(address(RUN, "learning")) as page:
+        page.wait_for_selector("[data-figure=heads-forming]")
+        assert len(told["frames"]) == 5
+        for n, frame in enumerate(told["frames"]):
+            page.locator("input[type=range]").fill(str(n))
+            settled(page)
+            assert number(page.locator(".scrubber [data-value]")) == frame["step"]
+            cross = [one for one in frame["heads"]["attentions"] if one["name"].endswith("cross_attn")]
+            shares = [head["share"] for one in cross for head in one["heads"] if head["role"]]
+            assert numbers(page.locator("[data-figure=heads-forming] [data-value]")) == approx(
+                shares, abs=1e-5
+            )
+            samples = page.locator("[data-figure=samples]")
+            assert texts(samples.locator(".own b")) == [frame["sample"] or "∅"]
+            assert told["text"] in samples.locator(".own").inner_text()
+            curve = run["curves"]["valid.loss"]
+            past = [
+                value
+                for step, value in zip(curve["step"], curve["value"], strict=True)
+                if step <= frame["step"]
+            ]
+            shown = numbers(page.locator("[data-figure=learning-curves] [data-value]"))
+            assert shown[-1:] == approx(past[-1:]) or not past
+        page.get_by_label("The text that every checkpoint reads").fill("gold red")
+        page.get_by_label("The text that every checkpoint reads").press("Enter")
+        page.wait_for_function(
+            "() => document.querySelector('[data-figure=samples]')?.innerText.includes('gold red')"
+        )
+        settled(page)
+        last = Films(store).film(folders[RUN], id=RUN, text="gold red")["frames"][-1]
+        assert texts(page.locator("[data-figure=samples] .own b")) == [last["sample"]]
+
+
+def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Path]) -> None:
+    history = folders[RUN] / "metrics.jsonl"
+    was = history.read_text()
+    line = next(json.loads(line) for line in was.splitlines()[::-1] if json.loads(line)["kind"] == "step")
+    try:
+        with RunLock(folders[RUN]), opened(address(RUN, "learning")) as page:
+            assert page.get_by_role("status").first.inner_text() == "training now"
+            with history.open("a") as file:
+                file.write(json.dumps({**line, "step": 160, "loss": 0.0123}) + "\n")
+            page.wait_for_function("() => document.querySelector('main').innerText.includes('160 of')")
+    finally:
+        history.write_text(was)
+
+
+@pytest.mark.parametrize(("name", "language"), [(RUN, "en"), (RUN, "ko"), ("pictures", "ko")])
+def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, language: str) -> None:
+    with opened(address(name, **GIVEN[name], tour=1), language=language) as page:
+        steps, told = [], set()
+        while True:
+            card = page.locator("[role=dialog]")
+            steps.append(card.get_attribute("data-step"))
+            page.wait_for_selector(".ring")
+            settled(page)
+            # the ring lies on the screen, around something, and the card does not leave the screen
+            for box in (page.locator(".ring").bounding_box(), card.bounding_box()):
+                assert box is not None and box["width"] > 20 and box["height"] > 10, steps[-1]
+                assert box["x"] >= 0 and box["x"] + box["width"] <= 1280, steps[-1]
+                assert box["y"] >= 0 and box["y"] + box["height"] <= 900, steps[-1]
+            words = card.locator(".body").inner_text()
+            assert any("가" <= letter <= "힣" for letter in words) == (language == "ko")
+            assert "{" not in words and "undefined" not in words
+            told.add(words)
+            if card.locator("button.main").inner_text() in ("Done", "마치기"):
+                break
+            card.locator("button.main").click()
+            page.wait_for_function(
+                "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=steps[-1]
+            )
+        assert len(steps) == len(set(steps)) == len(told) and len(steps) >= 11
+        assert ("cross" in steps) == ("decoding" in steps) == (name == RUN)
+        page.keyboard.press("Escape")
+        page.wait_for_selector("[role=dialog]", state="detached")
