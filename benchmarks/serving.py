@@ -4,7 +4,9 @@ Output tokens a second of random models that write 40 tokens for every prompt: t
 through /translate (greedy, and by 4 beams), and a GPT-2 of 12 layers through /v1/completions, there beside
 `transformers serve` with the same folder, prompts and bodies, as it comes and with its own batching. Each
 server is a process of its own; while one is measured the others wait. First one client asks one thing after
-another, then many at once; the figures are medians of the rounds.
+another, then many at once; the figures are medians of the rounds. On a busy machine look at the last
+columns: output tokens by the seconds that the server's process had of a processor. They mean something where
+threads do not wait for each other, as with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -49,11 +51,27 @@ class Question(NamedTuple):
     written: Callable[[dict[str, Any]], int]
 
 
+class Rate(NamedTuple):
+    """Output tokens by seconds, and by the server's own seconds of a processor."""
+
+    wall: float
+    cpu: float
+
+
 class Server(NamedTuple):
     """A server that is running."""
 
     port: int
+    pid: int
     question: Question
+
+    def cpu(self) -> float:
+        """The seconds of a processor that its process has had; only Linux tells."""
+        try:
+            told = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            return float("nan")
+        return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, prompt: str, line: http.client.HTTPConnection | None = None) -> str:
         """The answer, as it came."""
@@ -68,8 +86,8 @@ class Server(NamedTuple):
             raise SystemExit(f"{self.question.path} wrote {written} tokens, not {LENGTH}: {text[:500]}")
         return text
 
-    def rate(self, prompts: list[str], clients: int) -> float:
-        """Output tokens a second while so many clients ask, each on a line of its own."""
+    def rate(self, prompts: list[str], clients: int) -> Rate:
+        """While so many clients ask, each on a line of its own."""
 
         def client(own: list[str]) -> None:
             line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
@@ -79,10 +97,11 @@ class Server(NamedTuple):
 
         shares = [prompts[n::clients] for n in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
-            begin = time.perf_counter()
+            begin, spent = time.perf_counter(), self.cpu()
             for done in [pool.submit(client, own) for own in shares]:
                 done.result()
-            return LENGTH * len(prompts) / (time.perf_counter() - begin)
+            work = LENGTH * len(prompts)
+            return Rate(work / (time.perf_counter() - begin), work / max(self.cpu() - spent, 0.01))
 
 
 @contextmanager
@@ -95,7 +114,7 @@ def serving(command: list[str], question: Question, first: str) -> Iterator[Serv
     here = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log, env=here)
     try:
-        begin, server = time.perf_counter(), Server(port, question)
+        begin, server = time.perf_counter(), Server(port, process.pid, question)
         while True:
             try:
                 server.ask(first)
@@ -182,22 +201,29 @@ def compare(
                 if name == OURS:
                     raise
                 print(f"{name} is left out: {error}")
-        found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in up}
+        found: dict[str, tuple[list[Rate], list[Rate]]] = {name: ([], []) for name in up}
         for _ in range(rounds):
             for name, server in up.items():
                 found[name][0].append(server.rate(prompts[:4], 1))
                 found[name][1].append(server.rate(prompts, CLIENTS))
-    show(title, {name: (median(one), median(many)) for name, (one, many) in found.items()})
+    show(title, {name: (_median(one), _median(many)) for name, (one, many) in found.items()})
 
 
-def show(title: str, rates: dict[str, tuple[float, float]]) -> None:
+def _median(rates: list[Rate]) -> Rate:
+    return Rate(*(median(values) for values in zip(*rates, strict=True)))
+
+
+def show(title: str, rates: dict[str, tuple[Rate, Rate]]) -> None:
     table = Table(title=f"{title}: output tokens a second", title_justify="left")
-    for column in ("what", "1 client", f"{CLIENTS} clients", f"{CLIENTS} / 1", f"ours / its at {CLIENTS}"):
+    columns = ("what", "1 client", f"{CLIENTS} clients", f"{CLIENTS} / 1", "ours / its")
+    for column in (*columns, "1, by CPU", f"{CLIENTS}, by CPU", "ours / its"):
         table.add_column(column, justify="left" if column == "what" else "right")
+    ours = rates[OURS][1]
     for name, (one, many) in rates.items():
-        ratio = "1" if name == OURS else f"{rates[OURS][1] / many:.2f}"
-        table.add_row(name, f"{one:,.1f}", f"{many:,.1f}", f"{many / one:.2f}", ratio)
-    Console(width=110).print(table)
+        cells = [name, f"{one.wall:,.1f}", f"{many.wall:,.1f}", f"{many.wall / one.wall:.2f}"]
+        cells += [f"{ours.wall / many.wall:.2f}", f"{one.cpu:,.1f}", f"{many.cpu:,.1f}"]
+        table.add_row(*cells, f"{ours.cpu / many.cpu:.2f}")
+    Console(width=120).print(table)
 
 
 def gpt(rounds: int) -> None:
