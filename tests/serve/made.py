@@ -95,13 +95,12 @@ class Server:
                 pass
             return heard
 
-    def gauge(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+    def gauge(self, name: str, label: str = "") -> float:
+        """The sum of a metric over its labels, or over those that hold `label`."""
         with self.client() as client:
             lines = client.get("/metrics").text.splitlines()
-        return sum(
-            float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"glassformer_{name}[{{ ]", line)
-        )
+        found = [line for line in lines if re.match(rf"glassformer_{name}[{{ ]", line) and label in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
     def alive(self) -> bool:
         return self.process.poll() is None

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -137,7 +138,8 @@ def test_those_who_leave_leave_nothing_behind(server, report):
                     time.sleep(draw.random() * 0.05)
                 case 3:
                     sock.sendall(raw)
-                    sock.recv(10)
+                    with suppress(TimeoutError):  # a busy machine answers later
+                        sock.recv(10)
             if draw.random() < 0.5:  # gone without a word
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
@@ -175,7 +177,7 @@ def test_too_many_are_told_so_and_it_recovers(small):
 
     def ask(_: int) -> None:
         with server.client() as client:
-            seen.append(client.post("/v1/completions", json=LONG))
+            seen.append(client.post("/v1/completions", json={**LONG, "max_tokens": 30}))
 
     with ThreadPoolExecutor(40) as pool, server.client() as client:
         asking = pool.map(ask, range(40))
@@ -188,7 +190,8 @@ def test_too_many_are_told_so_and_it_recovers(small):
     refused = next(one for one in seen if one.status_code == 429)
     assert refused.headers["retry-after"] == "1" and "ask again" in refused.json()["error"]["message"]
     with server.client() as client:
-        assert _settled(lambda: client.post("/v1/completions", json=LONG).status_code == 200, 5)
+        short = {**LONG, "max_tokens": 5}
+        assert _settled(lambda: client.post("/v1/completions", json=short).status_code == 200, 5)
         # an answer that takes longer than anybody may wait
         slow = {**LONG, "prompt": [LONG["prompt"]] * 128, "max_tokens": 120}
         answer = client.post("/v1/completions", json=slow)
@@ -206,22 +209,24 @@ def test_too_many_are_told_so_and_it_recovers(small):
 
 def test_answers_under_way_are_finished_when_it_is_to_end(folders, bundles):
     (whole,) = bundles["writer"].generate([LONG["prompt"]], max_new_tokens=120)
-    with serving([folders["writer"]], "--slots", "2") as server:
-        body, found, begun = {**LONG, "n": 2}, [], threading.Barrier(7)
+    with serving([folders["writer"]], "--slots", "4") as server:
+        body, found = {**LONG, "n": 2}, []
+
+        def taken() -> bool:
+            done = server.gauge("requests_total", "/v1/completions")
+            return done + server.gauge("requests_under_way") >= 9
 
         def ask(streamed: bool) -> None:
             with (
                 server.client() as client,
                 client.stream("POST", "/v1/completions", json={**body, "stream": streamed}) as answer,
             ):
-                if streamed:
-                    begun.wait()
                 found.append(answer.read().decode())
 
         threads = [threading.Thread(target=ask, args=(n < 6,)) for n in range(9)]
         for thread in threads:
             thread.start()
-        begun.wait()
+        assert _settled(taken, 20)
         server.process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join(60)

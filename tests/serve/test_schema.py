@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from itertools import product
 
@@ -24,7 +25,7 @@ def test_whatever_the_schema_allows_or_forbids(server, report):
     operations = [found.ok() for found in schema.get_all_operations()]
     modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
     takes = [one for one in operations if len(one.body) or len(one.query) or len(one.path_parameters)]
-    each = -(-part(WHOLE) // (len(takes) * len(modes)))
+    each = math.ceil(1.2 * part(WHOLE) / (len(takes) * len(modes)))  # some operations have fewer to give
     with server.client() as client:
         traced = client.post("/trace", json={"model": "writer", "text": "the cat"}).json()["id"]
     failures: list[str] = []
@@ -58,7 +59,7 @@ def test_whatever_the_schema_allows_or_forbids(server, report):
             with suppress(Unsatisfiable):  # nothing can be wrong with a request that takes nothing
                 seed(3)(run)()
     report("requests from the schema", tried, failures)
-    assert tried >= 0.5 * part(WHOLE)
+    assert tried >= part(WHOLE)
     assert server.alive()
 
 
