@@ -1,0 +1,197 @@
+"""Everyone can use the page: by keyboard alone, on a phone, in both languages, in light and dark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tests.explorer.conftest import Opened, Traced
+from tests.explorer.made import GIVEN, RUN
+from tests.explorer.seen import address, go, settled
+
+VIEWS: list[tuple[str, str, dict[str, Any]]] = [
+    (RUN, "model", {}),
+    (RUN, "model", {"at": "encoder.tokens"}),
+    (RUN, "model", {"at": "encoder.position"}),
+    (RUN, "model", {"at": "decoder.0.self", "tab": "scores", "pos": 2}),
+    (RUN, "model", {"at": "decoder.0.self", "tab": "qkv"}),
+    (RUN, "model", {"at": "decoder.0.self", "tab": "mix"}),
+    (RUN, "model", {"at": "decoder.1.self", "tab": "links"}),
+    (RUN, "model", {"at": "decoder.1.cross"}),
+    (RUN, "model", {"at": "decoder.1.norm_cross"}),
+    (RUN, "model", {"at": "decoder.1.ffn"}),
+    (RUN, "model", {"at": "head"}),
+    (RUN, "model", {"at": "encoder.0.self", "in_b": "blue gold"}),
+    (RUN, "model", {"tour": 5}),
+    (RUN, "heads", {}),
+    (RUN, "decoding", {"n": 2, "topk": 3}),
+    (RUN, "decoding", {"way": "beam"}),
+    (RUN, "change", {}),
+    (
+        RUN,
+        "change",
+        {"what": "tokens", "changes": '[{"kind":"mask_token","sequence":"source","position":1}]'},
+    ),
+    (RUN, "change", {"what": "residual"}),
+    (RUN, "change", {"what": "positions"}),
+    (RUN, "learning", {}),
+    ("rotary", "model", {"at": "decoder.position"}),
+    ("masked", "decoding", {}),
+    ("sentences", "model", {"at": "head", "in_b": "a dog ran"}),
+    ("labels", "model", {"at": "head"}),
+    ("pictures", "model", {}),
+    ("pictures", "change", {"what": "tokens"}),
+    ("series", "model", {}),
+    ("series", "model", {"at": "head"}),
+    ("writer", "learning", {"run": "none"}),
+]
+UNTIL = "main [data-figure], main pre"
+
+
+def every(page: Page, name: str, view: str, words: dict[str, Any]) -> str:
+    """Go there and say where that is."""
+    to = address(name, view, **GIVEN[name], **words)
+    go(page, to, UNTIL)
+    return to
+
+
+@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("ko", "dark")])
+def test_axe_finds_nothing(opened: Opened, language: str, theme: str) -> None:
+    found = []
+    with opened(address(RUN, **GIVEN[RUN]), language=language, theme=theme) as page:
+        page.evaluate(Axe().axe_script)
+        for name, view, words in VIEWS:
+            where = every(page, name, view, words)
+            for one in page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]:
+                parts = [str(node["target"]) + node["failureSummary"] for node in one["nodes"][:3]]
+                found.append(f"{where}: {one['id']}: {one['help']}: {parts}")
+    assert not found, "\n".join(found)
+
+
+# What sticks out to the right of the page where nothing around it scrolls or cuts it.
+WIDE = """() => {
+  const wide = document.documentElement.clientWidth;
+  const cut = (one) => {
+    for (let up = one.parentElement; up && up !== document.documentElement; up = up.parentElement)
+      if (getComputedStyle(up).overflowX !== 'visible') return true;
+    return false;
+  };
+  const out = [...document.querySelectorAll('body *')].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.width > 1 && box.right > wide + 1 && !cut(one);
+  });
+  return [document.documentElement.scrollWidth - wide,
+    out.slice(0, 3).map((one) => one.outerHTML.slice(0, 120))];
+}"""
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_nothing_is_wider_than_a_phone(opened: Opened, traced: Traced, language: str) -> None:
+    found = []
+    stations = [(RUN, "model", {"at": one["id"]}) for one in traced(RUN).info()["stations"]]
+    with opened(address(RUN, **GIVEN[RUN]), language=language, width=390, height=844) as page:
+        for name, view, words in VIEWS + (stations if language == "en" else []):
+            where = every(page, name, view, words)
+            over, parts = page.evaluate(WIDE)
+            if over > 0 or parts:
+                found.append(f"{where}: {over} pixels: {parts}")
+    assert not found, "\n".join(found)
+
+
+# How what has the keyboard looks, itself and all in it.
+LOOKS = """async one => {
+  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+  return [one, ...one.querySelectorAll('*')].map((part) => {
+    const at = getComputedStyle(part);
+    return [at.outlineStyle === 'none' ? '' : at.outline, at.stroke, at.strokeWidth, at.boxShadow, at.top];
+  }).join();
+}"""
+
+
+def tab(page: Page) -> dict[str, str]:
+    """Go on by one stop; it must be seen to have the keyboard. What it is, in the page's own words."""
+    page.keyboard.press("Tab")
+    here = page.evaluate_handle("document.activeElement").as_element()
+    assert here is not None
+    lit = here.evaluate(LOOKS)
+    here.evaluate("one => one.blur()")
+    plain = here.evaluate(LOOKS)
+    here.evaluate("one => one.focus()")
+    told: dict[str, str] = here.evaluate(
+        """one => ({ ...one.dataset, kind: one.getAttribute('role') ?? one.tagName.toLowerCase(),
+                     figure: one.closest('[data-figure]')?.dataset.figure ?? '' })"""
+    )
+    assert lit != plain, told
+    return told
+
+
+def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Traced) -> None:
+    stations = [one["id"] for one in traced(RUN).info()["stations"]]
+    with opened(address(RUN, **GIVEN[RUN])) as page:
+        seen = [tab(page)]
+        while "station" not in seen[-1] and len(seen) < 40:
+            seen.append(tab(page))
+        assert {"go", "input", "language", "compare", "station"} <= {key for one in seen for key in one}
+        assert seen[-1]["station"] == stations[0]
+        for key, station in [
+            ("Enter", stations[0]),
+            ("ArrowRight", stations[1]),
+            ("ArrowUp", stations[2]),
+            ("ArrowLeft", stations[1]),
+            ("ArrowDown", stations[0]),
+            ("End", stations[-1]),
+            ("Home", stations[0]),
+        ]:
+            page.keyboard.press(key)
+            page.wait_for_selector(f'[data-open="{station}"]')
+            focus = page.evaluate("document.activeElement.dataset.station")
+            assert focus == station  # the keyboard goes along
+        page.keyboard.press("Escape")
+        page.wait_for_selector("[data-open]", state="detached")
+
+
+def test_the_keyboard_alone_uses_a_station(opened: Opened) -> None:
+    words = {"at": "encoder.0.self", "tab": "scores", "head": 0}
+    with opened(address(RUN, **GIVEN[RUN], **words)) as page:
+        page.locator('svg [data-station="encoder.0.self"]').first.focus()
+        cell = page.locator('[data-figure$="-cell"] h3')
+        met = []
+        while not met or (not met[-1]["figure"].endswith("-dot") or met[-1]["kind"] == "button"):
+            met.append(tab(page))
+            assert len(met) < 60
+            if met[-1]["kind"] == "radio" and "head" in met[-1]:
+                page.keyboard.press("ArrowRight")
+                page.wait_for_selector('[role=radio][data-head="1"][aria-checked=true]')
+            elif met[-1]["kind"] == "tab":
+                for key, choice in (("ArrowLeft", "qkv"), ("ArrowRight", "scores")):
+                    page.keyboard.press(key)
+                    page.wait_for_selector(f"[role=tab][data-choice={choice}][aria-selected=true]")
+                settled(page)
+        was = cell.inner_text()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(
+            "was => document.querySelector('[data-figure$=-cell] h3').innerText !== was", arg=was
+        )
+        assert {"radio", "tab"} <= {one["kind"] for one in met}
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_language_and_theme_are_chosen_by_the_browser_and_switched(opened: Opened, language: str) -> None:
+    other = {"en": "ko", "ko": "en"}[language]
+    named = {"en": "Heads", "ko": "헤드"}
+    with opened(address(RUN, **GIVEN[RUN]), language=language, theme="dark") as page:
+        root, link = page.locator("html"), page.locator("[data-go=heads]")
+        assert (root.get_attribute("lang"), root.get_attribute("data-theme")) == (language, "dark")
+        assert link.inner_text() == named[language]
+        dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        page.locator("[data-language]").click()
+        page.locator("button.theme").click()
+        for _ in range(2):  # and they stay so when the page is opened again
+            assert (root.get_attribute("lang"), root.get_attribute("data-theme")) == (other, "light")
+            assert link.inner_text() == named[other]
+            page.wait_for_function("was => getComputedStyle(document.body).backgroundColor !== was", arg=dark)
+            page.reload()
+            settled(page)
