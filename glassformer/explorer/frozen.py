@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 96 * 2**20  # of numbers in one page; browsers open twice as much without trouble
 WORDS = 50  # of the next-token bars
 BEAMS = 4
+_TOO_MUCH = (
+    f"all that this trace shows is more than {MOST_BYTES // 2**20} MB, too much for one page; "
+    "export a shorter text, or a smaller model"
+)
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -69,23 +73,23 @@ def single_page(bundle: Bundle, given: Mapping[str, Any] | None = None, *, name:
 def _kept(bundle: Bundle, trace: Trace, model: dict[str, Any]) -> dict[str, Any]:
     """Everything that the page may ask of this trace, under the names it asks by."""
     from glassformer.trace.heads import heads_info
+    from glassformer.trace.kinds import TooLargeError
     from glassformer.trace.lens import lens_info, next_info
     from glassformer.trace.tensors import cut
 
     info = trace.info()
     tensors: dict[str, dict[str, Any]] = {}
     held = 0
-    for name in _names(info, model):
+    for name in dict.fromkeys((*_names(info, model), *trace.kept)):
         try:
             part = cut(trace, name)
+        except TooLargeError:
+            raise GlassformerError(_TOO_MUCH) from None
         except GlassformerError:
             continue  # a model without this
         held += len(data := part.data())
         if held > MOST_BYTES:
-            raise GlassformerError(
-                f"all that this trace shows is more than {MOST_BYTES // 2**20} MB; export a shorter text, "
-                "or a smaller model"
-            )
+            raise GlassformerError(_TOO_MUCH)
         tensors[name] = {
             "shape": part.shape,
             "dtype": part.dtype,
@@ -115,9 +119,6 @@ def _names(info: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
         if prefix := stack["position"]["name"]:
             for tail in ("table", "table_ahead", "similarity"):
                 yield f"{prefix}.{tail}"
-    outcome = info["outcome"]
-    yield from filter(None, outcome.get("names", {}).values())
-    yield from filter(None, (outcome.get("vector_name"),))
 
 
 def _where_told(ask: Callable[[int], dict[str, Any]], places: range) -> list[dict[str, Any]]:

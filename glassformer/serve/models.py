@@ -19,7 +19,11 @@ from glassformer.serve.writing import Writing
 from glassformer.verbs.writing.ends import shape_of
 
 Found = TypeVar("Found")
-MODEL, RECIPE = "model", "recipe.yaml"  # a run's result and what it was asked for, below the run's folder
+MODEL, BEST, RECIPE = (
+    "model",
+    "best",
+    "recipe.yaml",
+)  # a run's results, and what it was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +113,21 @@ def opened(
     bundles: dict[str, Bundle] = {}
     runs: dict[str, Path] = {}
     for folder in folders:
-        is_run = (Path(folder) / RECIPE).is_file()
-        if is_run and not (Path(folder) / MODEL).is_dir():
-            raise GlassformerError(f"the run in '{folder}' has no model yet; train until it has written one")
         name = unique(Path(folder), bundles)
-        bundles[name] = opening(str(Path(folder) / MODEL) if is_run else folder)
-        if is_run:
+        if (Path(folder) / RECIPE).is_file():
             runs[name] = Path(folder)
+            bundles[name] = opening(str(_result(Path(folder))))
+        else:
+            bundles[name] = opening(folder)
     return bundles, runs
+
+
+def _result(run: Path) -> Path:
+    """The model that a run made, or while it trains the best so far."""
+    found = next((run / name for name in (MODEL, BEST) if (run / name).is_dir()), None)
+    if found is None:
+        raise GlassformerError(f"the run in '{run}' has no model yet; wait until it has validated once")
+    return found
 
 
 def unique(folder: Path, taken: Mapping[str, object]) -> str:
@@ -126,7 +137,7 @@ def unique(folder: Path, taken: Mapping[str, object]) -> str:
     ('my-model', 'model-2')
     """
     where = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
-    run = where.parent if where.name == MODEL and (where.parent / RECIPE).is_file() else where
+    run = where.parent if where.name in (MODEL, BEST) and (where.parent / RECIPE).is_file() else where
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or MODEL
     found, count = name, 1
     while found in taken:

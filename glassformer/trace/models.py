@@ -31,7 +31,7 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
     told: dict[str, Any] = as_json(
         {
             "id": id,
-            "name": bundle.folder.name if bundle.folder is not None else id,
+            "name": _name(bundle, id),
             "family": bundle.family,
             "shape": _SHAPES[type(spec).__name__],
             "kind": kind,
@@ -56,6 +56,14 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
         }
     )
     return told
+
+
+def _name(bundle: Bundle, id: str) -> str:
+    """What the model's folder is called, or the run that it is the result of."""
+    if bundle.folder is None:
+        return id
+    where = bundle.folder.resolve()
+    return where.parent.name if (where.parent / "recipe.yaml").is_file() else where.name
 
 
 def _room(bundle: Bundle) -> int | None:

@@ -122,7 +122,9 @@ def test_folders_of_one_name_and_runs_get_names_of_their_own(tmp_path):
     bundles, runs = opened([str(place) for place in asked], lambda folder: folder)
     assert list(bundles) == ["writer", "writer-2", "run-one", "run-two", "model"]
     assert bundles["run-one"] == str(run / "model") and runs == {"run-one": run}
-    (run / "model").rmdir()
+    (run / "model").rename(run / "best")  # as while it trains
+    assert opened([str(run)], lambda folder: folder)[0] == {"run-one": str(run / "best")}
+    (run / "best").rmdir()
     with pytest.raises(GlassformerError, match="no model yet"):
         opened([str(run)], lambda folder: folder)
 
