@@ -38,7 +38,11 @@ def serve(
         256, min=1, max=100_000, help="Requests answered or waiting at a time.", rich_help_panel=SERVING
     ),
     slots: int = typer.Option(
-        32, min=1, max=1024, help="Texts a model writes at a time.", rich_help_panel=SERVING
+        32,
+        min=1,
+        max=1024,
+        help="Rows a model writes at a time: a text takes one, a search with 4 beams takes 4.",
+        rich_help_panel=SERVING,
     ),
     seconds: float = typer.Option(
         300.0, min=0.1, max=86_400, help="The longest an answer may take.", rich_help_panel=SERVING
