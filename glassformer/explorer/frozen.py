@@ -46,6 +46,7 @@ PAGE = """<!doctype html>
 
 def single_page(bundle: Bundle, given: Mapping[str, Any] | None = None, *, name: str = "model") -> str:
     """The page, showing what the model makes of an input (by default an example of its kind)."""
+    from glassformer.trace.kinds import as_json
     from glassformer.trace.models import model_info
     from glassformer.trace.taken import take
 
@@ -54,7 +55,7 @@ def single_page(bundle: Bundle, given: Mapping[str, Any] | None = None, *, name:
     if given is not None:
         model["example"] = given  # what the page begins with
     trace = take(bundle, model["example"], model=name)
-    kept = json.dumps(_kept(bundle, trace, model), ensure_ascii=False, allow_nan=False)
+    kept = json.dumps(as_json(_kept(bundle, trace, model)), ensure_ascii=False, allow_nan=False)
     script = script.replace("</script", "<\\/script")  # inside a script only a string can hold it
     sum_of_script = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (

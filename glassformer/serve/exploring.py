@@ -10,7 +10,7 @@ from pydantic import Field
 
 from glassformer.serve.limits import TOKENS
 from glassformer.serve.schema import Closed, DecodingWords, Id, ModelName, Text
-from glassformer.serve.tracing import Name, Telling, TraceId
+from glassformer.serve.tracing import Name, Telling, TraceId, sent
 from glassformer.trace.difference import difference_info
 from glassformer.trace.explored import Explored
 from glassformer.trace.film import FRAMES, Films
@@ -52,14 +52,14 @@ def routes(explored: Explored) -> APIRouter:
     @made.get("/trace/{id}/heads")
     def heads(id: TraceId) -> JSONResponse:
         """What every head seems to do, against chance."""
-        return JSONResponse(heads_info(explored.trace(id)))
+        return sent(heads_info(explored.trace(id)))
 
     @made.get("/trace/{id}/lens")
     def lens(
         id: TraceId, position: Place = None, top: Annotated[int, Query(ge=1, le=1000)] = 10
     ) -> JSONResponse:
         """What the head would say after each layer."""
-        return JSONResponse(lens_info(explored.trace(id), position, top))
+        return sent(lens_info(explored.trace(id), position, top))
 
     @made.get("/trace/{id}/unit")
     def unit(
@@ -69,12 +69,12 @@ def routes(explored: Explored) -> APIRouter:
         top: Annotated[int, Query(ge=1, le=200)] = 12,
     ) -> JSONResponse:
         """The words that a unit of a feed-forward makes likelier and less likely."""
-        return JSONResponse(unit_info(explored.trace(id), ffn, unit, top))
+        return sent(unit_info(explored.trace(id), ffn, unit, top))
 
     @made.get("/trace/{id}/difference/{other}")
     def difference(id: TraceId, other: TraceId) -> JSONResponse:
         """What changed from one trace to another."""
-        return JSONResponse(difference_info(explored.trace(id), explored.trace(other)))
+        return sent(difference_info(explored.trace(id), explored.trace(other)))
 
     @made.post("/trace/step")
     def step(words: StepWords) -> JSONResponse:
@@ -90,7 +90,7 @@ def routes(explored: Explored) -> APIRouter:
             count=words.count,
             settings=settings,
         )
-        return JSONResponse(told)
+        return sent(told)
 
     @made.post("/trace/search")
     def search(words: SearchWords) -> JSONResponse:
@@ -98,14 +98,14 @@ def routes(explored: Explored) -> APIRouter:
         from glassformer.trace.search import search_info
 
         asked = words.model_dump(exclude_none=True)
-        return JSONResponse(search_info(explored.bundle(asked.pop("model")), **asked))
+        return sent(search_info(explored.bundle(asked.pop("model")), **asked))
 
     @made.get("/runs/{id}")
     def run(id: RunId) -> JSONResponse:
         """A run so far: its curves, samples and checkpoints."""
         from glassformer.trace.film import run_info
 
-        return JSONResponse(run_info(_run(explored, id), id=id))
+        return sent(run_info(_run(explored, id), id=id))
 
     @made.get("/runs/{id}/film")
     def film(
@@ -115,7 +115,7 @@ def routes(explored: Explored) -> APIRouter:
         most: Annotated[int, Query(ge=2, le=FRAMES)] = FRAMES,
     ) -> JSONResponse:
         """One input read with the weights of one step after another."""
-        return JSONResponse(films.film(_run(explored, id), id=id, text=text, target=target, most=most))
+        return sent(films.film(_run(explored, id), id=id, text=text, target=target, most=most))
 
     return made
 

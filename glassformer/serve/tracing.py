@@ -15,13 +15,13 @@ from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound, TooLarge
 from glassformer.serve.limits import COLUMNS, IDS, IMAGE_LETTERS, STEPS
 from glassformer.serve.schema import Closed, Id, ModelName, Text
+from glassformer.trace.changes import MOST as MOST_CHANGES
 from glassformer.trace.explored import Explored
-from glassformer.trace.kinds import TooLargeError, UnknownNameError
+from glassformer.trace.kinds import TooLargeError, UnknownNameError, as_json
 from glassformer.trace.tensors import cut
 
-__all__ = ["Explored", "Telling", "TraceWords", "routes"]
+__all__ = ["Explored", "Telling", "TraceWords", "routes", "sent"]
 
-MOST_CHANGES = 256
 TraceId = Annotated[str, Path(max_length=64)]
 Name = Annotated[str, Field(max_length=200)]
 Place = Annotated[int, Field(ge=0, lt=2**31)]
@@ -123,6 +123,11 @@ class Telling(APIRoute):
         return told
 
 
+def sent(told: Any) -> JSONResponse:
+    """An answer as JSON, in which a number that is none, as an overflowing model gives, is null."""
+    return JSONResponse(as_json(told))
+
+
 def routes(explored: Explored) -> APIRouter:
     """The routes over these models, runs and traces."""
     made = APIRouter(tags=["trace"], route_class=Telling)
@@ -130,7 +135,7 @@ def routes(explored: Explored) -> APIRouter:
     @made.get("/models")
     def models() -> JSONResponse:
         """Every model and every run that can be looked into."""
-        return JSONResponse({"models": explored.models(), "runs": _runs(explored)})
+        return sent({"models": explored.models(), "runs": _runs(explored)})
 
     @made.post("/trace")
     def take(words: TraceWords) -> JSONResponse:
@@ -165,7 +170,7 @@ def routes(explored: Explored) -> APIRouter:
         """What the model would put next at a place, likeliest first."""
         from glassformer.trace.lens import next_info
 
-        return JSONResponse(next_info(explored.trace(id), position, count))
+        return sent(next_info(explored.trace(id), position, count))
 
     return made
 

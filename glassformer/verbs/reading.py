@@ -124,8 +124,8 @@ def reading_of(read: object) -> str:
 
 
 def named(bundle: Bundle) -> str:
-    """The model, in a sentence."""
-    return f"the model in '{bundle.folder}'" if bundle.folder else "this model"
+    """The model, in a sentence: by its folder's name, for who asks from elsewhere need not know more."""
+    return f"the model '{bundle.folder.name}'" if bundle.folder and bundle.folder.name else "this model"
 
 
 def device_of(bundle: Bundle) -> torch.device:

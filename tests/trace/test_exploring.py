@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from glassformer.api import load, save
 from glassformer.serve.app import app
 from glassformer.serve.guard import Address
 from glassformer.trace.difference import change_table, difference_info
@@ -21,14 +24,14 @@ from glassformer.trace.units import unit_info
 from tests.trace.models import TEXT, bundle, given
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
+ADDRESS, BASE = Address(host="127.0.0.1", port=8000), "http://127.0.0.1:8000"
 OFF = [{"kind": "head_off", "attention": "decoder.blocks.1.self_attn", "head": 0}]
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     bundles = {name: bundle(name) for name in MODELS}
-    made = app(bundles, address=Address(host="127.0.0.1", port=8000), files={})
-    with TestClient(made, base_url="http://127.0.0.1:8000") as client:
+    with TestClient(app(bundles, address=ADDRESS, files={}), base_url=BASE) as client:
         yield client
 
 
@@ -122,3 +125,26 @@ def test_bodies_that_cannot_be_are_sentences(client: TestClient, body: dict[str,
         answer = client.post(path, json=body)
         assert answer.status_code in (404, 422), answer.text
         assert len(answer.json()["error"]["message"]) > 10
+
+
+def test_numbers_that_are_none_are_null_and_no_failure() -> None:
+    made = bundle("gpt2")
+    with torch.no_grad():
+        made.model.head.weight[3] = torch.nan
+    with TestClient(app({"gpt2": made}, address=ADDRESS, files={}), base_url=BASE) as client:
+        id = asked(client, "gpt2")
+        told(client.get(f"/trace/{id}/heads"))
+        assert None in [word["logit"] for word in told(client.get(f"/trace/{id}/next"))["words"]]
+        assert told(client.get(f"/trace/{id}/lens"))["layers"][0]["entropy"] is None
+        assert told(client.get(f"/trace/{id}/difference/{id}"))["kl"] is None
+        told(client.get(f"/trace/{id}/unit", params={"ffn": "decoder.blocks.0.ffn", "unit": 1}))
+        assert told(client.post("/trace/step", json={"model": "gpt2", "text": "a"}))["logsumexp"] is None
+
+
+def test_no_sentence_tells_where_a_model_lies(tmp_path: Path) -> None:
+    place = save(bundle("gpt2"), tmp_path / "mine")
+    with TestClient(app({"mine": load(place)}, address=ADDRESS, files={}), base_url=BASE) as client:
+        for route, words in (("/trace", {}), ("/trace", {"text": "a" * 9000}), ("/classify", {"texts": ["a"]})):
+            answer = client.post(route, json={"model": "mine", **words})
+            message = answer.json()["error"]["message"]
+            assert answer.status_code == 422 and "'mine'" in message and str(tmp_path) not in message
