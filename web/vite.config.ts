@@ -19,6 +19,7 @@ export default defineConfig(({ mode }) => {
   return {
     plugins: [woff2Only, svelte()],
     base: './',
+    define: single ? { 'import.meta.url': 'document.baseURI' } : {}, // a plain script knows no other
     build: {
       outDir: single ? '../glassformer/explorer/page/single' : '../glassformer/explorer/page',
       emptyOutDir: true,

@@ -1,0 +1,84 @@
+"""Draws the pictures of the explorer for README and docs/explorer.md, from models that you have.
+
+python docs/explorer_pictures.py TRANSLATOR PICTURES SERIES
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+HERE = Path(__file__).parent / "pictures"
+READ = f"in={quote('A man is playing guitar on the street.')}"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+
+
+class Shot(NamedTuple):
+    """A view: which of the models, its address, how it is looked at."""
+
+    name: str
+    model: int
+    view: str
+    language: str = "en-US"
+    theme: str = "light"
+    size: tuple[int, int] = (1320, 860)
+
+
+SHOTS = (
+    Shot("explorer", 0, f"model?{READ}"),
+    Shot(
+        "explorer-scores",
+        0,
+        f"model?{READ}&at=decoder.0.cross&tab=scores&head=1",
+        size=(1320, 1120),
+    ),
+    Shot("explorer-beam", 0, f"decoding?{READ}&way=beam", size=(1320, 1120)),
+    Shot("explorer-image", 1, "model", "ko-KR", "dark", (1320, 1000)),
+    Shot("explorer-series", 2, "model", "ko-KR", "light", (1320, 1000)),
+)
+
+
+def main(models: list[str]) -> None:
+    if len(models) != 3:
+        sys.exit(__doc__)
+    words = [sys.executable, "-m", "glassformer", "serve", *models, "--port", "0"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        told = "".join(next(server.stdout) for _ in range(3))
+        names = re.search(r"serving (.+)", told)[1].split(", ")
+        url = re.search(r"(http\S+)/v1", told)[1]
+        with sync_playwright() as playing:
+            browser = playing.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            for shot in SHOTS:
+                wide, high = shot.size
+                page = browser.new_page(
+                    viewport={"width": wide, "height": high},
+                    locale=shot.language,
+                    color_scheme=shot.theme,
+                    reduced_motion="reduce",
+                    device_scale_factor=1.25,
+                )
+                page.goto(f"{url}/#/{names[shot.model]}/{shot.view}")
+                page.wait_for_load_state("networkidle")
+                page.wait_for_timeout(1500)
+                picture = Image.open(BytesIO(page.screenshot()))
+                picture.quantize(192, dither=Image.Dither.NONE).save(HERE / f"{shot.name}.png", optimize=True)
+                page.close()
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
