@@ -1,6 +1,8 @@
-"""What pytest leaves out in its search for examples: files for GPUs where there is no Triton."""
+"""What pytest leaves out in its search for examples: files that need what is not on this machine."""
 
 from importlib.util import find_spec
 
 _ON_GPUS = ["glassformer/training/slopes.py", "glassformer/quick/gpu", "glassformer/decoding/captured.py"]
 collect_ignore = [] if find_spec("triton") else _ON_GPUS
+if not find_spec("fastapi"):
+    collect_ignore.append("glassformer/serve")
