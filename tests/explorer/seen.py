@@ -33,7 +33,8 @@ _WRONG = r"""one => {
     for (const canvas of figure.querySelectorAll('canvas')) {
       small.clearRect(0, 0, 8, 8);
       small.drawImage(canvas, 0, 0, 8, 8);
-      if (!small.getImageData(0, 0, 8, 8).data.some((x) => x)) wrong.push(`unpainted: ${figure.dataset.figure}`);
+      const painted = small.getImageData(0, 0, 8, 8).data.some((x) => x);
+      if (!painted) wrong.push(`unpainted: ${figure.dataset.figure}`);
     }
     for (const path of figure.querySelectorAll('path[d]'))
       if (/NaN|undefined|Infinity/.test(path.getAttribute('d'))) wrong.push(`path: ${figure.dataset.figure}`);

@@ -304,9 +304,10 @@ def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
 
 def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
     store = Store()
-    told = Films(store).film(folders[RUN], id=RUN)
+    told = Films(store).film(folders[RUN], id=RUN, text=TEXT)
     run = run_info(folders[RUN], id=RUN)
-    with opened(address(RUN, "learning")) as page:
+    shares = []
+    with opened(address(RUN, "learning", film=TEXT)) as page:
         page.wait_for_selector("[data-figure=heads-forming]")
         assert len(told["frames"]) == 5
         for n, frame in enumerate(told["frames"]):
@@ -320,7 +321,7 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
             )
             samples = page.locator("[data-figure=samples]")
             assert texts(samples.locator(".own b")) == [frame["sample"] or "∅"]
-            assert told["text"] in samples.locator(".own").inner_text()
+            assert TEXT in samples.locator(".own").inner_text()
             curve = run["curves"]["valid.loss"]
             past = [
                 value
