@@ -20,11 +20,12 @@ from glassformer.core.masks import Mask
 from glassformer.decoding import pick
 from glassformer.decoding.engine import write_all
 from glassformer.decoding.settings import Decoding
-from glassformer.decoding.shaping import Shaping
 from glassformer.decoding.steps import starts_of
-from glassformer.decoding.stop import before_stop
+from glassformer.decoding.stop import before_stop, stopped
 from glassformer.decoding.tree import Node, Tree
 from glassformer.text.tokenizer import Side
+from glassformer.trace.choosing import room_after, shaping_of, vocabulary
+from glassformer.trace.inputs import MOST
 from glassformer.trace.kinds import Given, as_json
 from glassformer.trace.naming import best_words, named_by
 from glassformer.trace.outline import check_shown
@@ -48,8 +49,8 @@ BEFORE: Final = 4  # tokens that a node is read with: a letter may be spread ove
 class _Begun:
     """What is read before anything is written.
 
-    ids: the source or the prompt. starts: how the target begins, where there is a source. prefix: what the
-    settings have every text begin with. limit: the most that is written, the end token counted.
+    ids: the source or the prompt. starts: how the target begins, where there is a source. limit: the most that
+    is written, the end token counted.
     """
 
     bundle: Bundle
@@ -57,12 +58,16 @@ class _Begun:
     settings: Decoding
     ids: list[int]
     starts: list[int]
-    prefix: tuple[int, ...]
     limit: int
 
     @property
     def rewrites(self) -> bool:
         return self.ends.shape == "rewrites"
+
+    @property
+    def given(self) -> list[int]:
+        """What stands before the first token that is written."""
+        return self.starts if self.rewrites else self.ids
 
     def text(self, written: Sequence[int]) -> str:
         """What was written, as the verbs tell it."""
@@ -90,21 +95,19 @@ def _begin(bundle: Bundle, text: str, tag: str | None, settings: Mapping[str, An
         (ids,) = prompt_ids(bundle, ends, [text])
         starts = []
         usual = CONTINUED if ends.reads is None else max(1, min(CONTINUED, ends.reads + 1 - len(ids)))
-    if ends.reads is not None and len(ids) > ends.reads:
+    if len(ids) > (most := min(ends.reads or MOST, MOST)):
         raise GlassformerError(
-            f"the text has {len(ids):,} tokens, and {named(bundle)} reads at most {ends.reads:,}; shorten it"
+            f"the text has {len(ids):,} tokens, and what is looked into has at most {most:,}; shorten it"
         )
     limit = words.max_new_tokens
     if limit is None and words.max_length is not None:
         limit = max(0, words.max_length - (len(starts) or len(ids)))
-    first = words.forced_bos_token_id
     return _Begun(
         bundle=bundle,
         ends=ends,
         settings=words,
         ids=ids,
         starts=starts,
-        prefix=(first,) if first is not None and len(starts) == 1 else (),
         limit=min(usual if limit is None else limit, TOKENS),
     )
 
@@ -129,21 +132,14 @@ def step_info(
     words = replace(begun.settings, do_sample=False, num_beams=1, num_return_sequences=1)
     ids = _checked(bundle, written)
     found, tokenizer = named_by(bundle), tokenizer_of(bundle)
-    done = bool(ids) and ids[-1] in begun.ends.eos_ids
-    room = _room(bundle, begun)
+    done = bool(ids) and (
+        ids[-1] in begun.ends.eos_ids or (bool(words.stop) and stopped(ids, words.stop, tokenizer.decode))
+    )
     over = done or len(ids) >= begun.limit
     scores = torch.empty(0)
-    if len(ids) < room:
-        given = begun.starts if begun.rewrites else begun.ids
-        shaping = Shaping.of(
-            words,
-            ends=torch.tensor(begun.ends.eos_ids).long(),
-            vocab=_vocabulary(bundle),
-            prefix=begun.prefix,
-            limits=torch.tensor([max(begun.limit, len(ids) + 1)]),
-            least=torch.tensor([max(words.min_length - len(given), words.min_new_tokens)]),
-            given=torch.tensor([given]).long(),
-        )
+    if len(ids) <= room_after(bundle, len(begun.given), TOKENS - 1):
+        limit = max(begun.limit, len(ids) + 1)
+        shaping = shaping_of(bundle, words, begun.ends, given=begun.given, limit=limit)
         for index in ids:
             shaping.append(torch.tensor([index]))
         scores = shaping.shape(_logits(begun, ids).cpu()[None], len(ids))[0]
@@ -153,7 +149,7 @@ def step_info(
     return {
         "words": best_words(found, scores, min(count, WORDS, possible)) if possible else [],
         "logsumexp": float(scores.logsumexp(-1)) if possible else 0.0,
-        "vocabulary": _vocabulary(bundle),
+        "vocabulary": vocabulary(bundle),
         "ended": over or not possible,
         "position": len(ids),
         "tokens": as_json(written_text(tokenizer, ids, said, side)),
@@ -179,18 +175,8 @@ def _logits(begun: _Begun, written: list[int]) -> Tensor:
     return logits[0, -1].float()
 
 
-def _room(bundle: Bundle, begun: _Begun) -> int:
-    """After how many written tokens the model's table of positions is full, or a trace is."""
-    model: Any = bundle.model
-    embed = model.tgt_embed if begun.rewrites else model.embed
-    position = getattr(embed, "position", None)
-    most = getattr(position, "max_len", None)
-    read = len(begun.starts) if begun.rewrites else len(begun.ids)
-    return TOKENS if most is None else min(TOKENS, most + 1 - read)
-
-
 def _checked(bundle: Bundle, written: Any) -> list[int]:
-    known = _vocabulary(bundle)
+    known = vocabulary(bundle)
     if not isinstance(written, Sequence) or isinstance(written, str | bytes):
         raise GlassformerError("written must be a list of token ids")
     for index in written:
@@ -201,12 +187,6 @@ def _checked(bundle: Bundle, written: Any) -> list[int]:
     if len(written) > TOKENS:
         raise GlassformerError(f"{len(written):,} tokens were written; {TOKENS} is the most that is followed")
     return list(written)
-
-
-def _vocabulary(bundle: Bundle) -> int:
-    head: Any = bundle.spec.head
-    size: int = head.vocab_size
-    return size
 
 
 def search_info(bundle: Bundle, *, text: str, tag: str | None = None, **settings: Any) -> dict[str, Any]:

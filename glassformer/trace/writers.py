@@ -18,8 +18,9 @@ from glassformer.core.observe import observe
 from glassformer.decoding.engine import write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.steps import starts_of
-from glassformer.decoding.stop import before_stop
+from glassformer.decoding.stop import before_stop, stopped
 from glassformer.text import Tokenizer, encode_tagged
+from glassformer.trace.choosing import room_after, shaping_of, vocabulary
 from glassformer.trace.kinds import Change, Given, Sequence, Token
 from glassformer.trace.ready import Ready, all_real, forward_of
 from glassformer.trace.sequences import pieces, read_text, written_text
@@ -50,7 +51,7 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
         draft = Ready(kind="translate", given=given, sequences=(source,), inputs=inputs)
         written, ended = own_answer(bundle, draft, changes, ends, settings)
     else:
-        written = given_ids(tokenizer, given)
+        written = given_ids(bundle, given)
     _check_room(bundle, "the target", len(starts) + len(written), most)
     text = told(tokenizer, written)
     tgt = torch.tensor([[*starts, *written]], device=device_of(bundle))
@@ -109,19 +110,18 @@ def target(tokenizer: Tokenizer, ids: Several[int], start: int, text: str) -> Se
     return Sequence(name="target", kind="text", text=text, tokens=(*first, *rest), prefix=start)
 
 
-def given_ids(tokenizer: Tokenizer, given: Given) -> list[int]:
-    """What was written so far, as ids."""
-    if given.target is None:
+def given_ids(bundle: Bundle, given: Given) -> list[int]:
+    """What was written so far, as ids that the model can write, whether its tokenizer spells them or not."""
+    if not given.target:
         return []
-    if isinstance(given.target, str):
-        return tokenizer.encode(given.target, special=False, side="target").ids if given.target else []
-    known = tokenizer.target_vocab_size
-    if given.target and max(given.target) >= known:
+    ids = given.target
+    if isinstance(ids, str):
+        ids = tuple(tokenizer_of(bundle).encode(ids, special=False, side="target").ids)
+    if ids and max(ids) >= (known := vocabulary(bundle)):
         raise GlassformerError(
-            f"the target has the token {max(given.target)}, and the tokenizer knows {known:,}; "
-            "give ids of this model"
+            f"the target has the token {max(ids)}, and {named(bundle)} knows {known:,}; give ids of this model"
         )
-    return list(given.target)
+    return list(ids)
 
 
 def own_answer(
@@ -135,7 +135,7 @@ def own_answer(
         limit = 2 * source.shape[1] + 20
         if settings.max_length is not None:
             limit = max(0, settings.max_length - len(starts))
-    limit = min(limit, WRITTEN)
+    limit = min(limit, room_after(bundle, len(starts), WRITTEN))
     if changes:
         return _under_changes(bundle, ready, changes, ends, settings, limit)
     ((written,),) = write_all(
@@ -158,8 +158,8 @@ def _under_changes(
     starts = list(starts_of(bundle.model, ends.start_ids))
     source: Tensor = ready.inputs["src"]
     spec: Any = bundle.spec
-    forced = settings.forced_bos_token_id if len(starts) == 1 else None
-    written = [] if forced is None else [forced]
+    shaping = shaping_of(bundle, settings, ends, given=starts, limit=limit)
+    written: list[int] = []
     while len(written) < limit:
         tgt = torch.tensor([[*starts, *written]], device=source.device)
         there = [change for change in changes if _exists(change, tgt.shape[1])]
@@ -167,12 +167,19 @@ def _under_changes(
         given = {**ready.inputs, "tgt": tgt, **all_real("tgt_mask", tgt, spec.target, first=1)}
         draft = replace(ready, sequences=(*ready.sequences, blank), inputs=given)
         run = forward_of(bundle, draft, there)
-        logits: Tensor = observe(run.model, run.ready.inputs, want=(), edit=run.edit).output[0, -1].float()
-        logits[list(settings.suppress_tokens)] = -torch.inf
-        best = int(logits.argmax())
+        logits: Tensor = observe(run.model, run.ready.inputs, want=(), edit=run.edit).output[:, -1]
+        scores = shaping.shape(logits.float().cpu(), len(written))
+        if not bool(scores.max().isfinite()):
+            raise GlassformerError(
+                "the changed model's scores are no numbers, or all tokens are forbidden; change less"
+            )
+        best = int(scores.argmax())
         if best in ends.eos_ids:
             return written, "end"
         written.append(best)
+        shaping.append(torch.tensor([best]))
+        if settings.stop and stopped(written, settings.stop, tokenizer_of(bundle).decode):
+            return written, "stop"
     return written, "length"
 
 
@@ -191,7 +198,7 @@ def continuing(bundle: Bundle, given: Given, most: int) -> Ready:
     if given.text is None:
         raise GlassformerError(f"{named(bundle)} goes on from a prompt; give one as `text`")
     (prompt,) = prompt_ids(bundle, ends, [given.text])
-    written = given_ids(tokenizer, given)
+    written = given_ids(bundle, given)
     _check_room(
         bundle, "the prompt with what is written", len(prompt) + len(written), min(ends.reads or most, most)
     )
@@ -203,11 +210,13 @@ def continuing(bundle: Bundle, given: Given, most: int) -> Ready:
     text = given.text + following(tokenizer, prompt, written)
     after = written_text(tokenizer, written, text, "target", first=len(given.text))
     sequence = Sequence(name="input", kind="text", text=text, tokens=(*read, *after))
+    spec: Any = bundle.spec
+    ids = torch.tensor([[*prompt, *written]], device=device_of(bundle))
     return Ready(
         kind="generate",
         given=given,
         sequences=(sequence,),
-        inputs={"ids": torch.tensor([[*prompt, *written]], device=device_of(bundle))},
+        inputs={"ids": ids, **all_real("mask", ids, spec.input)},
         start=len(prompt),
         ended="end" if written and written[-1] in ends.eos_ids else None,
     )

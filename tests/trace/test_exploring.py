@@ -144,7 +144,8 @@ def test_numbers_that_are_none_are_null_and_no_failure() -> None:
 def test_no_sentence_tells_where_a_model_lies(tmp_path: Path) -> None:
     place = save(bundle("gpt2"), tmp_path / "mine")
     with TestClient(app({"mine": load(place)}, address=ADDRESS, files={}), base_url=BASE) as client:
-        for route, words in (("/trace", {}), ("/trace", {"text": "a" * 9000}), ("/classify", {"texts": ["a"]})):
+        asked = (("/trace", {}), ("/trace", {"text": "a" * 9000}), ("/classify", {"texts": ["a"]}))
+        for route, words in asked:
             answer = client.post(route, json={"model": "mine", **words})
             message = answer.json()["error"]["message"]
             assert answer.status_code == 422 and "'mine'" in message and str(tmp_path) not in message

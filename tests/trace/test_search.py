@@ -115,3 +115,16 @@ def test_a_search_that_cannot_be_is_a_sentence(words: dict[str, Any], told: str)
 def test_what_was_written_must_be_ids_of_the_model(written: Any) -> None:
     with pytest.raises(GlassformerError, match="writ"):
         step_info(glassformer.load(reverser()), text=ROWS[0], written=written)
+
+
+def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: Path) -> None:
+    bundle = glassformer.load(speaker(tmp_path / "model", max_len=4096))
+    settings = {"max_new_tokens": 12, "stop": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
+    (plain,) = bundle.generate(["the old"], **settings)
+    assert walked(bundle, "the old", settings)[0] == plain
+    for asked in (search_info, step_info):
+        with pytest.raises(GlassformerError, match="at most 1,024"):
+            asked(bundle, text="the old " * 1000)
+    bundle.generation["forced_eos_token_id"] = 10**6
+    with pytest.raises(GlassformerError, match="cannot be forced"):
+        step_info(bundle, text="the old")

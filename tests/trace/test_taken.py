@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from glassformer.api import Bundle
 from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
 from glassformer.core import spec
+from glassformer.core.build import build
 from glassformer.core.errors import GlassformerError
 from glassformer.text import TokenizerPlan, train_tokenizer
 from glassformer.trace.outline import kind_of, stacks_of
@@ -116,6 +118,53 @@ def test_a_prompt_goes_on_with_what_was_written(family: str) -> None:
     assert trace.ready.inputs["ids"].tolist() == [[*prompt, *written]]
     assert trace.outcome["text"] == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
     assert trace.outcome["written"] == len(written) and trace.ready.start == len(prompt)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 1.7},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 6, "max_new_tokens": 9},
+        {"forced_eos_token_id": 3, "max_new_tokens": 5},
+        {"forced_bos_token_id": 7},
+        {"suppress_tokens": [18]},
+    ],
+)
+def test_a_change_that_changes_nothing_writes_the_same(settings: dict[str, Any]) -> None:
+    made = bundle("original")
+    made.generation |= settings
+    nothing = [{"kind": "residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}]
+    plain, changed = take(made, {"text": TEXT}), take(made, {"text": TEXT}, nothing)
+    assert plain.outcome["written"] > 0 and changed.outcome == plain.outcome
+    assert changed.ready.inputs["tgt"].tolist() == plain.ready.inputs["tgt"].tolist()
+
+
+@pytest.mark.parametrize("changes", [(), [{"kind": "layer_off", "block": "decoder.blocks.0"}]])
+def test_an_answer_without_an_end_stops_where_the_table_of_positions_does(changes: Any) -> None:
+    made = bundle("original", max_len=9)
+    made.generation |= {"suppress_tokens": [wordwise().eos_id]}
+    trace = take(made, {"text": "the cat"}, changes)
+    assert len(trace.sequence("target")) == 9 and trace.outcome["ended"] == "length"
+
+
+def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
+    made = bundle("llama")
+    ids = bytewise().encode("sos").ids
+    read = dataclasses.replace(made.spec.input, pad_id=ids[0])
+    padded = build(dataclasses.replace(made.spec, input=read)).eval()
+    padded.load_state_dict(made.model.state_dict())
+    trace = take(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
+    assert torch.equal(trace.record.output, take(made, {"text": "sos"}).record.output)
+
+
+def test_a_model_may_write_more_tokens_than_its_tokenizer_spells() -> None:
+    size = wordwise().vocab_size
+    made = bundle("original", src_vocab_size=size + 5, tgt_vocab_size=size + 5)
+    trace = take(made, {"text": TEXT, "target": [size + 4]})
+    assert trace.ready.inputs["tgt"][0, -1] == size + 4
+    with pytest.raises(GlassformerError, match=f"knows {size + 5}"):
+        take(made, {"text": TEXT, "target": [size + 5]})
 
 
 def test_places_cover_the_text_letter_by_letter() -> None:
