@@ -19,6 +19,7 @@ from glassformer.serve.guard import App
 GRACE = 30  # seconds for answers under way when the server is to end
 BACKLOG = 512
 PATIENCE = 30.0  # seconds for the head of a request
+READ = 1 << 16  # bytes of an answer that a client takes in that time, at least
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -65,14 +66,24 @@ def server(app: App, *, ready: Callable[[], None], patience: float = PATIENCE) -
 
 
 def _patient(seconds: float) -> type[H11Protocol]:
-    """A protocol that closes connections on which no request begins for so long."""
+    """A protocol that closes connections on which no request begins, or no answer is read, for so long."""
 
     class Patient(H11Protocol):
         _waits: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=0)  # `pause_writing` as soon as anything is left unread
             self._wait()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch()
+
+        def resume_writing(self) -> None:
+            self._stop_watching()
+            super().resume_writing()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -83,6 +94,7 @@ def _patient(seconds: float) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
+            self._stop_watching()
             super().connection_lost(exc)
 
         def _answers(self) -> bool:
@@ -100,6 +112,22 @@ def _patient(seconds: float) -> type[H11Protocol]:
             if self._waits is not None:
                 self._waits.cancel()
                 self._waits = None
+
+        def _watch(self) -> None:
+            left = self.transport.get_write_buffer_size()
+            self._unread = self.loop.call_later(seconds, self._look, left)
+
+        def _look(self, before: int) -> None:
+            """Closing would wait for the client to read the rest, so who does not read is cut off."""
+            if self.transport.get_write_buffer_size() > before - READ:
+                self.transport.abort()
+            else:
+                self._watch()
+
+        def _stop_watching(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
     return Patient
 

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from glassformer.serve.app import app
 from glassformer.serve.guard import Address
 from glassformer.serve.limits import Limits
 from glassformer.serve.models import opened
+from glassformer.serve.page import File
 from glassformer.serve.run import listening, server
 from tests.serve.made import KINDS, LINES
 
@@ -139,6 +141,7 @@ def hurried(bundles):
         {"encoder": bundles["encoder"]},
         address=Address(host="127.0.0.1", port=port),
         limits=Limits(reading=0.3),
+        files={"index.html": File(content=bytes(32 << 20), kind="text/html", keep="no-cache")},
     )
     running = server(made, ready=ready.set, patience=0.3)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
@@ -165,3 +168,23 @@ def test_a_body_that_does_not_come_is_not_waited_for(hurried):
         for letter in head.encode() + b"{":
             sock.sendall(bytes([letter]))
         assert b" 408 " in sock.recv(1000)
+
+
+def test_an_answer_that_is_not_read_is_not_kept(hurried):
+    """Neither while it is written nor after, when the server has nothing more to say and would close."""
+    head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{hurried}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", hurried), timeout=5) as sock:
+        sock.sendall(head.encode())
+        time.sleep(1.5)
+        heard = 0
+        with suppress(ConnectionResetError):
+            while chunk := sock.recv(1 << 20):
+                heard += len(chunk)
+        assert heard < 32 << 20
+    with socket.create_connection(("127.0.0.1", hurried), timeout=5) as sock:
+        sock.sendall(head.encode())
+        heard = 0
+        while chunk := sock.recv(1 << 20):  # slowly, but steadily
+            heard += len(chunk)
+            time.sleep(0.03)
+        assert heard > 32 << 20
