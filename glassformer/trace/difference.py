@@ -42,8 +42,9 @@ def difference_info(before: Trace, after: Trace) -> dict[str, Any]:
         words = [
             {"word": {"id": n, "text": text}, "before": float(p[n]), "after": float(q[n])} for n, text in rows
         ]
-        kl = float(_divergence(ours[None], theirs[None])[0])
-        positions = _by_place(before, after, found)
+        far = _divergence(found, ours[None], theirs[None])
+        kl = None if far is None else float(far[0])
+        positions = None if far is None else _by_place(before, after, found)
     return {
         "outcome": {"before": before.outcome, "after": after.outcome},
         "words": words,
@@ -98,13 +99,17 @@ def _by_place(before: Trace, after: Trace, found: Named) -> list[float] | None:
         return None
     few = max(1, SCORES // ours.shape[-1])
     parts = zip(ours.split(few), theirs.split(few), strict=True)
-    return [value for p, q in parts for value in _divergence(p, q).tolist()]
+    told = (_divergence(found, p, q) for p, q in parts)
+    return [value for one in told if one is not None for value in one.tolist()]
 
 
-def _divergence(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Scores (N, V) before and after -> (N,), never below 0 but for rounding."""
-    p, q = ours.float().log_softmax(-1), theirs.float().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1).clamp(min=0)
+def _divergence(found: Named, ours: Tensor, theirs: Tensor) -> Tensor | None:
+    """Scores (N, V) before and after -> (N,), never below 0 but for rounding; None of plain numbers."""
+    p, q = found.logs(ours.float()), found.logs(theirs.float())
+    if p is None or q is None:
+        return None
+    # what was and stays impossible is no difference, and its logarithms have none
+    return (p.exp() * torch.where(p == q, 0.0, p - q)).sum(-1).clamp(min=0)
 
 
 def _sites(trace: Trace) -> dict[str, list[str]]:

@@ -26,8 +26,9 @@ UNREAD: Final = -1  # in a table: this place was not looked at yet
 def lens_info(trace: Trace, position: int | None = None, top: int = 10) -> dict[str, Any]:
     """The likeliest words after each layer at one place, by default the last.
 
-    entropy: of the layer's probabilities, in nats. rank_of_final: where the model's own first choice stands
-    among the layer's, 1 the likeliest. A model that labels its whole input has one answer for all places.
+    entropy: of the layer's probabilities, in nats; None where the model tells a number. rank_of_final: where
+    the model's own first choice stands among the layer's, 1 the likeliest. A model that labels its whole input
+    has one answer for all places.
     """
     found = named_by(trace.bundle)
     at = place_of(trace, found.stack, position)
@@ -44,12 +45,12 @@ def lens_info(trace: Trace, position: int | None = None, top: int = 10) -> dict[
     layers = []
     for site in sites:
         logits = scores(site)
-        chances = found.chances(logits)
+        logs = found.logs(logits[None])
         layers.append(
             {
                 "site": site,
                 "words": best_words(found, logits, min(top, WORDS)),
-                "entropy": float(torch.special.entr(chances).sum()),
+                "entropy": None if logs is None else float(torch.special.entr(logs.exp()).sum()),
                 "rank_of_final": int((logits > logits[final]).sum()) + 1,
             }
         )

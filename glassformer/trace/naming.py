@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
@@ -23,7 +25,7 @@ from glassformer.core.heads import (
 )
 from glassformer.core.model import EncoderDecoder, EncoderOnly
 from glassformer.trace.taken import Trace
-from glassformer.verbs.classify import labels_of, probabilities
+from glassformer.verbs.classify import labels_of, probabilities, told_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,21 @@ class Named:
         """Scores (V,) as probabilities: over all words, or as the labels of this model are told."""
         if self.names == "words":
             return logits.softmax(-1)
-        return probabilities(self.bundle, len(logits))(logits.cpu())
+        return probabilities(self.bundle, len(logits))(logits)
+
+    def logs(self, logits: Tensor) -> Tensor | None:
+        """Scores (N, V) as logarithms of probabilities (N, M), of all that can be; None of a plain number.
+
+        Where each label holds or not by itself, these are the labels' and then those of their contraries.
+        """
+        kind = "one" if self.names == "words" else told_of(self.bundle, logits.shape[-1])
+        match kind:
+            case "one":
+                return logits.log_softmax(-1)
+            case "each":
+                return F.logsigmoid(torch.cat((logits, -logits), -1))
+            case "number":
+                return None
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Each word or label as a person reads it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -96,14 +96,23 @@ def labels_of(bundle: Bundle, count: int) -> list[str]:
     return names
 
 
-def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
-    """From scores (L,) to what is told of them, by what the model was trained for."""
+def told_of(bundle: Bundle, count: int) -> Literal["one", "each", "number"]:
+    """What a model was trained to tell: one label of all, each label or not, or a number."""
     kind = bundle.config.get("problem_type")
     if kind == "regression":
-        return lambda scores: scores
-    if kind == "multi_label_classification" or count == 1:
-        return torch.sigmoid
-    return lambda scores: scores.softmax(-1)
+        return "number"
+    return "each" if kind == "multi_label_classification" or count == 1 else "one"
+
+
+def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
+    """From scores (L,) to what is told of them, by what the model was trained for."""
+    match told_of(bundle, count):
+        case "number":
+            return lambda scores: scores
+        case "each":
+            return torch.sigmoid
+        case "one":
+            return lambda scores: scores.softmax(-1)
 
 
 def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[str], int], list[Tensor]]:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from glassformer.core.errors import GlassformerError
 from glassformer.trace.difference import change_table, difference_info
+from glassformer.trace.lens import lens_info
 from tests.trace.small import drawn, inputs_for, traced
 
 OFF = {"kind": "layer_off", "block": "decoder.blocks.1"}
@@ -80,3 +81,29 @@ def test_labels_have_a_difference_and_a_forecast_has_residuals_alone(family: str
         assert told["kl"] == pytest.approx(float((p * (p / q).log()).sum()), abs=1e-5)
     else:
         assert told["words"] == [] and told["kl"] is None
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_labels_that_hold_each_by_itself_differ_each_by_itself_and_numbers_have_no_chances(kind: str) -> None:
+    model = drawn("vit")
+    before = traced(model, inputs_for(model), kind="image")
+    before.bundle.config["problem_type"] = kind
+    off = {"kind": "head_off", "attention": "encoder.blocks.0.self_attn", "head": 0}
+    after = replace(traced(model, inputs_for(model), kind="image", changes=[off]), bundle=before.bundle)
+    told, entropy = difference_info(before, after)["kl"], lens_info(before)["layers"][-1]["entropy"]
+    if kind == "regression":
+        assert told is None and entropy is None
+        return
+    p, q = (torch.distributions.Bernoulli(logits=trace.record.output[0]) for trace in (before, after))
+    assert told == pytest.approx(float(torch.distributions.kl_divergence(p, q).sum()), abs=1e-5)
+    assert entropy == pytest.approx(float(p.entropy().sum()), abs=1e-4)
+
+
+def test_words_that_stay_impossible_are_no_difference() -> None:
+    model = drawn("marian")
+    with torch.no_grad():
+        model.head.bias[3] = -torch.inf
+    before = traced(model, inputs_for(model))
+    after = replace(traced(model, inputs_for(model), changes=[OFF]), bundle=before.bundle)
+    kl = difference_info(before, after)["kl"]
+    assert kl is not None and 0 < kl < float("inf")
