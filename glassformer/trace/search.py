@@ -49,8 +49,8 @@ BEFORE: Final = 4  # tokens that a node is read with: a letter may be spread ove
 class _Begun:
     """What is read before anything is written.
 
-    ids: the source or the prompt. starts: how the target begins, where there is a source. limit: the most that
-    is written, the end token counted.
+    ids: the source or the prompt. starts: how the target begins, where there is a source. limit: the most
+    that is written, the end token counted.
     """
 
     bundle: Bundle

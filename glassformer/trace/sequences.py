@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
@@ -43,16 +44,31 @@ def _whole_letters(part: bytes) -> bool:
 def read_text(
     tokenizer: Tokenizer, encoded: Encoded, text: str, name: SequenceName, *, second: int = 0
 ) -> Sequence:
-    """A text that was read. second: where the second of two texts begins in `text`."""
+    """A text that was read. second: where the second of two texts begins in `text`.
+
+    A tokenizer that composes letters calls the first sign of each its place; here all its signs are.
+    """
+    shifts = [second if part else 0 for part in encoded.sequences]
+    begun = {start + shift for (start, _), shift in zip(encoded.offsets, shifts, strict=True)}
     tokens = []
-    places = zip(pieces(tokenizer, encoded.ids), encoded.offsets, encoded.sequences, strict=True)
-    for token, (start, end), part in places:
+    places = zip(pieces(tokenizer, encoded.ids), encoded.offsets, encoded.sequences, shifts, strict=True)
+    for token, (start, end), part, shift in places:
         if part is None:
             tokens.append(replace(token, special=True))
-        else:
-            shift = second if part else 0
-            tokens.append(replace(token, start=start + shift, end=end + shift))
+            continue
+        start, end = start + shift, end + shift
+        if token.piece.isspace() and text[start:end].strip():
+            tokens.append(token)  # a space that the tokenizer put before the text stands nowhere in it
+            continue
+        while start < end < len(text) and end not in begun and _joins(text[end]):
+            end += 1
+        tokens.append(replace(token, start=start, end=end))
     return Sequence(name=name, kind="text", text=text, tokens=tuple(tokens))
+
+
+def _joins(sign: str) -> bool:
+    """Whether a sign belongs to the letter before it: an accent, or a later part of a Korean syllable."""
+    return bool(unicodedata.combining(sign)) or "\u1160" <= sign <= "\u11ff"
 
 
 def written_text(

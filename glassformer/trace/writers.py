@@ -119,7 +119,8 @@ def given_ids(bundle: Bundle, given: Given) -> list[int]:
         ids = tuple(tokenizer_of(bundle).encode(ids, special=False, side="target").ids)
     if ids and max(ids) >= (known := vocabulary(bundle)):
         raise GlassformerError(
-            f"the target has the token {max(ids)}, and {named(bundle)} knows {known:,}; give ids of this model"
+            f"the target has the token {max(ids)}, and {named(bundle)} knows {known:,}; "
+            "give ids of this model"
         )
     return list(ids)
 

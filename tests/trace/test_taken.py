@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import unicodedata
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from glassformer.core.build import build
 from glassformer.core.errors import GlassformerError
 from glassformer.text import TokenizerPlan, train_tokenizer
 from glassformer.trace.outline import kind_of, stacks_of
-from glassformer.trace.sequences import written_text
+from glassformer.trace.sequences import read_text, written_text
 from glassformer.trace.stations import growth_of
 from glassformer.trace.taken import take
 from glassformer.verify.inputs import outputs
@@ -184,6 +185,19 @@ def test_places_cover_the_text_letter_by_letter() -> None:
             assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
     assert covered == set(range(len(KOREAN)))
     assert any(token.bytes for token in sequence.tokens[trace.ready.start :])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word"])
+def test_a_decomposed_syllable_is_covered_whole(kind: Any) -> None:
+    plan = TokenizerPlan(kind=kind, vocab_size=400 if kind == "byte" else 60)
+    tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이 é", "the old sea"] * 4, plan)
+    text = unicodedata.normalize("NFD", "안녕 세상 늙은 é")
+    tokens = read_text(tokenizer, tokenizer.encode(text), text, "input").tokens
+    spelt = [text[token.start : token.end] for token in tokens if token.start is not None]
+    assert "".join("".join(spelt).split()) == "".join(text.split())
+    for token in tokens:
+        if token.start is not None and token.bytes is None and not token.special:
+            assert unicodedata.normalize("NFC", text[token.start : token.end]).strip() == token.piece.strip()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word", "wordpiece"])
