@@ -21,6 +21,7 @@ from glassformer.core.embeddings import ImageInput, TokenInput
 from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder, EncoderOnly
+from glassformer.core.positions import AlibiBias
 from glassformer.core.reading import inferred, placed
 from glassformer.core.series import SeriesInput
 from glassformer.trace.stretched import stretched
@@ -188,6 +189,7 @@ class _Maker:
         self.sides = sides_of(model)
         self.edits: dict[str, list[Edit]] = {}
         self.off: list[str] = []
+        self.moved: set[str] = set()
         self.hidden: dict[str, set[int]] = {}
         self.orders: dict[str, list[int]] = {}
         self.lengths = {name: self._length(side) for name, side in self.sides.items()}
@@ -220,10 +222,13 @@ class _Maker:
                 self._edit(name, _scaled(1, position, scale))
             case Positions(stack=name, stretch=stretch):
                 found = next(((n, s) for n, s in self.sides.items() if s.stack == name), None)
+                if name in self.moved:
+                    raise GlassformerError(f"the positions of the {name} are stretched twice; once is enough")
                 if found is None:
                     known = ", ".join(side.stack for side in self.sides.values())
                     raise GlassformerError(f"this model has no stack '{name:.60}'; it has {known}")
                 sequence, side = found
+                self.moved.add(name)
                 self.model = stretched(
                     self.model,
                     stack=name,
@@ -272,8 +277,16 @@ class _Maker:
         if isinstance(embed, TokenInput) and self.inputs.get(side.positions) is None:
             own = placed(Mask(padding=padding, segments=mask.segments), 0, given, side.mask)
             self.inputs[side.positions] = own
-        padding[:, sorted(places)] = False
-        self.inputs[side.mask] = replace(mask, padding=padding)
+        seen = padding.clone()
+        seen[:, sorted(places)] = False
+        position = getattr(self.model, side.stack).position
+        if isinstance(position, AlibiBias) and position.rounding != "none":
+            # such a bias counts the tokens that are not padding, so these are hidden in another way
+            allowed = seen[:, None, None].expand(-1, -1, length, -1)
+            allowed = allowed if mask.allowed is None else allowed & mask.allowed
+            self.inputs[side.mask] = replace(mask, allowed=allowed)
+        else:
+            self.inputs[side.mask] = replace(mask, padding=seen)
 
     def _length(self, side: Side) -> int:
         embed, given = getattr(self.model, side.embed), self.inputs[side.ids]

@@ -86,6 +86,20 @@ def test_a_hidden_token_equals_a_padding_mask_with_everyone_where_they_stood() -
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "target"}), expected)
 
 
+def test_a_hidden_token_moves_nobody_by_any_scheme() -> None:
+    """Rounded ALiBi counts real tokens: behind a hidden one they must stand where they stood."""
+    torch.manual_seed(0)
+    model = tiny("falcon", position="alibi").eval()
+    plain = observe(model, {"ids": SOURCE})
+    made = altered(model, {"ids": SOURCE}, [{"kind": "mask_token", "sequence": "input", "position": 3}])
+    record = observe(made.model, made.inputs)
+    for name in record.attentions():
+        bias, wanted = record.attended[name].bias, plain.attended[name].bias
+        assert bias is not None and torch.equal(bias, wanted)
+        assert not record.weights(name)[..., 3].any()
+        assert torch.allclose(record.weights(name)[:, :, 1:].sum(-1), torch.ones(1))
+
+
 def test_a_target_that_starts_with_the_pad_token_still_starts_when_another_is_hidden() -> None:
     model = model_of("encoder_decoder")
     target = TARGET.clone()
@@ -221,6 +235,7 @@ def test_patches_can_be_hidden_and_their_positions_pressed_together(family: str)
         ({"kind": "positions", "stack": "decoder", "stretch": 0}, "from 0 to 64"),
         ({"kind": "positions", "stack": "decoder", "stretch": float("nan")}, "from 0 to 64"),
         ({"kind": "explode"}, "one of the kinds"),
+        ({"kind": "positions", "stack": "decoder", "stretch": 65}, "from 0 to 64"),
         ("head_off", "one of the kinds"),
     ],
 )
@@ -234,6 +249,9 @@ def test_too_many_changes_and_a_model_without_positions_are_sentences() -> None:
         parse_changes([{"kind": "layer_off", "block": "decoder.blocks.0"}] * 257)
     with pytest.raises(GlassformerError, match="must be a list"):
         parse_changes({"kind": "layer_off"})
+    twice = [{"kind": "positions", "stack": "decoder", "stretch": 0.5}] * 2
+    with pytest.raises(GlassformerError, match="stretched twice"):
+        altered(model_of("decoder_only"), {"ids": SOURCE}, twice)
     bare = model_of("decoder_only", position="none")
     with pytest.raises(GlassformerError, match="no positions"):
         altered(bare, {"ids": SOURCE}, [{"kind": "positions", "stack": "decoder", "stretch": 2}])
