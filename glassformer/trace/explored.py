@@ -64,7 +64,7 @@ class Explored:
             if (known := self.store.find(trace_id(model, given, changes))) is not None:
                 return known  # taken while this one waited
             trace = take(bundle, given, changes, model=model)
-        self.store.put(trace)
+            self.store.put(trace)
         return trace
 
     def trace(self, id: str) -> Trace:

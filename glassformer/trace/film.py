@@ -26,7 +26,7 @@ from glassformer.trace.runs import (
     snapshots,
     thinned,
 )
-from glassformer.trace.store import Store
+from glassformer.trace.store import BYTES, Store
 from glassformer.trace.taken import Trace, take
 from glassformer.training.notes.history import read_history
 
@@ -35,7 +35,7 @@ __all__ = ["FRAMES", "Films", "run_info"]
 FRAMES: Final = 12  # of a film at most
 KEPT: Final = 120  # frames that are remembered
 CONTINUED: Final = 32  # tokens of a sample of a language model
-ROOM: Final = 1 << 30  # bytes of weights that the frames of a film hold together
+ROOM: Final = BYTES * 3 // 4  # bytes of weights that the frames of a film hold together
 
 
 class Films:
@@ -84,7 +84,7 @@ class Films:
         return {"frames": frames[::-1], **read}
 
     def _frame(self, root: Path, id: str, shot: Snapshot, given: Given) -> dict[str, Any]:
-        stamp, _ = shot.about()
+        stamp, weights = shot.about()
         model = f"{id}@{shot.step}-{stamp}"
         key = f"{root} {model} {json.dumps(as_json(given))}"
         known = self._frames.get(key)
@@ -93,7 +93,7 @@ class Films:
             return known
         bundle = opened(root, shot)
         trace = take(bundle, given, model=model)
-        self._store.put(trace)
+        self._store.put(trace, beside=weights)
         made = {
             "step": shot.step,
             "trace": trace.id,

@@ -32,9 +32,9 @@ class Store:
         with self._lock:
             return sum(size for _, size in self._held.values())
 
-    def put(self, trace: Trace) -> None:
-        """Keep a trace, and drop the oldest where it is too much."""
-        size = trace.bytes
+    def put(self, trace: Trace, *, beside: int = 0) -> None:
+        """Keep a trace, and drop the oldest where it is too much. beside: bytes it holds of weights alone."""
+        size = trace.bytes + beside
         with self._lock:
             self._held.pop(trace.id, None)
             self._held[trace.id] = trace, size

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) ->
         assert frame["sample"] == own
     ids = [frame["trace"] for frame in told["frames"]]
     assert len(set(ids)) == 5
+    weights = sum(shot.about()[1] for shot in snapshots(trained))
+    assert store.bytes == weights + sum(store.get(id).bytes for id in ids)  # each frame has its own weights
     assert [frame["trace"] for frame in made.film(trained, id="one")["frames"]] == ids
     few = made.film(trained, id="one", text="red gold", most=2)
     assert [frame["step"] for frame in few["frames"]] == [0, 24] and few["text"] == "red gold"
@@ -129,10 +132,9 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
     before = len(taken)
     assert made.film(trained, id="one", text="red", target="red", most=2) == first
     assert len(taken) == before
+    other = take(opened(trained, snapshots(trained)[0]), {"text": "gold", "target": "gold"})
     for n in range(60):
-        store.put(
-            take(opened(trained, snapshots(trained)[0]), {"text": "gold", "target": [n % 5]}, model=str(n))
-        )
+        store.put(replace(other, id=str(n)))
     assert made.film(trained, id="one", text="red", target="red", most=2) == first
     assert len(taken) > before and all(store.find(frame["trace"]) for frame in first["frames"])
 
