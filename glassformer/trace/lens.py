@@ -27,8 +27,8 @@ def lens_info(trace: Trace, position: int | None = None, top: int = 10) -> dict[
     """The likeliest words after each layer at one place, by default the last.
 
     entropy: of the layer's probabilities, in nats; None where the model tells a number. rank_of_final: where
-    the model's own first choice stands among the layer's, 1 the likeliest. A model that labels its whole input
-    has one answer for all places.
+    the model's own first choice stands among the layer's, 1 the likeliest. A model that labels its whole
+    input has one answer for all places.
     """
     found = named_by(trace.bundle)
     at = place_of(trace, found.stack, position)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.api import Bundle
 from glassformer.core import spec as specs
+from glassformer.trace.altered import altered
 from glassformer.trace.kinds import Change, Given, Kind, Sequence
 
 
@@ -63,9 +64,7 @@ def forward_of(bundle: Bundle, ready: Ready, changes: Several[Change]) -> Forwar
     """The forward after these changes; the bundle's own model is left as it is."""
     if not changes:
         return Forward(model=bundle.model, ready=ready, edit={})
-    from glassformer.trace.changes import altered, parse_changes
-
-    made = altered(bundle.model, dict(ready.inputs), parse_changes(changes))
+    made = altered(bundle.model, ready.inputs, changes)
     sequences = tuple(
         replace(one, tokens=tuple(one.tokens[n] for n in made.orders[one.name]))
         if one.name in made.orders

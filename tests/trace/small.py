@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer import Bundle, tiny
 from glassformer.core.observe import observe
-from glassformer.trace.changes import altered
+from glassformer.trace.altered import altered
 from glassformer.trace.kinds import Given, Kind
 from glassformer.trace.ready import Ready
 from glassformer.trace.taken import Trace

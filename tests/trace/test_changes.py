@@ -13,7 +13,8 @@ from glassformer import tiny
 from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
 from glassformer.core.observe import observe
-from glassformer.trace.changes import altered, parse_changes
+from glassformer.trace.altered import altered
+from glassformer.trace.changes import parse_changes
 from tests.core.models import SHAPES, H, ids, model_of
 
 SOURCE, TARGET = ids(1, 7, seed=1), ids(1, 6, seed=2)
