@@ -60,7 +60,7 @@ class Completing:
         return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
 
     def begin(self, client: Client, on_token: Callable[[int, Token], None] | None = None) -> list[Job]:
-        """Begin every choice; all are given up when the client leaves, or one cannot be begun."""
+        """Begin every choice; where one cannot be begun, all are given up."""
         jobs: list[Job] = []
         try:
             for index in range(len(self.ids) * self.many):
@@ -69,13 +69,13 @@ class Completing:
                     settings = replace(settings, seed=settings.seed + index)
                 hear = None if on_token is None else _numbered(on_token, index)
                 plan = replace(self.plan, settings=settings)
-                jobs.append(self.writing.begin(plan, self.prompt(index), hear, top=self.asked.logprobs))
+                jobs.append(
+                    self.writing.begin(plan, self.prompt(index), client, hear, top=self.asked.logprobs)
+                )
         except BaseException:
             for job in jobs:
                 job.cancel()
             raise
-        for job in jobs:
-            client.on_leave(job.cancel)
         return jobs
 
     async def whole(self, client: Client) -> list[Choice]:

@@ -63,11 +63,18 @@ class Writing:
         self._writer = Writer(bundle.ready(), slots=slots, queue=WAITING)
 
     def begin(
-        self, plan: Plan, ids: list[int], on_token: OnToken | None = None, *, top: int | None = None
+        self,
+        plan: Plan,
+        ids: list[int],
+        client: Client,
+        on_token: OnToken | None = None,
+        *,
+        top: int | None = None,
     ) -> Job:
-        """Begin to write from these ids; `on_token` is called in the loop that is running now.
+        """Begin to write from these ids; it is given up when the client leaves.
 
-        top: how many of the likeliest tokens are told beside each; None: nobody asks for probabilities.
+        `on_token` is called in the loop that is running now. top: how many of the likeliest tokens are told
+        beside each; None: nobody asks for probabilities.
         """
         job, loop = Job(), asyncio.get_running_loop()
 
@@ -86,6 +93,7 @@ class Writing:
                 max_new_tokens=plan.most(len(ids)) if plan.most is not None else None,
                 decode=plan.decode,
                 top=top or 0,
+                caller=client,
                 on_token=(lambda token: loop.call_soon_threadsafe(take, token)) if heard else None,
                 on_done=lambda found: loop.call_soon_threadsafe(job.end, found),
             )
@@ -93,6 +101,7 @@ class Writing:
             raise Busy(str(error)) from None
         except Closed as error:
             raise GaveUp(str(error)) from None
+        client.on_leave(job.cancel)
         return job
 
     async def all(self, plan: Plan, sources: Sequence[list[int]], client: Client) -> list[list[Written]]:
@@ -104,9 +113,8 @@ class Writing:
             async with free:
                 if client.gone:
                     raise Left
-                job = self.begin(plan, ids)
+                job = self.begin(plan, ids, client)
                 jobs.append(job)
-                client.on_leave(job.cancel)
                 return await job.done
 
         tasks = [asyncio.ensure_future(one(ids)) for ids in sources]

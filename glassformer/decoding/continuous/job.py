@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -27,8 +27,15 @@ OnDone = Callable[["list[Written] | Exception"], Any]
 class Job:
     """What `Writer.submit` gives; its callbacks are called in the writer's thread and must not block."""
 
-    def __init__(self, asked: Asked, on_token: OnToken | None, on_done: OnDone | None) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        on_token: OnToken | None = None,
+        on_done: OnDone | None = None,
+        caller: Hashable | None = None,
+    ) -> None:
         self.asked, self._on_token, self._on_done = asked, on_token, on_done
+        self.caller: Hashable = self if caller is None else caller
         self.cancelled = False
         self._found: list[Written] | Exception | None = None
         self._done = threading.Event()

@@ -37,6 +37,7 @@ class Newcomer:
     """A request whose source or prompt is being read."""
 
     job: Job
+    chooser: Lines | Search
     done: int = 0
     past: Past = field(default_factory=Past)
 

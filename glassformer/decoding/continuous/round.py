@@ -64,9 +64,10 @@ class Round:
                 self._turn(take)
             except Exception as error:  # what the rows held cannot be trusted any more
                 _log.exception("a step failed")
+                failed = failure("writing", error)
                 if not self._under_way() and (first := take(self.slots, self.tokens)) is not None:
-                    self._between = [Newcomer(first)]  # nothing can be begun: who is first must hear of it
-                self._lose(failure("writing", error))
+                    first.finish(failed)  # nothing can be begun: who is first must hear of it
+                self._lose(failed)
         if not self.busy:
             self._resting.close()
 
@@ -115,8 +116,13 @@ class Round:
         tokens = self.tokens - sum(job.asked.tokens for job in self._under_way())
         while (job := take(self.slots - self.rows, tokens)) is not None:
             self.counts.jobs += 1
+            try:
+                newcomer = Newcomer(job, self._chooser(job))
+            except Exception as error:  # by its own settings
+                job.finish(failure("beginning", error))
+                continue
             tokens -= job.asked.tokens
-            self.reading.append(Newcomer(job))
+            self.reading.append(newcomer)
 
     def _chooser(self, job: Job) -> Lines | Search:
         kind = Search if job.asked.settings.num_beams > 1 else Lines
@@ -134,7 +140,7 @@ class Round:
     def _read(self) -> None:
         """Read what fits between two steps: each newcomer a piece, in turn."""
         for one in [one for one in self.reading if not one.job.asked.limit]:
-            one.job.finish(results(self._chooser(one.job)))
+            one.job.finish(results(one.chooser))
             self.reading.remove(one)
         taken: list[Newcomer] = []
         room = PIECE if self.members else WHILE_IDLE
@@ -161,7 +167,7 @@ class Round:
         if self.batch.sources is not None:
             for one, (k, v) in zip(taken, sources, strict=True):
                 seats = [self.batch.join_with_source(width, k, v) for width in _widths(one.job)]
-                self._join(one.job, seats)
+                self._join(one, seats)
         else:
             self._go_on_from(taken, last)
         self._between = []
@@ -175,15 +181,16 @@ class Round:
         logits = self.ready.logits(last.index_select(0, torch.tensor(whole, device=last.device)))
         joined = []
         for n in whole:
-            job = taken[n].job
-            seats = [self.batch.join_after(width, taken[n].past) for width in _widths(job)]
-            joined.append(self._join(job, seats))
+            one = taken[n]
+            seats = [self.batch.join_after(width, one.past) for width in _widths(one.job)]
+            joined.append(self._join(one, seats))
         each = torch.tensor([member.job.asked.rows for member in joined], device=logits.device)
         self._choose(joined, logits.repeat_interleave(each, 0))
 
-    def _join(self, job: Job, seats: list[Seat]) -> Member:
-        first, more = job.asked.starts[:1], job.asked.starts[1:]
-        member = Member(job, self._chooser(job), seats, list(first) * job.asked.rows, list(more))
+    def _join(self, one: Newcomer, seats: list[Seat]) -> Member:
+        asked = one.job.asked
+        first, more = asked.starts[:1], asked.starts[1:]
+        member = Member(one.job, one.chooser, seats, list(first) * asked.rows, list(more))
         self.members.append(member)
         return member
 

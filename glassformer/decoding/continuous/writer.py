@@ -6,8 +6,7 @@ One thread does all the work with a model. Callers submit from theirs, and are t
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +20,7 @@ from glassformer.decoding.continuous.errors import Busy, Cancelled, Closed
 from glassformer.decoding.continuous.job import Job, OnDone, OnToken
 from glassformer.decoding.continuous.one_by_one import OneByOne
 from glassformer.decoding.continuous.round import Round
+from glassformer.decoding.continuous.waiting import Waiting
 from glassformer.decoding.ready import Ready, ready
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.steps import Begins
@@ -68,7 +68,7 @@ class Writer:
             )
         self.slots, self.tokens, self.queue = slots, tokens, queue
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
+        self._waiting = Waiting(slots, tokens)
         self._closing = False
         together = isinstance(self.model, Ready) and self.model.decoder.own is not None
         self._round = Round(self.model, slots, tokens) if together else OneByOne(self.model)
@@ -86,13 +86,15 @@ class Writer:
         max_new_tokens: int | None = None,
         decode: Decode | None = None,
         top: int = 0,
+        caller: Hashable | None = None,
         on_token: OnToken | None = None,
         on_done: OnDone | None = None,
     ) -> Job:
         """A source or a prompt, and how to write from it: what the words mean is said by `engine.write`.
 
         top: how many of the likeliest tokens `on_token` is told beside each. `on_token` is not told of end
-        tokens, nor of what beams write. `on_done` is given the texts, or what went wrong.
+        tokens, nor of what beams write. `on_done` is given the texts, or what went wrong. caller: who asks,
+        where one asks several times; callers take turns, and none has all the slots.
         """
         request = asked(
             self.model,
@@ -115,22 +117,24 @@ class Writer:
                 f"the request may come to {request.tokens:,} tokens and there is room for {self.tokens:,}; "
                 "shorten it, or lower max_new_tokens, num_beams or num_return_sequences"
             )
-        job = Job(request, on_token, on_done)
+        job = Job(request, on_token, on_done, caller)
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise Closed("the writer takes no more requests: it is about to end")
             if len(self._waiting) >= self.queue:
                 raise Busy(f"{len(self._waiting)} requests are waiting already; try again in a moment")
-            self._waiting.append(job)
+            self._waiting.add(job)
             self._changed.notify()
         return job
 
     def stats(self) -> Stats:
         counts = self._round.counts
+        with self._changed:
+            waiting = len(self._waiting)
         return Stats(
             rows=self._round.rows,
             slots=self.slots,
-            waiting=len(self._waiting),
+            waiting=waiting,
             queue=self.queue,
             tokens_read=counts.read,
             tokens_written=counts.written,
@@ -140,21 +144,26 @@ class Writer:
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more; finish what was taken (`drain`), or let it go. Waits for the thread to end."""
+        self._take_no_more(drain)
+        self._thread.join(timeout)
+
+    def _take_no_more(self, drain: bool) -> None:
         with self._changed:
             self._closing = True
-            left = [] if drain else list(self._waiting)
+            left = [] if drain else self._waiting.take_all()
             if not drain:
-                self._waiting.clear()
                 self._round.stop()
             self._changed.notify()
         for job in left:
             job.finish(Closed("the writer ended before this was begun"))
-        self._thread.join(timeout)
 
     def _run(self) -> None:
-        with torch.inference_mode():
-            while self._go_on():
-                self._round.turn(self._next)
+        try:
+            with torch.inference_mode():
+                while self._go_on():
+                    self._round.turn(self._next)
+        finally:  # whatever ended it, nobody waits for what will not come
+            self._take_no_more(drain=False)
             self._round.end()
 
     def _go_on(self) -> bool:
@@ -167,15 +176,10 @@ class Writer:
             return threading.main_thread().is_alive()
 
     def _next(self, free_rows: int, free_tokens: int) -> Job | None:
-        """The first of those waiting, if it fits; those behind it wait, so that none waits for ever."""
+        """A request that waits and fits."""
         with self._changed:
-            gone = [job for job in self._waiting if job.cancelled]
-            for job in gone:
-                self._waiting.remove(job)
-            first = self._waiting[0] if self._waiting else None
-            fits = first is not None and first.asked.rows <= free_rows and first.asked.tokens <= free_tokens
-            if fits:
-                self._waiting.popleft()
+            gone = self._waiting.take_cancelled()
+            found = self._waiting.take(free_rows, free_tokens)
         for job in gone:
             job.finish(Cancelled("the request was cancelled"))
-        return first if fits else None
+        return found

@@ -11,7 +11,7 @@ import torch
 
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding import Decoding, Written
-from glassformer.decoding.continuous import Busy, Closed, Failed, Token, Unsound, Writer
+from glassformer.decoding.continuous import Busy, Closed, Failed, Job, Token, Unsound, Writer
 from glassformer.decoding.continuous.batch import Batch
 from glassformer.decoding.ready import ready
 from tests.core.models import model_of as core_model
@@ -71,6 +71,65 @@ def test_a_model_that_cannot_be_begun_says_why_and_recovers() -> None:
     hook.remove()
     assert writer.submit([3], **WORDS).result(10)
     writer.close()
+
+
+def test_settings_that_cannot_be_begun_concern_nobody_else() -> None:
+    model, _ = model_for("gpt2")
+    writer, go = Writer(model), threading.Event()
+    other = writer.submit([3], on_token=lambda _: go.wait(10), **WORDS)
+    while writer.stats().rows == 0:
+        time.sleep(0.001)
+    beyond = Decoding(max_new_tokens=8, do_sample=True, seed=2**70)
+    lost = writer.submit([3], settings=beyond, eos_id=None)
+    go.set()
+    with pytest.raises(Failed, match="beginning failed"):
+        lost.result(10)
+    assert other.result(10)[0].ids == alone(model, ([3], WORDS))[0].ids
+    writer.close()
+
+
+def test_nobody_waits_for_a_writer_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the program ends while its threads still wait."""
+    model, _ = model_for("gpt2")
+    writer, go = Writer(model, slots=1), threading.Event()
+    jobs = [writer.submit([3], on_token=lambda _: go.wait(10), **WORDS) for _ in range(3)]
+    while writer.stats().rows == 0:
+        time.sleep(0.001)
+    monkeypatch.setattr(threading, "main_thread", lambda: threading.Thread())  # one that does not run
+    go.set()
+    for job in jobs:
+        with pytest.raises(Closed):
+            job.result(5)
+    with pytest.raises(Closed):
+        writer.submit([3], **WORDS)
+
+
+def test_who_asks_for_much_leaves_room_for_others() -> None:
+    """One caller has at most three quarters of the slots; others are served before the rest of it."""
+    model, _ = model_for("gpt2")
+    words = {"settings": Decoding(max_new_tokens=30), "eos_id": None}
+    order: list[str] = []
+    writer, go = Writer(model, slots=4), threading.Event()
+
+    def ask(caller: str, wait: bool = False) -> Job:
+        return writer.submit(
+            [3],
+            caller=caller,
+            on_token=(lambda _: go.wait(10)) if wait else None,
+            on_done=lambda _: order.append(caller),
+            **words,
+        )
+
+    greedy = [ask("greedy", wait=n == 0) for n in range(12)]
+    while writer.stats().rows == 0:
+        time.sleep(0.001)
+    modest = [ask("modest") for _ in range(2)]
+    go.set()
+    for job in (*greedy, *modest):
+        job.result(10)
+    writer.close()
+    # with three texts of the one under way, the other's first goes beside them, its second after them
+    assert order.index("modest") <= 3 and "modest" in order[4:8], order
 
 
 def test_a_listener_that_fails_is_gone() -> None:
