@@ -18,7 +18,7 @@ from glassformer.api import Bundle
 from glassformer.trace.models import model_info
 from glassformer.trace.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make
-from tests.explorer.seen import COUNTING, settled
+from tests.explorer.seen import heed, settled
 from tests.serve.made import Server, serving
 
 FLAGS = (
@@ -121,9 +121,9 @@ def opened(browser: Browser, server: Server) -> Iterator[Opened]:
             reduced_motion="reduce",
             accept_downloads=True,
         )
-        context.add_init_script(COUNTING)
         page = context.new_page()
         page.set_default_timeout(15_000)
+        heed(page)
         watch(page)
         try:
             page.goto(address if "://" in address else f"{server.url}/{address}")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, Request
 
-# Counts the questions that are under way, so that a test can wait until the page has all its answers.
-COUNTING = """
-  window.asking = 0; window.asked = 0;
-  const ask = window.fetch;
-  window.fetch = async (...words) => {
-    window.asking += 1;
-    try { return await ask(...words); } finally { window.asking -= 1; window.asked = performance.now(); }
-  };
-"""
-QUIET = 50  # milliseconds after the last answer in which everything is drawn
-_STANDS = """quiet => !window.asking && performance.now() - (window.asked ?? 0) > quiet
-  && document.querySelector('[data-view]') && !document.querySelector('.busy.on')"""
+QUIET = 30  # milliseconds in which nothing is asked for and nothing comes: everything is drawn
+# Two frames after that time the page has a view and is not waiting for its model.
+_STANDS = """async quiet => {
+  await new Promise((done) => setTimeout(done, quiet));
+  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+  return document.querySelector('[data-view]') !== null && document.querySelector('.busy.on') === null;
+}"""
 
 # What is wrong with what is shown inside an element: nothing drawn, a canvas left empty, a complaint, or
 # numbers that are none.
@@ -53,11 +51,44 @@ def address(model: str, view: str = "model", **words: Any) -> str:
     return f"#/{model}/{view}" + (f"?{urlencode(words)}" if words else "")
 
 
+@dataclass
+class Traffic:
+    """What a page has asked for and not yet got, and how often it asked or was answered."""
+
+    coming: set[Request] = field(default_factory=set)
+    heard: int = 0
+
+    def asks(self, one: Request) -> None:
+        self.coming.add(one)
+        self.heard += 1
+
+    def gets(self, one: Request) -> None:
+        self.coming.discard(one)
+        self.heard += 1
+
+
+_traffic: WeakKeyDictionary[Page, Traffic] = WeakKeyDictionary()
+
+
+def heed(page: Page) -> None:
+    """Heed the page's traffic from now on."""
+    traffic = _traffic.setdefault(page, Traffic())
+    page.on("request", lambda one: traffic.asks(one))
+    page.on("requestfinished", lambda one: traffic.gets(one))
+    page.on("requestfailed", lambda one: traffic.gets(one))
+
+
 def settled(page: Page) -> None:
-    """Wait until the page has what it asked for, and has drawn it."""
-    if page.evaluate("window.asking === undefined"):  # opened by someone who does not count
+    """Wait until the page has what it asked for, its own parts too, and has drawn it."""
+    if page not in _traffic:  # opened by someone who does not heed it
         page.wait_for_load_state("networkidle")
-    page.wait_for_function(_STANDS, arg=QUIET)
+    traffic = _traffic.get(page) or Traffic()
+    patience = time.monotonic() + 30
+    while True:
+        heard = traffic.heard
+        if page.evaluate(_STANDS, QUIET) and not traffic.coming and heard == traffic.heard:
+            return
+        assert time.monotonic() < patience, [one.url for one in traffic.coming]
 
 
 def go(page: Page, to: str, until: str = "[data-view]") -> None:
