@@ -4,7 +4,7 @@ import { place } from './place.svelte';
 import { Frozen } from './frozen';
 import { Live, Refused, type Source } from './source';
 import { t } from './words.svelte';
-import type { Change, ModelInfo, RunInfo, Station, TraceInfo, TraceInput } from './types';
+import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** An input as the address carries it: text and target plainly, anything larger by a name. */
 export function inputOf(words: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
@@ -42,54 +42,45 @@ class Session {
   problem = $state('');
 
   model: ModelInfo | null = $derived(this.models.find((m) => m.id === place.model) ?? this.models[0] ?? null);
-  station: Station | null = $derived(
-    this.trace?.stations.find((s) => s.id === place.word('at')) ?? null,
-  );
 
   async begin(): Promise<void> {
-    await this.#doing(async () => {
-      const { models, runs } = await this.source.models();
+    await this.#doing(this.source.models(), ({ models, runs }) => {
       this.models = models;
       this.runs = runs;
     });
   }
 
-  #asked = 0;
-
-  /** Have the model read what the address says; the answer to an older question is let go. */
+  /** Have the model read what the address says. */
   async read(): Promise<void> {
     const model = this.model;
     if (!model) return;
-    const mine = ++this.#asked;
-    await this.#doing(async () => {
-      const b = place.words['in_b'] !== undefined || place.words['held_b'] !== undefined;
-      const [trace, beside] = await Promise.all([
-        this.source.trace({ ...inputOf(place.words, model), model: model.id }),
-        b ? this.source.trace({ ...inputOf(place.words, model, '_b'), model: model.id }) : null,
-      ]);
-      if (mine !== this.#asked) return;
+    const b = place.words['in_b'] !== undefined || place.words['held_b'] !== undefined;
+    const both = Promise.all([
+      this.source.trace({ ...inputOf(place.words, model), model: model.id }),
+      b ? this.source.trace({ ...inputOf(place.words, model, '_b'), model: model.id }) : null,
+    ]);
+    await this.#doing(both, ([trace, beside]) => {
       this.trace = trace;
       this.beside = beside;
     });
   }
 
-  /** The trace of the same input with something changed. */
-  changed(changes: Change[]): Promise<TraceInfo> {
-    const trace = this.trace;
-    if (!trace) throw new Error('nothing is open');
-    return this.source.trace({ ...trace.input, model: trace.model, changes });
-  }
+  #asked = 0;
 
-  async #doing(what: () => Promise<void>): Promise<void> {
+  /** Wait for an answer and take it; the answer to an older question is let go, and so is its failure. */
+  async #doing<T>(coming: Promise<T>, take: (answer: T) => void): Promise<void> {
+    const mine = ++this.#asked;
     this.busy = true;
+    let problem = '';
     try {
-      await what();
-      this.problem = '';
+      const answer = await coming;
+      if (mine === this.#asked) take(answer);
     } catch (error) {
-      this.problem = told(error);
-    } finally {
-      this.busy = false;
+      problem = told(error);
     }
+    if (mine !== this.#asked) return;
+    this.problem = problem;
+    this.busy = false;
   }
 }
 

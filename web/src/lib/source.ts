@@ -78,10 +78,11 @@ const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
   int32: Int32Array,
 };
 const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a station is immediate
+const KEPT_REQUESTS = 64; // a request may hold a whole picture
 
 export class Live implements Source {
   readonly live = true;
-  #kept = new Map<string, Promise<Tensor>>();
+  #kept = new Map<string, { made: Promise<Tensor>; bytes: number }>(); // the most recent last; 0 bytes while on its way
   #bytes = 0;
   #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the server has dropped
 
@@ -91,37 +92,53 @@ export class Live implements Source {
 
   async trace(request: TraceRequest): Promise<TraceInfo> {
     const info = await post<TraceInfo>('trace', request);
-    this.#requests.set(info.id, request);
+    this.#remember(info.id, request);
     return info;
+  }
+
+  #remember(trace: string, request: TraceRequest): void {
+    this.#requests.delete(trace);
+    this.#requests.set(trace, request);
+    if (this.#requests.size > KEPT_REQUESTS) this.#requests.delete(this.#requests.keys().next().value!);
   }
 
   tensor(trace: string, name: string, asked: Asked = {}): Promise<Tensor> {
     const path = `trace/${trace}/tensor?${query({ name, ...asked })}`;
     const kept = this.#kept.get(path);
     if (kept) {
-      this.#kept.delete(path); // the most recent stand last
+      this.#kept.delete(path);
       this.#kept.set(path, kept);
-      return kept;
+      return kept.made;
     }
-    const made = this.#again(trace, async () => {
+    const ask = async (): Promise<Tensor> => {
       const response = await answered(path);
       const buffer = await response.arrayBuffer();
       const shape = response.headers.get('x-shape') ?? '';
       const kind = KINDS[response.headers.get('x-dtype') ?? 'float32'];
-      this.#bytes += buffer.byteLength;
-      this.#forget();
       return new Tensor(new kind(buffer), shape === '' ? [] : shape.split(',').map(Number));
-    });
-    made.catch(() => this.#kept.delete(path));
-    this.#kept.set(path, made);
+    };
+    const { minus } = asked;
+    const made = this.#again(trace, minus ? () => this.#again(minus, ask) : ask);
+    const mine = { made, bytes: 0 };
+    this.#kept.set(path, mine);
+    made.then(
+      (tensor) => {
+        mine.bytes = tensor.data.byteLength;
+        this.#bytes += mine.bytes;
+        this.#forget();
+      },
+      () => this.#kept.delete(path),
+    );
     return made;
   }
 
+  /** Let go of what was not asked for longest; what is on its way has no size yet, and stays. */
   #forget(): void {
-    for (const [path, made] of this.#kept) {
+    for (const [path, { bytes }] of this.#kept) {
       if (this.#bytes <= KEPT_BYTES) return;
+      if (bytes === 0) continue;
       this.#kept.delete(path);
-      void made.then((tensor) => (this.#bytes -= tensor.data.byteLength));
+      this.#bytes -= bytes;
     }
   }
 
@@ -133,6 +150,7 @@ export class Live implements Source {
       const request = this.#requests.get(trace);
       if (!(error instanceof Refused) || error.status !== 404 || !request) throw error;
       await post('trace', request);
+      this.#remember(trace, request);
       return ask();
     }
   }
@@ -165,4 +183,3 @@ export class Live implements Source {
     return json(`runs/${encodeURIComponent(id)}/film?${query({ text: input.text, target: input.target })}`);
   }
 }
-
