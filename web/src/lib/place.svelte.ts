@@ -5,9 +5,18 @@
 export const VIEWS = ['model', 'heads', 'decoding', 'change', 'learning'] as const;
 export type View = (typeof VIEWS)[number];
 
+/** What an address written by hand may spell wrong stands as it is. */
+function plain(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function read(hash: string): { model: string; view: View; words: Record<string, string> } {
   const [path, search] = hash.replace(/^#\/?/, '').split('?');
-  const [model = '', view = 'model'] = path.split('/').map(decodeURIComponent);
+  const [model = '', view = 'model'] = path.split('/').map(plain);
   return {
     model,
     view: (VIEWS as readonly string[]).includes(view) ? (view as View) : 'model',
@@ -35,7 +44,9 @@ class Place {
     const { model, view, words } = read(hash);
     if (model !== this.model) this.model = model;
     if (view !== this.view) this.view = view;
-    if (JSON.stringify(words) !== JSON.stringify(this.words)) this.words = words;
+    // Word by word, so that only those who read a word that changed look again.
+    for (const name of Object.keys(this.words)) if (!Object.hasOwn(words, name)) delete this.words[name];
+    for (const [name, value] of Object.entries(words)) if (this.words[name] !== value) this.words[name] = value;
   }
 
   /** A word of the address, or what it is when the address does not say. */
