@@ -1,6 +1,7 @@
 // Colours of numbers. Two scales: from nothing to much (weights), and signed around zero (values). Each is a
 // table of 256 colours, so that painting a matrix is a lookup a cell.
 
+import type { Tensor } from './tensor';
 import type { Theme } from './theme.svelte';
 
 export type Scale = 'much' | 'signed';
@@ -46,6 +47,36 @@ export function shade(value: number, scale: Scale, low: number, high: number): n
     return Math.round(127.5 + (127.5 * Math.max(-most, Math.min(most, value))) / most);
   }
   return Math.round((255 * (Math.max(low, Math.min(high, value)) - low)) / (high - low || 1));
+}
+
+const words = (bytes: Uint8ClampedArray): Uint32Array => new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+
+/** Paint numbers, one a pixel, onto a canvas that has their size; `hidden` is the colour where there is no number. */
+export function paintCells(
+  canvas: HTMLCanvasElement, values: ArrayLike<number>, colours: Uint8ClampedArray, scale: Scale, [low, high]: readonly [number, number],
+  hidden: number[] = [0, 0, 0, 0],
+): void {
+  const context = canvas.getContext('2d')!;
+  const image = context.createImageData(canvas.width, canvas.height);
+  const cells = words(image.data);
+  const table = words(colours);
+  const [none] = words(Uint8ClampedArray.from(hidden));
+  for (let i = 0; i < cells.length; i++) {
+    const n = shade(values[i], scale, low, high);
+    cells[i] = n < 0 ? none : table[n];
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/** Paint bytes, from nothing to much, onto a canvas, which takes their size: a head's thumbnail. */
+export function paintBytes(canvas: HTMLCanvasElement, { data, shape: [high, wide] }: Tensor, theme: Theme): void {
+  if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
+  const context = canvas.getContext('2d')!;
+  const image = context.createImageData(wide, high);
+  const cells = words(image.data);
+  const colours = words(table(theme, 'much'));
+  for (let i = 0; i < cells.length; i++) cells[i] = colours[data[i]];
+  context.putImageData(image, 0, 0);
 }
 
 /** The colour of one value, for text backgrounds and bars. */
