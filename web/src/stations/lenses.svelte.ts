@@ -1,6 +1,7 @@
 // The lens at several places, asked for one after the other, so that each shows as soon as it is there and what
 // else the station asks for is not kept waiting.
 
+import { untrack } from 'svelte';
 import { session, told } from '../lib/session.svelte';
 import type { LensInfo } from '../lib/types';
 
@@ -18,7 +19,7 @@ export class Lenses {
     let stopped = false;
     void (async () => {
       for (const place of places) {
-        if (this.found.has(place)) continue;
+        if (untrack(() => this.found.has(place))) continue; // what asks need not ask again when an answer comes
         try {
           const lens = await session.source.lens(trace, place, 5);
           if (stopped || trace !== this.#trace) return;

@@ -4,11 +4,25 @@ import type { Numbers } from '../lib/tensor';
 
 export interface Shaping { temperature: number; topK: number /* 0 is off */; topP: number }
 
+const SIGN = 0x8000_0000;
+const HALF = 2 ** 16;
+
 /** Indices from the highest logit to the lowest. No shaping changes this order, so it is worked out once. */
 export function falling(logits: Numbers): Uint32Array {
-  const order = new Uint32Array(logits.length);
-  for (let i = 0; i < order.length; i++) order[i] = i;
-  return order.sort((a, b) => logits[b] - logits[a]);
+  // By counting, not comparing: a logit's bits, turned so that they rise as it falls, are sorted by their lower half
+  // and then by their upper half. A vocabulary of 50,000 is in order within a few milliseconds.
+  const keys = new Uint32Array(Float32Array.from(logits).buffer);
+  for (let i = 0; i < keys.length; i++) keys[i] = keys[i] & SIGN ? keys[i] : ~keys[i] & ~SIGN;
+  let order = Uint32Array.from(keys.keys());
+  for (const shift of [0, 16]) {
+    const begins = new Uint32Array(HALF + 1);
+    for (const key of keys) begins[((key >>> shift) % HALF) + 1]++;
+    for (let n = 0; n < HALF; n++) begins[n + 1] += begins[n];
+    const sorted = new Uint32Array(order.length);
+    for (const i of order) sorted[begins[(keys[i] >>> shift) % HALF]++] = i;
+    order = sorted;
+  }
+  return order;
 }
 
 export interface Shaped {
