@@ -40,10 +40,11 @@ export class Tensor {
     return new Tensor(data, shape);
   }
 
-  /** The last two dimensions reduced by their largest to at most `most` each, as the server does. */
+  /** The last two dimensions reduced to at most `most` each by the largest of equal patches, as the server does. */
   pooled(most: number): Tensor {
     const [height, width] = this.shape.slice(-2);
-    const [high, wide] = [Math.min(most, height), Math.min(most, width)];
+    const [down, across] = [Math.ceil(height / most), Math.ceil(width / most)]; // of a patch
+    const [high, wide] = [Math.ceil(height / down), Math.ceil(width / across)];
     const before = this.shape.slice(0, -2);
     const count = before.reduce((a, b) => a * b, 1);
     const data = new (this.data.constructor as new (n: number) => Numbers)(count * high * wide);
@@ -51,7 +52,7 @@ export class Tensor {
     for (let n = 0; n < count; n++) {
       for (let r = 0; r < height; r++) {
         for (let c = 0; c < width; c++) {
-          const at = (n * high + Math.floor((r * high) / height)) * wide + Math.floor((c * wide) / width);
+          const at = (n * high + Math.floor(r / down)) * wide + Math.floor(c / across);
           data[at] = Math.max(data[at], this.data[(n * height + r) * width + c]);
         }
       }
