@@ -1,0 +1,11 @@
+// A long sequence is shown a page at a time, the one with the chosen token.
+
+const PAGE = 100;
+const AROUND = 10; // of the pages before and after
+
+/** The first token on show and one past the last. */
+export function pageOf(count: number, chosen: number): [number, number] {
+  if (count <= 2 * PAGE) return [0, count];
+  const first = Math.floor(chosen / PAGE) * PAGE;
+  return [Math.max(0, first - AROUND), Math.min(count, first + PAGE + AROUND)];
+}
