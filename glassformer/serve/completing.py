@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.written import Written
 from glassformer.serve.answers import Refused
+from glassformer.serve.likelihoods import Likelihoods, Spelling
 from glassformer.serve.limits import ROWS
 from glassformer.serve.models import Served
 from glassformer.serve.passage import Client
@@ -44,6 +46,7 @@ class Completing:
         self.tokenizer = tokenizer_of(served.bundle)
         self.plan = continuing(served.bundle, _settings(asked), "plain")
         self.many = asked.n or 1
+        self._spelling = Spelling(self.tokenizer)
         self.ids, self.texts = self._prompts(asked.prompt)
 
     def _prompts(self, given: Any) -> tuple[list[list[int]], list[str]]:
@@ -82,10 +85,11 @@ class Completing:
         """All choices, when they are done."""
         jobs = self.begin(client)
         found = await gathered(jobs)
-        return [
-            self.choice(index, texts[0], job)
-            for index, (texts, job) in enumerate(zip(found, jobs, strict=True))
-        ]
+        return await asyncio.to_thread(self._choices, found, jobs)
+
+    def _choices(self, found: list[list[Written]], jobs: list[Job]) -> list[Choice]:
+        pairs = zip(found, jobs, strict=True)
+        return [self.choice(index, texts[0], job) for index, (texts, job) in enumerate(pairs)]
 
     def prompt(self, index: int) -> list[int]:
         """The ids that a choice goes on from."""
@@ -98,34 +102,20 @@ class Completing:
     def choice(self, index: int, written: Written, job: Job) -> Choice:
         """One answer as it is told."""
         text = self.plan.compose([Place(self.prompt(index))], [written.ids])
+        likely = self.likelihoods()
         return Choice(
             index=index,
             text=self.echoed(index) + text,
-            logprobs=self.logprobs(job.tokens[: len(written.ids)], 0),
+            logprobs=None if likely is None else likely.told(job.tokens[: len(written.ids)]),
             finished=FINISHED[written.ended],
             tokens=len(written.ids),
         )
 
-    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any] | None:
-        """How likely tokens were, as OpenAI tells it; offset: letters of the text before them."""
-        top = self.asked.logprobs
-        if top is None:
+    def likelihoods(self) -> Likelihoods | None:
+        """What tells how likely a choice's tokens were, where that is asked for."""
+        if self.asked.logprobs is None:
             return None
-        pieces = self.tokenizer.pieces([token.id for token in tokens], side="target")
-        offsets = [offset]
-        for piece in pieces:
-            offsets.append(offsets[-1] + len(piece))
-        return {
-            "tokens": pieces,
-            "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [self._tops(token) for token in tokens] if top else None,
-            "text_offset": offsets[:-1],
-        }
-
-    def _tops(self, token: Token) -> dict[str, float]:
-        ids = [one for one, _ in token.top]
-        pieces = [self.tokenizer.pieces([one], side="target")[0] for one in ids]
-        return {piece: value for piece, (_, value) in zip(pieces, token.top, strict=True)}
+        return Likelihoods(self._spelling, self.asked.logprobs, bare=self.plan.ends.shape == "rewrites")
 
     def usage(self, tokens: int) -> dict[str, int]:
         """How much was read and written."""

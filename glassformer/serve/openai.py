@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from torch import Tensor
 
 from glassformer.api import Bundle
@@ -45,7 +45,7 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
         return _model(models[name])
 
     @router.post("/completions", response_model=None)
-    async def completions(asked: Completion, request: Request) -> Any:
+    async def completions(asked: Completion, request: Request) -> Response:
         """Go on from prompts; as server-sent events with `stream`."""
         served = models.asked(asked.model, writes)
         completing = await asyncio.to_thread(Completing, served, asked)
@@ -65,10 +65,10 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
         choices = await completing.whole(client)
         usage = completing.usage(sum(one.tokens for one in choices))
         metrics.tokens(served.id, read=usage["prompt_tokens"], written=usage["completion_tokens"])
-        return {**about, "choices": [_choice(one) for one in choices], "usage": usage}
+        return JSONResponse({**about, "choices": [_choice(one) for one in choices], "usage": usage})
 
     @router.post("/embeddings", response_model=None)
-    async def embeddings(asked: Embeddings, request: Request) -> dict[str, Any]:
+    async def embeddings(asked: Embeddings, request: Request) -> Response:
         """A vector for each text."""
         served = models.asked(asked.model, _embeds)
         width = embedding.width_of(served.bundle)
@@ -78,20 +78,18 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
             )
         vectors, tokens = await served.read(request.scope[KEY], lambda bundle: _vectors(bundle, asked.input))
         metrics.tokens(served.id, read=tokens, written=0)
-        as_text = asked.encoding_format == "base64"
-        return {
-            "object": "list",
-            "data": [
-                {
-                    "object": "embedding",
-                    "index": n,
-                    "embedding": _base64(vector) if as_text else vector.tolist(),
-                }
-                for n, vector in enumerate(vectors)
-            ],
-            "model": served.id,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        told = _base64 if asked.encoding_format == "base64" else Tensor.tolist
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": n, "embedding": told(vector)}
+                    for n, vector in enumerate(vectors)
+                ],
+                "model": served.id,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+        )
 
     @router.get("/{rest:path}", include_in_schema=False)
     async def unknown(rest: str) -> Response:

@@ -42,10 +42,10 @@ class _Choice:
     def __init__(self, completing: Completing, index: int) -> None:
         plan = completing.plan
         before = completing.prompt(index) if plan.ends.shape == "continues" else []
-        self.completing, self.index = completing, index
+        self.index = index
         self.pieces = Pieces(completing.tokenizer, before, plan.settings.stop)
         self.held: list[Token] = []  # told with the next piece
-        self.letters = 0
+        self.likely = completing.likelihoods()
         self.first = completing.echoed(index)
 
     def push(self, token: Token) -> dict[str, Any] | None:
@@ -57,9 +57,8 @@ class _Choice:
     def event(self, piece: str, finished: str | None) -> dict[str, Any]:
         """A piece of text, and whether it is the last."""
         text, self.first = self.first + piece, ""
-        logprobs = self.completing.logprobs(self.held, self.letters)
+        logprobs = None if self.likely is None else self.likely.told(self.held)
         self.held = []
-        self.letters += len(text)
         return {"text": text, "index": self.index, "logprobs": logprobs, "finish_reason": finished}
 
 
@@ -90,6 +89,7 @@ class _Stream:
         while left:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 index, token = await self.heard.get()
+            await asyncio.sleep(0)  # where much is there already, others have their turn between two events
             if token is not None:
                 event = self.choices[index].push(token)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,6 +23,8 @@ import psutil
 import pytest
 from PIL import Image
 
+from glassformer.decoding.continuous import Token
+from glassformer.serve.streaming import _Stream
 from tests.serve.made import LINES, Server, part, serving
 
 LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperature": 0}
@@ -205,6 +209,32 @@ def test_too_many_are_told_so_and_it_recovers(small):
     with pytest.raises(httpx.ReadTimeout), server.client() as client:
         client.post("/v1/completions", json=slow, timeout=0.5)
     assert _settled(lambda: _idle(server), 2.5)
+
+
+def test_a_stream_with_much_to_tell_lets_others_have_their_turn():
+    """A queue and a connection that are never waited for must not keep the loop to themselves."""
+
+    async def turns() -> int:
+        count, heard = 0, asyncio.Queue()
+        for _ in range(100):
+            heard.put_nowait((0, Token(0, 1, 0.0)))
+
+        async def other() -> None:
+            nonlocal count
+            while True:
+                count += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        completing = SimpleNamespace(asked=SimpleNamespace(stream_options=None))
+        choice = SimpleNamespace(push=lambda _: {"text": "a"})
+        lines = _Stream(completing, {}, None, heard, [None], [choice]).lines(time.monotonic() + 60)
+        for _ in range(100):
+            await anext(lines)
+        task.cancel()
+        return count
+
+    assert asyncio.run(turns()) >= 99
 
 
 def test_answers_under_way_are_finished_when_it_is_to_end(folders, bundles):

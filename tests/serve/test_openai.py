@@ -92,6 +92,26 @@ def test_logprobs(client, bundles):
         ids.append(int(wanted.argmax()))
 
 
+@pytest.mark.parametrize("model", ["writer", "translator"])
+def test_tokens_stand_where_it_is_told_in_a_stream_too(client, model):
+    asked = {"model": model, "prompt": PROMPT, "max_tokens": 60, "temperature": 2, "seed": 1, "logprobs": 2}
+    (whole,) = client.completions.create(**asked).choices
+    told = whole.logprobs
+    ends = [*told.text_offset[1:], len(whole.text)]
+    plain = 0
+    for piece, begin, end in zip(told.tokens, told.text_offset, ends, strict=True):
+        if piece.strip().isalnum():  # neither a share of a letter nor a mark
+            plain += 1
+            shown = whole.text[begin:end].lstrip("\ufffd")  # what was left of a letter that never came
+            assert shown == (piece if begin else piece.removeprefix(" "))
+    assert plain > 10
+    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+        assert chosen in top.values() and len(top) <= 3
+    pieces = [one for chunk in client.completions.create(**asked, stream=True) for one in chunk.choices]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(told, name)
+
+
 def test_embeddings_are_what_embed_gives(client, bundles):
     texts = ["the cat", "안녕 dog", "a"]
     wanted = bundles["encoder"].embed(texts)

@@ -224,11 +224,11 @@ class Round:
             self._finish(member, failure("writing", error))
             return
         self.counts.written += len(choice.ids)
-        for token in told:
-            member.job.tell(token)
         if any(map(isnan, choice.logprobs)):
             self._finish(member)
             return
+        for token in told:
+            member.job.tell(token)
         for place in reversed(over):
             self.batch.leave(member.seats.pop(place))
         member.ids = [token for place, token in enumerate(choice.ids) if place not in over]
