@@ -70,13 +70,14 @@ def _export(model: str, text: str | None, image: Path | None, out: Path, opening
     from base64 import b64encode
 
     from glassformer.explorer.frozen import single_page
+    from glassformer.trace.runs import result_of
 
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise GlassformerError(f"'{out}' cannot be written; give a file in a folder that is there")
     given: dict[str, Any] = {} if text is None else {"text": text}
     if image is not None:
         given["image"] = b64encode(image.read_bytes()).decode()
-    bundle = source.opened(model, **opening)
+    bundle = source.opened(str(result_of(model)), **opening)
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")

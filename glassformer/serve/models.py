@@ -16,6 +16,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound
 from glassformer.serve.passage import Client, Left
 from glassformer.serve.writing import Writing
+from glassformer.trace.runs import result_of
 from glassformer.verbs.writing.ends import shape_of
 
 Found = TypeVar("Found")
@@ -116,18 +117,8 @@ def opened(
         name = unique(Path(folder), bundles)
         if (Path(folder) / RECIPE).is_file():
             runs[name] = Path(folder)
-            bundles[name] = opening(str(_result(Path(folder))))
-        else:
-            bundles[name] = opening(folder)
+        bundles[name] = opening(str(result_of(folder)))
     return bundles, runs
-
-
-def _result(run: Path) -> Path:
-    """The model that a run made, or while it trains the best so far."""
-    found = next((run / name for name in (MODEL, BEST) if (run / name).is_dir()), None)
-    if found is None:
-        raise GlassformerError(f"the run in '{run}' has no model yet; wait until it has validated once")
-    return found
 
 
 def unique(folder: Path, taken: Mapping[str, object]) -> str:

@@ -208,6 +208,17 @@ def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
     return bundle
 
 
+def result_of(folder: str | Path) -> Path:
+    """The model that a run made, or while it trains the best so far; any other folder is one itself."""
+    root = Path(folder)
+    if not (root / "recipe.yaml").is_file():
+        return root
+    found = next((root / name for name in ("model", "best") if (root / name).is_dir()), None)
+    if found is None:
+        raise GlassformerError(f"the run in '{folder}' has no model yet; wait until it has validated once")
+    return found
+
+
 def _like(root: Path) -> Path:
     """A model folder of the run, which says what its checkpoints are of."""
     saved = [root / "best", root / "model", *(path for _, path in _steps(root / "film"))]

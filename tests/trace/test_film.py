@@ -19,7 +19,7 @@ from glassformer.core.observe import observe
 from glassformer.trace import film as films
 from glassformer.trace import runs
 from glassformer.trace.film import Films, run_info
-from glassformer.trace.runs import opened, snapshots
+from glassformer.trace.runs import opened, result_of, snapshots
 from glassformer.trace.store import Store
 from glassformer.training.lock import RunLock
 
@@ -162,6 +162,15 @@ def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_re
     (run / "metrics.jsonl").unlink()
     with pytest.raises(GlassformerError, match="cannot be read as a run"):
         run_info(run, id="one")
+
+
+def test_the_model_of_a_run_is_its_result_or_the_best_so_far(run: Path) -> None:
+    assert result_of(run) == run / "model" and result_of(run / "best") == run / "best"
+    shutil.rmtree(run / "model")
+    assert result_of(run) == run / "best"
+    shutil.rmtree(run / "best")
+    with pytest.raises(GlassformerError, match="no model yet"):
+        result_of(run)
 
 
 def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
