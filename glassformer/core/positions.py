@@ -60,11 +60,20 @@ def sinusoids(
     >>> sinusoids(2, 8)[1].round(decimals=5).tolist()[:4]
     [0.8414700031280518, 0.5403000116348267, 0.09983000159263611, 0.9950000047683716]
     """
-    position = torch.arange(max_len, dtype=torch.float64)[:, None]
+    return sinusoids_at(torch.arange(max_len), d_model, layout, base)
+
+
+def sinusoids_at(
+    positions: Tensor,
+    d_model: int,
+    layout: Literal["interleaved", "halves"] = "interleaved",
+    base: float = 10000.0,
+) -> Tensor:
+    """The rows of that table at any places (T,), between whole ones too: (T, D)."""
     wave = torch.arange((d_model + 1) // 2, dtype=torch.float64)
-    angle = position / base ** (2 * wave / d_model)  # (max_len, ceil(D/2))
+    angle = positions.double()[:, None] / base ** (2 * wave / d_model)  # (T, ceil(D/2))
     sines, cosines = angle.sin(), angle.cos()[:, : d_model // 2]
-    table = torch.empty(max_len, d_model, dtype=torch.float64)
+    table = torch.empty(len(positions), d_model, dtype=torch.float64)
     if layout == "interleaved":
         table[:, 0::2], table[:, 1::2] = sines, cosines
     else:
@@ -257,7 +266,10 @@ class RelativeBias(nn.Module):
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
-        distance = keys[:, None, :] - positions[:, :, None]  # (B|1, T, S)
+        return self.at(keys[:, None, :] - positions[:, :, None])
+
+    def at(self, distance: Tensor) -> Place:
+        """How far ahead of each query each key lies (B|1, T, S) -> bias (B|1, H, T, S)."""
         rows = buckets_of(
             distance,
             buckets=self.buckets,

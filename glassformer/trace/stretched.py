@@ -23,7 +23,7 @@ from glassformer.core.positions import (
     RelativeBias,
     RotaryPositions,
     SinusoidalPositions,
-    buckets_of,
+    sinusoids_at,
 )
 from glassformer.core.series import SeriesInput
 
@@ -77,7 +77,9 @@ def _added(embed: nn.Module, stretch: float, length: int) -> nn.Module | None:
         moved = _between(position[first:], stretch, len(position) - first)
         return _with(embed, position=torch.cat((position[:first], moved)))
     if isinstance(position, SinusoidalPositions):
-        return _with(embed, position=_with(position, table=_waves(position, stretch, length), max_len=length))
+        places = torch.arange(length, dtype=torch.float64) * stretch
+        table = sinusoids_at(places, position.d_model, position.layout, position.base).to(position.table)
+        return _with(embed, position=_with(position, table=table, max_len=length))
     if isinstance(position, LearnedPositions):
         before = position.weight[: position.offset]
         moved = _between(position.weight[position.offset :], stretch, length)
@@ -100,20 +102,6 @@ def _between(table: Tensor, stretch: float, length: int) -> Tensor:
         return torch.lerp(table[low], table[(low + 1).clamp(max=len(table) - 1)], share)
 
 
-def _waves(position: SinusoidalPositions, stretch: float, length: int) -> Tensor:
-    """sin and cos of `stretch` times each place (T, D), in the layout of the model's own table."""
-    place = torch.arange(length, dtype=torch.float64)[:, None] * stretch
-    wave = torch.arange((position.d_model + 1) // 2, dtype=torch.float64)
-    angle = place / position.base ** (2 * wave / position.d_model)  # (T, ceil(D/2))
-    sines, cosines = angle.sin(), angle.cos()[:, : position.d_model // 2]
-    if position.layout == "halves":
-        table = torch.cat((sines, cosines), 1)
-    else:
-        table = torch.empty(length, position.d_model, dtype=torch.float64)
-        table[:, 0::2], table[:, 1::2] = sines, cosines
-    return table.float().to(position.table)
-
-
 def _inside(position: nn.Module, stretch: float) -> nn.Module:
     """Positions that act inside attention, stretched."""
     if isinstance(position, RotaryPositions):
@@ -132,14 +120,5 @@ class _Farther(RelativeBias):
         self.buckets, self.max_distance, self.both_ways = other.buckets, other.max_distance, other.both_ways
         self.weight, self.stretch = other.weight, stretch
 
-    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
-        keys = positions if keys is None else keys
-        distance = keys[:, None, :] - positions[:, :, None]  # (B|1, T, S)
-        rows = buckets_of(
-            (distance * self.stretch).round().long(),
-            buckets=self.buckets,
-            max_distance=self.max_distance,
-            both_ways=self.both_ways,
-        )
-        bias = nn.functional.embedding(rows, self.weight)  # (B|1, T, S, H)
-        return Place(bias=bias.permute(0, 3, 1, 2))
+    def at(self, distance: Tensor) -> Place:
+        return super().at((distance * self.stretch).round().long())
