@@ -81,7 +81,8 @@ def _past(bundle: Bundle, given: Given) -> Past:
         raise GlassformerError(
             f"the columns have {rows:,} rows, and a trace takes at most {ROWS:,}; give the last"
         )
-    values = np.array([columns[name] for name in names], np.float64).T.astype(np.float32)  # (rows, C)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
+        values = np.array([columns[name] for name in names], np.float64).T.astype(np.float32)  # (rows, C)
     if not np.isfinite(values).all():
         raise GlassformerError("the columns hold a value that is no finite number; fill it in")
     context, horizon = steps_of(bundle)
