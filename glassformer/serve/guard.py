@@ -7,6 +7,7 @@ forge `Host`, `Origin` and `Sec-Fetch-Site`; so these are looked at first, for e
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -21,7 +22,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "glassformer"
 SHORTEST = 16  # letters of a token
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # what a browser without the token is given, so that a person can enter it; nothing of the models
@@ -68,8 +68,15 @@ class Address:
                 f"'{self.host}' can be reached from other machines, so a token is needed: set "
                 "GLASSFORMER_TOKEN or --token, or listen on 127.0.0.1"
             )
-        if self.token is not None and (len(self.token) < SHORTEST or not self.token.isascii()):
-            raise GlassformerError(f"a token has at least {SHORTEST} letters, all of them ASCII")
+        if self.token is not None and not re.fullmatch(rf"[!-~]{{{SHORTEST},}}", self.token):
+            raise GlassformerError(
+                f"a token has at least {SHORTEST} letters, all of them ASCII and no spaces"
+            )
+
+    @property
+    def cookie(self) -> str:
+        """The name of a browser's cookie, which goes to every port of a machine: it tells them apart."""
+        return f"glassformer-{self.port}"
 
     @property
     def url(self) -> str:
@@ -151,7 +158,7 @@ class Guard:
         if scheme.lower() == "bearer" and same(shown.strip(), token):
             return
         try:
-            held = SimpleCookie(cookie or "").get(COOKIE)
+            held = SimpleCookie(cookie or "").get(self.address.cookie)
         except CookieError:
             held = None
         if held is not None and same(held.value, self.address.session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BODY = 32 << 20  # bytes of a body
+LOGIN = 4096  # of one by somebody who has not shown the token yet
 ITEMS = 500_000  # values in a body
 DEPTH = 64  # lists in lists
 LETTERS = 100_000  # of one text

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import Field
 
 from glassformer.serve.answers import NotFound, NoToken
-from glassformer.serve.guard import COOKIE, Address, same
+from glassformer.serve.guard import Address, same
 from glassformer.serve.schema import Closed
 
 PAGE = """<!doctype html>
@@ -68,7 +68,7 @@ def routes(address: Address) -> APIRouter:
         if not same(given.token, _asked(address)):
             raise NoToken("this is not the server's token")
         answer = JSONResponse({"status": "ok"})
-        answer.set_cookie(COOKIE, address.session, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(address.cookie, address.session, httponly=True, samesite="strict", path="/")
         return answer
 
     return router

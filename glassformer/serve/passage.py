@@ -19,12 +19,13 @@ from glassformer.serve.answers import (
 )
 from glassformer.serve.body import check
 from glassformer.serve.guard import App, Receive, Scope
-from glassformer.serve.limits import Limits
+from glassformer.serve.limits import LOGIN, Limits
 from glassformer.serve.metrics import Metrics
 
 KEY = "glassformer.client"
 ASIDE = 1 << 16  # bytes of a body that are looked at beside the loop, which goes on meanwhile
 WORK = ("/trace", "/runs")  # what is asked for by GET and yet is work
+ENTRY = "/login"  # what anybody may ask for: it takes no place of those who have the token
 
 
 class Left(Exception):
@@ -75,7 +76,7 @@ class Passage:
             self.metrics.answered(route, scope["method"], heard.status, time.monotonic() - began)
 
     async def _answer(self, scope: Scope, receive: Receive, heard: _Heard) -> None:
-        works = scope["method"] == "POST" or scope["path"].startswith(WORK)
+        works = _works(scope)
         if works and self.working >= self.limits.queue:
             raise Busy(f"{self.limits.queue} requests are being answered; ask again in a second")
         self.working += works
@@ -91,7 +92,7 @@ class Passage:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body, checked; None where the client left before it was said."""
         headers = {name.lower(): value for name, value in scope["headers"]}
-        most = self.limits.body
+        most = LOGIN if scope["path"] == ENTRY else self.limits.body
         told = headers.get(b"content-length", b"0")
         if told.isdigit() and (len(told) > 15 or int(told) > most):
             raise TooLarge(f"the body has {told.decode()[:20]} bytes, and at most {most:,} are read")
@@ -164,6 +165,20 @@ class Passage:
         finally:
             work.cancel()
             watcher.cancel()
+
+
+def _works(scope: Scope) -> bool:
+    """Whether a request takes one of the places: it is work, or has a body that is held in memory.
+
+    >>> asked = {"method": "GET", "path": "/health"}
+    >>> _works({**asked, "headers": []}), _works({**asked, "headers": [(b"Transfer-Encoding", b"chunked")]})
+    (False, True)
+    """
+    if scope["path"] == ENTRY:
+        return False
+    names = {name.lower() for name, _ in scope["headers"]}
+    has_body = b"content-length" in names or b"transfer-encoding" in names
+    return scope["method"] == "POST" or scope["path"].startswith(WORK) or has_body
 
 
 class _Heard:

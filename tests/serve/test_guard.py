@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -126,7 +129,9 @@ def test_every_answer_is_strict(server):
 
 def test_the_token_stands_before_everything(folders):
     with (
-        serving([folders["encoder"]], "--host", "0.0.0.0", env={"GLASSFORMER_TOKEN": TOKEN}) as server,
+        serving(
+            [folders["encoder"]], "--host", "0.0.0.0", "--queue", "2", env={"GLASSFORMER_TOKEN": TOKEN}
+        ) as server,
         server.client() as client,
     ):
         paths = ["/", "/health", "/metrics", "/docs", "/openapi.json", "/models", "/v1/models"]
@@ -149,6 +154,16 @@ def test_the_token_stands_before_everything(folders):
             client.get("/health", headers={**bearer, "Host": f"evil.example:{server.port}"}).status_code
             == 403
         )
+        # who has no token takes neither places nor memory
+        half = f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 90\r\n\r\n{{"
+        with ExitStack() as held:
+            for _ in range(4):
+                sock = socket.create_connection(("127.0.0.1", server.port))
+                held.enter_context(sock).sendall(half.encode())
+            time.sleep(0.2)
+            answer = client.post("/v1/embeddings", json={"input": "a"}, headers=bearer)
+            assert answer.status_code == 200, answer.text
+        assert client.post("/login", json={"token": "x" * 5000}).status_code == 413
         # a browser's way in
         opened = client.get("/", headers={"Accept": "text/html,*/*"})
         assert opened.status_code == 303 and opened.headers["location"] == "/login"
@@ -156,6 +171,7 @@ def test_the_token_stands_before_everything(folders):
         assert client.post("/login", json={"token": "wrong-wrong-wrong-wrong"}).status_code == 401
         entered = client.post("/login", json={"token": TOKEN})
         cookie = entered.headers["set-cookie"]
+        assert cookie.startswith(f"glassformer-{server.port}=")  # cookies know no ports by themselves
         assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
         assert client.get("/health").status_code == 200  # by the cookie alone
         assert client.get("/health", headers={"Origin": "null"}).status_code == 403
@@ -168,6 +184,7 @@ def test_the_token_stands_before_everything(folders):
     [
         (["--host", "0.0.0.0"], "a token is needed"),
         (["--host", "0.0.0.0", "--token", "short"], "at least 16 letters"),
+        (["--token", "sesame sesame sesame"], "no spaces"),
         (["--host", "no such host", "--token", TOKEN], "no address"),
         (["--host", "198.51.100.7", "--token", TOKEN], "cannot be listened on"),
         (["--port", "99999"], "--port"),
