@@ -30,11 +30,3 @@ export function idsOf(word: string | undefined): number[] | null {
   if (word === undefined) return null;
   return word.split('.').filter(Boolean).map(Number).filter(Number.isInteger);
 }
-
-/** The mean of heads: (H, T, S) as flat numbers -> (T, S). */
-export function meanOfHeads(data: ArrayLike<number>, heads: number): Float32Array {
-  const size = data.length / heads;
-  const mean = new Float32Array(size);
-  for (let h = 0; h < heads; h++) for (let i = 0; i < size; i++) mean[i] += data[h * size + i] / heads;
-  return mean;
-}

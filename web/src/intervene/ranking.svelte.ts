@@ -2,6 +2,7 @@
 
 import { session, told } from '../lib/session.svelte';
 import type { Outcome, TraceInfo } from '../lib/types';
+import { cosine as cosineOf } from '../stations/vectors';
 import { heldTarget } from './held';
 
 export interface Ranked {
@@ -14,10 +15,9 @@ const MOST = 400; // heads tried at most
 const SHOWN = 10;
 
 /**
- * What is measured: "kl" the divergence of the chances at the place that matters, "places" its mean over
- * all places, "labels" half the sum of changes of the labels'
- * chances, "vector" one less the cosine of the vectors, "curve" the mean change of the forecast, "score" the change
- * of an answer's score.
+ * What is measured: "kl" the divergence of the chances at the place that matters, "places" its mean over all places,
+ * "labels" half the sum of changes of the labels' chances, "vector" one less the cosine of the vectors, "curve" the
+ * mean change of the forecast, "score" the change of an answer's score.
  */
 export type Measure = 'kl' | 'places' | 'labels' | 'vector' | 'curve' | 'score';
 
@@ -98,15 +98,7 @@ export function labelsMoved(before: Labelled, after: Labelled): number {
 /** The cosine of two traces' vectors. */
 export async function cosine(before: TraceInfo, after: TraceInfo, name: string): Promise<number> {
   const [a, b] = await Promise.all([before, after].map((one) => session.source.tensor(one.id, name)));
-  let dot = 0;
-  let left = 0;
-  let right = 0;
-  for (let i = 0; i < a.data.length; i++) {
-    dot += a.data[i] * b.data[i];
-    left += a.data[i] ** 2;
-    right += b.data[i] ** 2;
-  }
-  return left && right ? dot / Math.sqrt(left * right) : 0;
+  return cosineOf(a.data, b.data);
 }
 
 /** The mean absolute change of a tensor. */

@@ -2,7 +2,7 @@
 // nothing new can be asked of a model.
 
 import { Refused, type Asked, type Source } from './source';
-import { Tensor, type Numbers } from './tensor';
+import { KINDS, Tensor } from './tensor';
 import { t } from './words.svelte';
 import type {
   DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo, Word,
@@ -19,12 +19,6 @@ interface Kept {
 }
 
 const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-
-const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
-  float32: Float32Array,
-  uint8: Uint8Array,
-  int32: Int32Array,
-};
 
 const refused = (): Promise<never> => Promise.reject(new Refused(t('problem.frozen'), 409));
 

@@ -1,6 +1,6 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
-import { Tensor, type Numbers } from './tensor';
+import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
   TraceInput, TraceRequest, Word,
@@ -72,11 +72,6 @@ const query = (words: object): string => {
   return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
 };
 
-const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
-  float32: Float32Array,
-  uint8: Uint8Array,
-  int32: Int32Array,
-};
 const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a station is immediate
 const KEPT_REQUESTS = 64; // a request may hold a whole picture
 

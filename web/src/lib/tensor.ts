@@ -2,6 +2,13 @@
 
 export type Numbers = Float32Array | Uint8Array | Int32Array;
 
+/** What holds numbers of a kind that the server names. */
+export const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
+  float32: Float32Array,
+  uint8: Uint8Array,
+  int32: Int32Array,
+};
+
 export class Tensor {
   constructor(
     readonly data: Numbers,
@@ -20,6 +27,16 @@ export class Tensor {
     const rest = this.shape.slice(1);
     const size = rest.reduce((a, b) => a * b, 1);
     return new Tensor(this.data.subarray(i * size, (i + 1) * size), rest);
+  }
+
+  /** The mean over the first dimension: over heads, say. */
+  mean(): Tensor {
+    const rest = this.shape.slice(1);
+    const size = rest.reduce((a, b) => a * b, 1);
+    const sum = new Float32Array(size);
+    for (let n = 0; n < this.shape[0]; n++) for (let i = 0; i < size; i++) sum[i] += this.data[n * size + i];
+    for (let i = 0; i < size; i++) sum[i] /= this.shape[0];
+    return new Tensor(sum, rest);
   }
 
   /** As the server slices: `i`, `a:b`, `a:b:step` or `:` for each dimension; missing ones whole. */

@@ -32,7 +32,7 @@ export const rowsOf = (source: Source, trace: TraceInfo, layer: number, at: numb
 export async function looked(source: Source, trace: TraceInfo, look: Look, at: number, row = 0): Promise<Float32Array> {
   if (look.layer === 'roll') return rolled(await means(source, trace, row), at);
   const rows = await rowsOf(source, trace, look.layer, at, row);
-  return look.head === 'mean' ? mean(rows) : (rows.of(look.head).data as Float32Array);
+  return look.head === 'mean' ? (rows.mean().data as Float32Array) : (rows.of(look.head).data as Float32Array);
 }
 
 const EVEN = 3;
@@ -42,16 +42,6 @@ const EVEN = 3;
  * that a look at nothing in particular is faint all over.
  */
 export const fullOf = (weights: ArrayLike<number>): number => Math.max(extent(weights)[1], EVEN / (weights.length || 1));
-
-/** The mean over the first dimension. */
-export function mean(many: Tensor): Float32Array {
-  const [count] = many.shape;
-  const size = many.data.length / count;
-  const sum = new Float32Array(size);
-  for (let n = 0; n < count; n++) for (let i = 0; i < size; i++) sum[i] += many.data[n * size + i];
-  for (let i = 0; i < size; i++) sum[i] /= count;
-  return sum;
-}
 
 const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
 
@@ -63,7 +53,7 @@ function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Ar
   if (!made) {
     made = (async () => {
       const all: Float32Array[] = [];
-      for (const one of selfAttentions(trace)) all.push(mean(await source.tensor(trace.id, `${one.name}.weights`, { slice: `${row}` })));
+      for (const one of selfAttentions(trace)) all.push((await source.tensor(trace.id, `${one.name}.weights`, { slice: `${row}` })).mean().data as Float32Array);
       return all;
     })();
     made.catch(() => rows.delete(row));

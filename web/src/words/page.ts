@@ -6,9 +6,7 @@ export default {
   'page.views': { en: 'Views', ko: '보기' },
   'page.model': { en: 'Model', ko: '모델' },
   'page.working': { en: 'The model is reading', ko: '모델이 읽는 중입니다' },
-  'page.opening': { en: 'Opening', ko: '여는 중입니다' },
   'page.tour': { en: 'Tour', ko: '둘러보기' },
-  'page.language': { en: 'Language', ko: '언어' },
   'page.dark': { en: 'Dark colours', ko: '어두운 화면' },
   'page.light': { en: 'Light colours', ko: '밝은 화면' },
   'page.nothing': { en: 'No model is open.', ko: '열린 모델이 없습니다.' },
@@ -31,7 +29,6 @@ export default {
   'input.compare': { en: 'Compare', ko: '비교' },
   'input.compare_hint': { en: 'Put a second input beside this one', ko: '두 번째 입력을 나란히 놓고 비교합니다' },
   'input.alone': { en: 'Close the second input', ko: '두 번째 입력 닫기' },
-  'input.example': { en: 'Example', ko: '예시' },
   'outcome.translate': { en: 'Translation', ko: '번역 결과' },
   'outcome.generate': { en: 'Continuation', ko: '이어 쓴 글' },
   'outcome.next': { en: 'Likeliest next word', ko: '다음에 올 단어' },
@@ -55,6 +52,6 @@ export default {
   'problem.view': { en: 'This view could not be opened: {why}', ko: '이 화면을 열 수 없습니다: {why}' },
   'problem.frozen': {
     en: 'This page was saved to disk and holds one trace; ask a model something new with `glassformer explore`.',
-    ko: '이 페이지는 추적 하나를 담아 저장한 것입니다. 모델에 새로 물어보려면 `glassformer explore`를 실행해 주세요.',
+    ko: '이 페이지에는 저장된 기록 하나만 들어 있습니다. 모델에 새로 물어보려면 `glassformer explore`를 실행해 주세요.',
   },
 } satisfies Words;

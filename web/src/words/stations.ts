@@ -39,7 +39,7 @@ export default {
   'tokens.patch_grid': { en: '{count} patches as they lie in the picture', ko: '이미지 위의 패치 {count}개' },
   'tokens.patch_spans': { en: '{count} patches as they lie in time', ko: '시간 축 위의 패치 {count}개' },
   'tokens.box': { en: 'x {x}, y {y}, {width} × {height} pixels', ko: 'x {x}, y {y}, {width} × {height} 픽셀' },
-  'tokens.span': { en: 'steps {from} to {to}', ko: '시점 {from}부터 {to}까지' },
+  'tokens.span': { en: 'steps {from} to {to}', ko: '{from}~{to}스텝' },
 
   'embedding.words': {
     en: 'Every token is looked up in a table and becomes a vector of {width} numbers. Tokens used alike have vectors that point alike.',
@@ -246,8 +246,8 @@ export default {
   'ffn.all_pooled': { en: 'A row for each token; a cell shows the largest of several units.', ko: '행은 토큰이며, 한 칸은 여러 유닛 가운데 최댓값입니다.' },
 
   'growth.title': { en: 'The residual’s growth', ko: '잔차의 성장' },
-  'growth.note': { en: 'Length of each token’s vector after every sub-layer: what each adds piles up.', ko: '서브레이어을 지날 때마다의 벡터 크기입니다. 각 레이어가 더한 값이 쌓입니다.' },
-  'growth.note_post': { en: 'Length of each token’s vector after every sub-layer; here it is normalised each time and cannot pile up.', ko: '서브레이어을 지날 때마다의 벡터 크기입니다. 매번 정규화되므로 계속 커지지 않습니다.' },
+  'growth.note': { en: 'Length of each token’s vector after every sub-layer: what each adds piles up.', ko: '서브레이어를 지날 때마다의 벡터 크기입니다. 각 레이어가 더한 값이 쌓입니다.' },
+  'growth.note_post': { en: 'Length of each token’s vector after every sub-layer; here it is normalised each time and cannot pile up.', ko: '서브레이어를 지날 때마다의 벡터 크기입니다. 매번 정규화되므로 계속 커지지 않습니다.' },
   'growth.site': { en: 'place on the way', ko: '경로상의 지점' },
   'growth.first': { en: 'embedding', ko: '임베딩' },
   'growth.self': { en: 'self', ko: '셀프' },
@@ -300,7 +300,7 @@ export default {
   'answer.end': { en: 'ends here', ko: '끝' },
   'forecast.title': { en: 'Past and forecast', ko: '과거와 예측' },
   'forecast.past': { en: 'past', ko: '과거' },
-  'forecast.truth': { en: 'truth', ko: '실제' },
+  'forecast.truth': { en: 'truth', ko: '실제값' },
   'forecast.coming': { en: 'forecast', ko: '예측' },
-  'forecast.step': { en: 'step', ko: '시점' },
+  'forecast.step': { en: 'step', ko: '스텝' },
 } satisfies Words;

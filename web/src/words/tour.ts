@@ -93,11 +93,11 @@ export default {
   'tour.feed_forward.title': { en: 'Each token thinks for itself', ko: '피드포워드' },
   'tour.feed_forward': {
     en: 'After looking around, each vector goes alone through two layers: widened to {d_ff}, {activation}, back to {d}. Most units are quiet; the strongest are listed.',
-    ko: '주변을 살핀 뒤에는 벡터마다 따로 두 층을 지납니다. {d_ff}차원으로 넓혔다가 활성화 함수({activation})를 거쳐 다시 {d}차원으로 줄입니다. 대부분의 유닛은 조용하고, 가장 강한 유닛을 표시했습니다.',
+    ko: '주변을 살핀 뒤에는 벡터마다 따로 선형 변환을 두 번 거칩니다. {d_ff}차원으로 넓혔다가 활성화 함수({activation})를 거쳐 다시 {d}차원으로 줄입니다. 대부분의 유닛은 조용하고, 가장 강한 유닛을 표시했습니다.',
   },
   'tour.feed_forward.gated': {
     en: 'After looking around, each vector goes alone through a gated layer: one projection to {d_ff}, after {activation}, opens and closes the other; then back to {d}.',
-    ko: '주변을 살핀 뒤에는 벡터마다 따로 게이트가 있는 층을 지납니다. {d_ff}차원으로 보낸 두 값 가운데 하나가 활성화 함수({activation})를 거쳐 다른 하나를 열고 닫은 다음, 다시 {d}차원으로 줄입니다.',
+    ko: '주변을 살핀 뒤에는 벡터마다 따로 게이트가 있는 피드포워드를 거칩니다. {d_ff}차원으로 보낸 두 값 가운데 하나가 활성화 함수({activation})를 거쳐 다른 하나를 열고 닫은 다음, 다시 {d}차원으로 줄입니다.',
   },
   'tour.add_norm.title': { en: 'Add & norm', ko: '잔차 연결과 정규화' },
   'tour.add_norm.pre': {
