@@ -20,14 +20,18 @@ export class Following {
       this.run = null;
       let timer: ReturnType<typeof setTimeout>;
       let left = false;
+      let failed = false; // the last time
       const ask = async (): Promise<void> => {
         try {
           const run = await session.source.run(now);
           if (left) return;
+          if (failed) this.problem = '';
+          failed = false;
           this.run = run;
           if (run.live) timer = setTimeout(() => void ask(), EVERY);
         } catch (error) {
           if (left) return;
+          failed = true;
           this.problem = told(error);
           timer = setTimeout(() => void ask(), 2 * EVERY);
         }
