@@ -14,6 +14,7 @@ from glassformer.api import Bundle
 from glassformer.core import spec as specs
 from glassformer.trace.altered import altered
 from glassformer.trace.kinds import Change, Given, Kind, Sequence
+from glassformer.verbs.reading import picked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ def forward_of(bundle: Bundle, ready: Ready, changes: Several[Change]) -> Forwar
         else one
         for one in ready.sequences
     )
-    return Forward(
-        model=made.model, ready=replace(ready, inputs=made.inputs, sequences=sequences), edit=made.edit
-    )
+    about = ready.about
+    if ready.kind == "answer" and "input" in made.orders:  # where an answer stands is told by its tokens
+        about = (picked(about[0], made.orders["input"]), about[1])
+    changed = replace(ready, inputs=made.inputs, sequences=sequences, about=about)
+    return Forward(model=made.model, ready=changed, edit=made.edit)

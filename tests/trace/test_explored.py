@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from threading import Thread
 
@@ -11,6 +12,7 @@ import torch
 from glassformer.api import Bundle, tiny
 from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
+from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.trace import taken
 from glassformer.trace.explored import Explored
@@ -183,6 +185,26 @@ def test_swapped_places_swap_their_tokens_too() -> None:
     ).sequence("source")
     order = [0, 4, 2, 3, 1, *range(5, len(before))]
     assert after.tokens == tuple(before.tokens[n] for n in order)
+
+
+def test_an_answer_among_swapped_words_is_the_word_that_stands_there() -> None:
+    """As if the words had been swapped in the text itself."""
+    made = bundle("bert", head=specs.Answer())
+    words = "the dog ran and the cat sat on the mat".split()
+    read = take(made, {"question": "where is the cat?", "context": " ".join(words)})
+    first = len(read.sequences[0]) - 1 - len(words)  # [CLS] question [SEP] context [SEP]
+    alone = 0
+    for one, other in itertools.combinations(range(len(words)), 2):
+        swapped = list(words)
+        swapped[one], swapped[other] = words[other], words[one]
+        plain = take(made, {"question": "where is the cat?", "context": " ".join(swapped)}).outcome
+        change = {"kind": "swap", "sequence": "input", "positions": [first + one, first + other]}
+        found = take(made, read.ready.given, [change]).outcome
+        assert found["score"] == pytest.approx(plain["score"], abs=1e-6)
+        if " " not in plain["text"]:
+            assert found["text"] == plain["text"]
+            alone += plain["text"] in (words[one], words[other])
+    assert alone
 
 
 def test_a_place_not_yet_written_may_be_changed() -> None:
