@@ -47,6 +47,7 @@ class Films:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._frames: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._read: OrderedDict[str, Given] = OrderedDict()
         self._lock = Lock()
 
     def film(
@@ -75,13 +76,22 @@ class Films:
             frames = []
             for shot in reversed(shots):  # the last weights say what is read
                 try:
-                    given = given or _given(root, opened(root, shot), text, target)
+                    given = given or self._given(root, shot, text, target)
                     frame = self._frame(root, id, shot, given)
                 except GoneError:
                     continue
                 frames.append({**frame, "loss": loss_at(history, shot.step)})
         read = {} if given is None or given.text is None else {"text": given.text}
         return {"frames": frames[::-1], **read}
+
+    def _given(self, root: Path, shot: Snapshot, text: str | None, target: str | None) -> Given:
+        """What all frames read, as the weights of the last one say."""
+        key = json.dumps([str(root), shot.step, shot.about()[0], text, target])
+        if key not in self._read:
+            self._read[key] = _given(root, opened(root, shot), text, target)
+            while len(self._read) > KEPT:
+                self._read.popitem(last=False)
+        return self._read[key]
 
     def _frame(self, root: Path, id: str, shot: Snapshot, given: Given) -> dict[str, Any]:
         stamp, weights = shot.about()

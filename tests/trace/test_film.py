@@ -126,12 +126,19 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
         taken.append(model)
         return take(bundle, given, changes, model=model)
 
+    loaded = list[int]()
+
+    def counted_too(folder: Any, shot: Any) -> Any:
+        loaded.append(shot.step)
+        return opened(folder, shot)
+
     monkeypatch.setattr(films, "take", counted)
+    monkeypatch.setattr(films, "opened", counted_too)
     made = Films(store)
     first = made.film(trained, id="one", text="red", target="red", most=2)
-    before = len(taken)
+    before, opens = len(taken), len(loaded)
     assert made.film(trained, id="one", text="red", target="red", most=2) == first
-    assert len(taken) == before
+    assert len(taken) == before and len(loaded) == opens
     other = take(opened(trained, snapshots(trained)[0]), {"text": "gold", "target": "gold"})
     for n in range(60):
         store.put(replace(other, id=str(n)))
