@@ -14,6 +14,7 @@ from glassformer.decoding.continuous import Cancelled, Closed, Failed, Stats, To
 from glassformer.decoding.continuous import Job as Running
 from glassformer.decoding.written import Written
 from glassformer.serve.answers import Busy, GaveUp, Refused
+from glassformer.serve.limits import SOURCE
 from glassformer.serve.passage import Client, Left
 from glassformer.verbs.writing.batches import Plan
 
@@ -76,6 +77,10 @@ class Writing:
         `on_token` is called in the loop that is running now. top: how many of the likeliest tokens are told
         beside each; None: nobody asks for probabilities.
         """
+        if plan.ends.shape == "rewrites" and len(ids) > SOURCE:
+            raise Refused(
+                f"a text has {len(ids):,} tokens, and at most {SOURCE:,} are read at once; split it"
+            )
         job, loop = Job(), asyncio.get_running_loop()
 
         def take(token: Token) -> None:

@@ -10,10 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
+import glassformer
 from glassformer.decoding.continuous import Cancelled, Closed, Failed, Unsound
 from glassformer.serve.answers import Refused
-from glassformer.serve.passage import Left
-from glassformer.serve.writing import Job
+from glassformer.serve.passage import Client, Left
+from glassformer.serve.writing import Job, Writing
+from glassformer.verbs.writing.rewriting import translating
 from tests.serve.made import part
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -87,6 +89,27 @@ def test_what_came_of_a_text_is_told_by_whose_fault_it_is(came, status):
     with pytest.raises(Refused if status else Left) as caught:
         asyncio.run(told())
     assert getattr(caught.value, "status", None) == status
+
+
+def test_a_source_that_would_keep_everybody_waiting_is_refused(bundles):
+    """A model without a table of positions would read it all, at once."""
+    tokenizer = bundles["translator"].tokenizer
+    bundle = glassformer.Bundle(
+        model=glassformer.tiny("t5", vocab_size=tokenizer.vocab_size).eval(), tokenizer=tokenizer
+    )
+    plan = translating(bundle, {"max_new_tokens": 2}, split="never")
+    writing = Writing(bundle, slots=4)
+
+    async def tokens(count: int) -> int:
+        (texts,) = await writing.all(plan, [[5] * count], Client(60))
+        return len(texts[0].ids)
+
+    try:
+        assert asyncio.run(tokens(200)) == 2
+        with pytest.raises(Refused, match="4,097 tokens"):
+            asyncio.run(tokens(4097))
+    finally:
+        writing.close()
 
 
 def test_a_body_without_a_length_is_bounded_while_it_comes(server):
