@@ -89,7 +89,7 @@ class _Stream:
         while left:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 index, token = await self.heard.get()
-            await asyncio.sleep(0)  # where much is there already, others have their turn between two events
+                await asyncio.sleep(0)  # where much is there already, others have their turn meanwhile
             if token is not None:
                 event = self.choices[index].push(token)
             else:
