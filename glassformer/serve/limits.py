@@ -11,6 +11,7 @@ DEPTH = 64  # lists in lists
 LETTERS = 100_000  # of one text
 TEXTS = 256  # of one request
 SOURCE = 4096  # tokens of a source: it is read at once, while the others wait
+READ = 8192  # tokens of a text that is embedded, where the model itself has no bound
 IDS = 32_768  # tokens of one prompt that is given as ids
 CHOICES = 16  # answers to one prompt
 ROWS = 128  # answers of one request

@@ -18,6 +18,7 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound, Refused
 from glassformer.serve.completing import Choice, Completing
+from glassformer.serve.limits import READ
 from glassformer.serve.metrics import Metrics
 from glassformer.serve.models import Models, Served, writes
 from glassformer.serve.passage import KEY
@@ -119,15 +120,18 @@ def _vectors(bundle: Bundle, given: Any) -> tuple[Tensor, int]:
     if isinstance(given, str):
         given = [given]
     if isinstance(given[0], str):
-        tokens = sum(len(one) for one in tokenizer_of(bundle).encode_batch(given))
-        return embedding.embed(bundle, given), tokens
+        lengths = [len(one) for one in tokenizer_of(bundle).encode_batch(given)]
+        longest = max(lengths)
+        if min(longest, room_of(bundle)) > READ:
+            raise Refused(f"an input has {longest:,} tokens, and at most {READ:,} are read", param="input")
+        return embedding.embed(bundle, given), sum(lengths)
     rows = [given] if isinstance(given[0], int) else given
     return _of_ids(bundle, rows), sum(map(len, rows))
 
 
 @torch.inference_mode()
 def _of_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
-    room, vocabulary = room_of(bundle), reads(bundle).vocab_size
+    room, vocabulary = min(room_of(bundle), READ), reads(bundle).vocab_size
     for number, ids in enumerate(rows, 1):
         if max(ids) >= vocabulary or len(ids) > room:
             raise Refused(

@@ -13,6 +13,7 @@ import pytest
 import glassformer
 from glassformer.decoding.continuous import Cancelled, Closed, Failed, Unsound
 from glassformer.serve.answers import Refused
+from glassformer.serve.openai import _vectors
 from glassformer.serve.passage import Client, Left
 from glassformer.serve.writing import Job, Writing
 from glassformer.verbs.writing.rewriting import translating
@@ -92,7 +93,7 @@ def test_what_came_of_a_text_is_told_by_whose_fault_it_is(came, status):
 
 
 def test_a_source_that_would_keep_everybody_waiting_is_refused(bundles):
-    """A model without a table of positions would read it all, at once."""
+    """A model without a table of positions would read it all, at once: to write from it or to embed it."""
     tokenizer = bundles["translator"].tokenizer
     bundle = glassformer.Bundle(
         model=glassformer.tiny("t5", vocab_size=tokenizer.vocab_size).eval(), tokenizer=tokenizer
@@ -110,6 +111,9 @@ def test_a_source_that_would_keep_everybody_waiting_is_refused(bundles):
             asyncio.run(tokens(4097))
     finally:
         writing.close()
+    for given in ("the cat " * 9000, [5] * 9000):
+        with pytest.raises(Refused, match="8,192"):
+            _vectors(bundle, given)
 
 
 def test_a_body_without_a_length_is_bounded_while_it_comes(server):

@@ -212,9 +212,10 @@ def test_too_many_are_told_so_and_it_recovers(small):
 
 
 def test_a_stream_with_much_to_tell_lets_others_have_their_turn():
-    """A queue and a connection that are never waited for must not keep the loop to themselves."""
+    """A queue and a connection that are never waited for must not keep the loop to themselves, nor go on for
+    ever."""
 
-    async def turns() -> int:
+    async def turns(seconds: float) -> int:
         count, heard = 0, asyncio.Queue()
         for _ in range(100):
             heard.put_nowait((0, Token(0, 1, 0.0)))
@@ -228,13 +229,15 @@ def test_a_stream_with_much_to_tell_lets_others_have_their_turn():
         task = asyncio.create_task(other())
         completing = SimpleNamespace(asked=SimpleNamespace(stream_options=None))
         choice = SimpleNamespace(push=lambda _: {"text": "a"})
-        lines = _Stream(completing, {}, None, heard, [None], [choice]).lines(time.monotonic() + 60)
+        lines = _Stream(completing, {}, None, heard, [None], [choice]).lines(time.monotonic() + seconds)
         for _ in range(100):
             await anext(lines)
         task.cancel()
         return count
 
-    assert asyncio.run(turns()) >= 99
+    assert asyncio.run(turns(60)) >= 99
+    with pytest.raises(TimeoutError):
+        asyncio.run(turns(0))
 
 
 def test_answers_under_way_are_finished_when_it_is_to_end(folders, bundles):
