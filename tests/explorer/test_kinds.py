@@ -91,6 +91,28 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
         assert int(texts(row)[0].split()[-2]) == int(order[0])
 
 
+@pytest.mark.parametrize(("name", "station"), [(RUN, "decoder.1.cross"), ("rotary", "decoder.1.self")])
+def test_a_matrix_is_painted_as_its_numbers_are(
+    opened: Opened, traced: Traced, name: str, station: str
+) -> None:
+    attention = station.replace(".", ".blocks.", 1) + "_attn"
+    weights = traced(name).record.weights(attention, 2)[0]
+    with opened(address(name, **GIVEN[name], at=station, tab="weights", head=2)) as page:
+        canvas = page.locator(f'[data-figure="{attention}-h2-weights"] canvas').first
+        painted = canvas.evaluate(
+            """one => {
+              const copy = new OffscreenCanvas(one.width, one.height).getContext('2d');
+              copy.drawImage(one, 0, 0);
+              const { data } = copy.getImageData(0, 0, one.width, one.height);
+              return [one.height, one.width, Array.from({ length: data.length / 4 }, (_, n) =>
+                data[4 * n] + data[4 * n + 1] + data[4 * n + 2])];
+            }"""
+        )
+        assert tuple(painted[:2]) == weights.shape  # a pixel for each
+        light = torch.tensor(painted[2])[weights.flatten().argsort()]
+        assert (light.diff() <= 3).all() and light[0] - light[-1] > 300  # the larger the darker
+
+
 def test_a_translation_is_the_librarys(opened: Opened, bundles: dict[str, Bundle]) -> None:
     with opened(address(RUN, **GIVEN[RUN])) as page:
         for text in ("red blue gold gold", "blue gold"):
