@@ -265,6 +265,7 @@ export default {
   'next.title': { en: 'What comes after “{token}”', ko: '“{token}” 다음에 올 토큰' },
   'next.fill': { en: 'What stands at “{token}”', ko: '“{token}” 자리에 들어갈 토큰' },
   'next.note': { en: 'Grey bars are cut away by top-k or top-p; the others share what is left.', ko: '회색 막대는 top-k나 top-p로 제외된 토큰이며, 나머지가 확률을 나눠 가집니다.' },
+  'next.dials': { en: 'How the next token is drawn', ko: '다음 토큰을 뽑는 방법' },
   'next.temperature': { en: 'Temperature', ko: '온도' },
   'next.off': { en: 'off', ko: '끔' },
   'next.kept': { en: '{kept} of {all} tokens are kept; together they have', ko: '전체 {all}개 중 {kept}개가 남으며, 합은' },
