@@ -59,7 +59,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
       tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
     }),
     {
-      name: 'heads', told: 'heads', view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] [data-figure]', '[data-view="heads"]'],
+      name: 'heads', told: 'heads', view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] :has(> [data-attention])', '[data-view="heads"]'] /* a layer */,
       tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
     },
     causal
@@ -86,11 +86,11 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
     }),
     writes
       ? {
-          name: 'decoding', told: `decoding.${model.kind}`, view: 'decoding', words: { at: null, tab: null }, points: [live('decoding'), '[data-view="decoding"]'],
+          name: 'decoding', told: `decoding.${model.kind}`, view: 'decoding', words: { at: null, tab: null }, points: ['[data-figure="decoding-written"]', live('decoding')],
           tex: model.kind === 'translate' ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)' : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
-    { name: 'change', told: 'change', view: 'change', words: { at: null, tab: null }, points: [live('change'), '[data-view="change"]'], tex: null },
+    { name: 'change', told: 'change', view: 'change', words: { at: null, tab: null }, points: [`${live('change')} table`, live('change')], tex: null },
     { name: 'shapes', told: `shapes.${model.shape}`, view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
   ];
   return steps.filter((step): step is Step => step !== null && (!step.words.at || has(String(step.words.at))));
