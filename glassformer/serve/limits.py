@@ -29,10 +29,11 @@ class Limits:
     """What a server was started with.
 
     queue: requests that are answered or wait at a time. seconds: for one answer. reading: seconds for a
-    client to send its body.
+    client to send its body. body, bodies: bytes of one, and of all that are held at a time.
     """
 
     queue: int = 256
     seconds: float = 300.0
     reading: float = 30.0
     body: int = BODY
+    bodies: int = 16 * BODY

@@ -59,7 +59,7 @@ class Passage:
 
     def __init__(self, app: App, limits: Limits, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
-        self.working = 0
+        self.working = self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,12 +81,25 @@ class Passage:
             raise Busy(f"{self.limits.queue} requests are being answered; ask again in a second")
         self.working += works
         self.metrics.under_way(self.working)
+        own = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal own
+            message = await receive()
+            length = len(message.get("body", b""))
+            own += length
+            self.held += length
+            if self.held > self.limits.bodies:
+                raise Busy("the requests under way have long bodies; ask again in a second")
+            return message
+
         try:
-            body = await self._body(scope, receive)
+            body = await self._body(scope, counted)
             if body is not None:
                 await self._run(scope, receive, heard, body)
         finally:
             self.working -= works
+            self.held -= own
             self.metrics.under_way(self.working)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:

@@ -12,9 +12,11 @@ import pytest
 
 import glassformer
 from glassformer.decoding.continuous import Cancelled, Closed, Failed, Unsound
-from glassformer.serve.answers import Refused
+from glassformer.serve.answers import Refused, send_bytes
+from glassformer.serve.limits import Limits
+from glassformer.serve.metrics import Metrics
 from glassformer.serve.openai import _vectors
-from glassformer.serve.passage import Client, Left
+from glassformer.serve.passage import Client, Left, Passage
 from glassformer.serve.writing import Job, Writing
 from glassformer.verbs.writing.rewriting import translating
 from tests.serve.made import part
@@ -126,6 +128,40 @@ def test_a_body_without_a_length_is_bounded_while_it_comes(server):
         answer = client.post("/translate", content=endless(), headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
     assert server.gauge("memory_bytes") - before < 200 << 20
+
+
+def test_bodies_are_bounded_together_too():
+    async def told() -> list[int]:
+        gate, statuses = asyncio.Event(), []
+
+        async def app(scope, receive, send):
+            await gate.wait()
+            await send_bytes(send, 200, b"", "text/plain")
+
+        async def ask(passage: Passage, count: int) -> None:
+            said = iter([{"type": "http.request", "body": b" " * count + b"1"}])
+
+            async def receive():
+                return next(said, None) or await asyncio.Event().wait()
+
+            async def send(message):
+                if "status" in message:
+                    statuses.append(message["status"])
+
+            headers = [(b"content-type", b"application/json")]
+            scope = {"type": "http", "method": "POST", "path": "/translate", "headers": headers}
+            await passage(scope, receive, send)
+
+        passage = Passage(app, Limits(bodies=100), Metrics())
+        first = asyncio.create_task(ask(passage, 60))
+        await asyncio.sleep(0.05)
+        await ask(passage, 60)
+        gate.set()
+        await first
+        await ask(passage, 60)
+        return statuses
+
+    assert asyncio.run(told()) == [429, 200, 200]
 
 
 def test_a_length_that_is_too_large_is_refused_at_once(server):
