@@ -7,6 +7,8 @@ import type { Written } from './path';
 // A token's chance depends on nothing that comes after it, so what was asked once stays true as the text grows.
 const kept = new Map<string, Promise<number>>();
 const MOST_KEPT = 5000;
+// A long text has many tokens: they are asked for two at a time, so that what the reader waits for need not wait too.
+const lanes: Promise<unknown>[] = [Promise.resolve(), Promise.resolve()];
 
 /** The probability of every written token, in order. */
 export function chancesOf(trace: TraceInfo, written: Written): Promise<number[]> {
@@ -18,8 +20,8 @@ export function chancesOf(trace: TraceInfo, written: Written): Promise<number[]>
       let chance = kept.get(before);
       if (!chance) {
         const key = before;
-        chance = chanceAt(trace.id, written.start + n - 1, id);
-        chance.catch(() => kept.delete(key));
+        chance = lanes[n % lanes.length].then(() => chanceAt(trace.id, written.start + n - 1, id));
+        lanes[n % lanes.length] = chance.catch(() => kept.delete(key));
         kept.set(key, chance);
         if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value!);
       }
