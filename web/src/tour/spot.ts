@@ -6,7 +6,10 @@ export interface Spot { left: number; top: number }
 const GAP = 16;
 const EDGE = 12;
 
-/** Beside the thing where there is room: right, left, below, above; else in the corner that covers least of it. */
+/**
+ * Beside the thing where there is room: right, left, below, above (below and above at its right end, where less
+ * stands); else in the corner that covers least of it.
+ */
 export function spot(thing: Box | null, card: { width: number; height: number }, view: { width: number; height: number }): Spot {
   const most = { left: Math.max(EDGE, view.width - card.width - EDGE), top: Math.max(EDGE, view.height - card.height - EDGE) };
   const kept = (left: number, top: number): Spot => ({ left: Math.max(EDGE, Math.min(most.left, left)), top: Math.max(EDGE, Math.min(most.top, top)) });
@@ -14,8 +17,8 @@ export function spot(thing: Box | null, card: { width: number; height: number },
   const middle = (thing.top + thing.bottom - card.height) / 2;
   if (view.width - thing.right >= card.width + GAP + EDGE) return kept(thing.right + GAP, middle);
   if (thing.left >= card.width + GAP + EDGE) return kept(thing.left - card.width - GAP, middle);
-  if (view.height - thing.bottom >= card.height + GAP + EDGE) return kept(thing.left, thing.bottom + GAP);
-  if (thing.top >= card.height + GAP + EDGE) return kept(thing.left, thing.top - card.height - GAP);
+  if (view.height - thing.bottom >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.bottom + GAP);
+  if (thing.top >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.top - card.height - GAP);
   const corners: Spot[] = [most, { left: EDGE, top: most.top }, { left: most.left, top: EDGE }, { left: EDGE, top: EDGE }];
   const covers = ({ left, top }: Spot): number =>
     Math.max(0, Math.min(left + card.width, thing.right) - Math.max(left, thing.left)) * Math.max(0, Math.min(top + card.height, thing.bottom) - Math.max(top, thing.top));
