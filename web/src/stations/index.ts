@@ -11,7 +11,6 @@ import Position from './Position.svelte';
 import TokensStation from './TokensStation.svelte';
 
 export { default as Alignment } from './Alignment.svelte';
-export { default as Growth } from './Growth.svelte';
 export { default as NextWords } from './NextWords.svelte';
 
 export const stationViews: Record<Station['kind'], Component<{ trace: TraceInfo; station: Station }>> = {
