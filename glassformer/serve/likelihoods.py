@@ -29,9 +29,9 @@ class Spelling:
     def part(self, token: int, *, bare: bool) -> str | bytes:
         """What the token adds to a text: letters, or bytes of some. bare: without its space."""
         (part,) = self._tokenizer.parts([token], side="target")
-        if isinstance(part, bytes):
-            return part
         alone = self._tokenizer.decode([token], side="target")
+        if isinstance(part, bytes):
+            return part.removeprefix(b" ") if bare and not alone.startswith(" ") else part
         return alone if bare or not alone else part  # a mark adds nothing
 
 

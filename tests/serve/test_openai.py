@@ -6,7 +6,10 @@ import openai
 import pytest
 import torch
 
-from tests.serve.made import Server
+from glassformer.decoding.continuous import Token
+from glassformer.serve.likelihoods import Likelihoods, Spelling
+from glassformer.text.train import TokenizerPlan, train_tokenizer
+from tests.serve.made import LINES, Server
 
 PROMPT = "the cat sat on"
 
@@ -110,6 +113,20 @@ def test_tokens_stand_where_it_is_told_in_a_stream_too(client, model):
     pieces = [one for chunk in client.completions.create(**asked, stream=True) for one in chunk.choices]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(told, name)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "word"])
+def test_places_are_those_of_a_translation(kind):
+    tokenizer = train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=300, marks="end"))
+    text = "glass is where the cat ran 안녕 naïve 🙂 was"
+    ids = tokenizer.encode(text).ids
+    likely = Likelihoods(Spelling(tokenizer), 0, bare=True)
+    told = likely.told([Token(0, token, -1.0) for token in ids])
+    whole = tokenizer.decode(ids)
+    for place, (begin, piece) in enumerate(zip(told["text_offset"], told["tokens"], strict=True)):
+        if piece.strip().isalnum():
+            assert whole[begin:].startswith(piece if begin else piece.removeprefix(" ")), (place, piece)
+    assert told["text_offset"][-1] == len(whole)  # where the mark of the end stands
 
 
 def test_embeddings_are_what_embed_gives(client, bundles):
