@@ -222,6 +222,8 @@ def load(
     ('gpt2', torch.Size([2, 5, 101]))
     """
     path = Path(folder)
+    if path.is_file():
+        raise GlassformerError(f"'{folder}' is a file; give the folder that holds config.json")
     if not path.is_dir():
         raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -241,9 +243,9 @@ def load(
         what = read_config(family, reader)
         files = reader.files
     else:
-        raise GlassformerError(
-            f"'{folder}' holds neither config.json nor spec.json; give the folder of a saved model"
-        )
+        run = (path / "model").is_dir()  # a run's folder holds its model
+        hint = f"give '{path / 'model'}'" if run else "give the folder of a saved model"
+        raise GlassformerError(f"'{folder}' holds neither config.json nor spec.json; {hint}")
     weights = open_weights(path)
     try:
         with torch.device("meta"):

@@ -99,7 +99,7 @@ def _run(console: Console, out: Path, steps: int, seed: int, so_far: SoFar) -> N
     console.print("[bold]Written[/]")
     console.print(f"  {out}/: attention.png, heads.png, model/\n", markup=False, soft_wrap=True)
     console.print("[bold]Try next[/]")
-    for verb in ("inspect", "verify"):
+    for verb in ("explore", "inspect", "verify"):
         line = shlex.join((*_command(), verb, str(out / "model")))
         console.print(f"  {line}", markup=False, soft_wrap=True)
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ import typer
 from glassformer.cli import source
 from glassformer.cli.serve import serving
 from glassformer.core.errors import GlassformerError
+from glassformer.explorer.page import files
 
 PORT = 8017
 
@@ -21,7 +23,7 @@ PORT = 8017
 def explore(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Model folders, or run folders to see how they learnt."),
+        typer.Argument(metavar="MODEL", help="Model folders, or run folders to see how they learnt."),
     ] = None,
     text: Annotated[str | None, typer.Option(help="What the model reads first.")] = None,
     image: Annotated[
@@ -37,7 +39,7 @@ def explore(
         Path | None, typer.Option(help="Write one trace as a page that works from disk, and serve nothing.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="The precision to compute in: float32, bfloat16, float16.")
+        str | None, typer.Option(help="The precision to compute in: float32, bfloat16 or float16.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
@@ -46,9 +48,12 @@ def explore(
     Without MODEL a small translator of dates is trained on the spot, once, and kept. The page is served to
     this machine only; nothing is fetched from anywhere.
     """
+    files()  # what is missing is told before a model is trained or read
     named = models or [str(_dates())]
     opening = {"device": device, "dtype": dtype, "threads": None}
     if export is not None:
+        if len(named) > 1:
+            raise GlassformerError("one page holds one trace; give one model with --export")
         _export(named[0], text, image, export, opening)
         return
     if image is not None:
@@ -70,6 +75,7 @@ def _export(model: str, text: str | None, image: Path | None, out: Path, opening
     from base64 import b64encode
 
     from glassformer.explorer.frozen import single_page
+    from glassformer.trace.outline import kind_of
     from glassformer.trace.runs import result_of
 
     if out.is_dir() or not out.absolute().parent.is_dir():
@@ -78,6 +84,9 @@ def _export(model: str, text: str | None, image: Path | None, out: Path, opening
     if image is not None:
         given["image"] = b64encode(image.read_bytes()).decode()
     bundle = source.opened(str(result_of(model)), **opening)
+    wants, asked = ("--image" if kind_of(bundle) == "image" else "--text"), "--image" if image else "--text"
+    if given and wants != asked:
+        raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")
@@ -92,6 +101,10 @@ def _dates() -> Path:
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glassformer" / "dates"
     if (kept / "checksums.json").is_file():
         return kept
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        kept = Path(mkdtemp(prefix="glassformer-"))  # trained for this time only
     import torch
     from rich.console import Console
 

@@ -120,7 +120,7 @@ def _needed() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "glassformer":
             raise
-        raise GlassformerError(f"serve needs '{error.name}', which is not installed: {EXTRA}") from None
+        raise GlassformerError(f"a server needs '{error.name}', which is not installed: {EXTRA}") from None
 
 
 def _tell(url: str, models: list[str], asks: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def unique(folder: Path, taken: Mapping[str, object]) -> str:
     """
     where = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
     run = where.parent if where.name in (MODEL, BEST) and (where.parent / RECIPE).is_file() else where
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or MODEL
+    name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFC", run.name)).strip("-.") or MODEL
     found, count = name, 1
     while found in taken:
         count += 1

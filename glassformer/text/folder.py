@@ -14,9 +14,12 @@ def translated(what: str) -> Iterator[None]:
     """Turn whatever a backend raises inside the block into "<what>: <its first line>"."""
     try:
         yield
-    except (GlassformerError, KeyboardInterrupt, SystemExit, MemoryError):
+    except (GlassformerError, MemoryError):
         raise
-    except BaseException as fault:  # a panic in compiled code is not an Exception
+    except BaseException as fault:
+        # a panic in compiled code is no Exception; what else is none ends the program, and is nobody's fault
+        if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
+            raise
         reason = next(iter(str(fault).splitlines()), type(fault).__name__)
         raise GlassformerError(f"{what}: {reason.rstrip('.')}.") from fault
 

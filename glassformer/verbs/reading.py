@@ -124,8 +124,11 @@ def reading_of(read: object) -> str:
 
 
 def named(bundle: Bundle) -> str:
-    """The model, in a sentence: by its folder's name, for who asks from elsewhere need not know more."""
-    return f"the model '{bundle.folder.name}'" if bundle.folder and bundle.folder.name else "this model"
+    """The model, in a sentence: by its folder's name or its run's, for who asks need not know more."""
+    folder = bundle.folder
+    if folder is not None and (folder.parent / "recipe.yaml").is_file():
+        folder = folder.parent
+    return f"the model '{folder.name}'" if folder and folder.name else "this model"
 
 
 def device_of(bundle: Bundle) -> torch.device:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import glassformer
 from glassformer.api import Bundle
 from glassformer.cli.main import app
 from tests.explorer.conftest import Opened, settled
@@ -48,8 +49,8 @@ def test_it_shows_what_the_model_wrote(
     exported: dict[str, Path], opened: Opened, bundles: dict[str, Bundle]
 ) -> None:
     with opened(exported["translator"].as_uri(), language="ko") as page:
-        read = page.input_value("input")
-        wrote = bundles["translator"].translate(read, num_beams=1, max_new_tokens=128)[0]
+        read = page.input_value("textarea")
+        wrote = bundles["translator"].translate(read, num_beams=1)[0]
         assert wrote in page.inner_text("body")
         assert page.get_attribute("html", "lang") == "ko"
 
@@ -69,6 +70,8 @@ def test_its_policy_allows_its_own_script_alone(exported: dict[str, Path]) -> No
         (["--export", "no/such/folder/t.html"], "cannot be written"),
         (["--export", "t.html", "--text", "cat " * 5000], "tokens"),
         (["--image", "README.md"], "goes with --export"),
+        (["--image", "README.md", "--export", "t.html"], "use --text"),
+        (["other", "--export", "t.html"], "one page holds one trace"),
     ],
 )
 def test_what_cannot_be_exported_is_told(folders: dict[str, Path], words: list[str], told: str) -> None:
@@ -77,3 +80,15 @@ def test_what_cannot_be_exported_is_told(folders: dict[str, Path], words: list[s
     asked = ["explore", str(folders["translator"]), *words]
     done = CliRunner().invoke(app(asked), asked)
     assert isinstance(done.exception, GlassformerError) and told in str(done.exception)
+
+
+def test_a_cache_that_cannot_be_written_costs_no_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from glassformer.cli import dates, demo, explore
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(demo, "STEPS", 1)
+    monkeypatch.setattr(dates, "split", lambda seed: ([("2024-03-17", "17 march 2024")] * 64, []))
+    assert glassformer.load(explore._dates()).tokenizer is not None

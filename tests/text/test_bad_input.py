@@ -10,6 +10,7 @@ import pytest
 
 from glassformer.core.errors import GlassformerError
 from glassformer.text import load_tokenizer
+from glassformer.text.folder import translated
 from tests.text.layouts import LAYOUTS, published_unigram
 
 
@@ -156,3 +157,17 @@ def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(GlassformerError, match=message):
             call()
     assert ours.decode([10**6]) == "" and ours.tokens([10**6]) == ["<id 1000000>"]
+
+
+def test_what_ends_the_program_is_no_fault_of_a_text() -> None:
+    class Ended(BaseException):
+        """As when the process is asked to end."""
+
+    with pytest.raises(Ended), translated("the text cannot be encoded"):
+        raise Ended
+    panic = type("PanicException", (BaseException,), {})
+    with (
+        pytest.raises(GlassformerError, match=r"the text cannot be encoded: no room\."),
+        translated("the text cannot be encoded"),
+    ):
+        raise panic("no room")
