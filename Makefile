@@ -24,7 +24,7 @@ demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
 
 test: lint
-	$(PY) -m pytest -n 2 --dist loadgroup
+	$(PY) -m pytest -n 2
 
 test-slow: $(DEV)
 	GLASSFORMER_FAULTS=whole $(PY) -m pytest -m slow tests

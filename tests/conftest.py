@@ -1,7 +1,7 @@
 """Settings every test shares; they are made before torch is first imported."""
 
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,12 +17,15 @@ settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
 
 # Folders whose tests share a server, or a server and a browser: one process has them all.
-SHARING = ("explorer", "serve")
+SHARING = ("tests/explorer/", "tests/serve/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-        if folder in SHARING:
-            item.add_marker(pytest.mark.xdist_group(folder))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in SHARING if nodeid.startswith(folder)), nodeid)
+
+    return ByFolder(config, log)
