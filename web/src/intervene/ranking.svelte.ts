@@ -1,6 +1,7 @@
 // Every head switched off in turn, and how much the answer changes.
 
-import { session, told } from '../lib/session.svelte';
+import { told, type Problem } from '../lib/problem';
+import { session } from '../lib/session.svelte';
 import type { Outcome, TraceInfo } from '../lib/types';
 import { cosine as cosineOf } from '../stations/vectors';
 import { heldTarget } from './held';
@@ -29,7 +30,7 @@ export class Ranking {
   total = $state(0);
   all = $state(0);
   measure = $state<Measure>('kl');
-  problem = $state('');
+  problem = $state.raw<Problem | null>(null);
   #turn = 0;
 
   stop(): void {
@@ -41,7 +42,7 @@ export class Ranking {
     this.stop();
     this.effects = new Map();
     this.best = [];
-    this.problem = '';
+    this.problem = null;
   }
 
   async run(trace: TraceInfo): Promise<void> {

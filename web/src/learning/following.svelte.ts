@@ -1,7 +1,8 @@
 // A run that is being followed: asked for again every two seconds while it trains, and filmed again when there is a new
 // checkpoint.
 
-import { session, told } from '../lib/session.svelte';
+import { told, type Problem } from '../lib/problem';
+import { session } from '../lib/session.svelte';
 import type { FilmInfo, RunInfo } from '../lib/types';
 
 const EVERY = 2000; // milliseconds
@@ -10,7 +11,7 @@ export class Following {
   run = $state.raw<RunInfo | null>(null);
   film = $state.raw<FilmInfo | null>(null);
   filming = $state(false);
-  problem = $state('');
+  problem = $state.raw<Problem | null>(null);
 
   /** Make it while a component is set up; what the functions read is followed. */
   constructor(id: () => string | null, text: () => string | undefined) {
@@ -25,7 +26,7 @@ export class Following {
         try {
           const run = await session.source.run(now);
           if (left) return;
-          if (failed) this.problem = '';
+          if (failed) this.problem = null;
           failed = false;
           this.run = run;
           if (run.live) timer = setTimeout(() => void ask(), EVERY);
@@ -60,7 +61,7 @@ export class Following {
         (film) => {
           if (left) return;
           this.film = film;
-          this.problem = '';
+          this.problem = null;
           this.filming = false;
         },
         (error: unknown) => {

@@ -1,9 +1,9 @@
 // One trace kept in the page itself (`glassformer explore --export`): everything it shows works from disk, and
 // nothing new can be asked of a model.
 
-import { Refused, type Asked, type Source } from './source';
+import { Trouble } from './problem';
+import type { Asked, Source } from './source';
 import { KINDS, Tensor } from './tensor';
-import { t } from './words.svelte';
 import type {
   DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo, Word,
 } from './types';
@@ -20,7 +20,7 @@ interface Kept {
 
 const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
-const refused = (): Promise<never> => Promise.reject(new Refused(t('problem.frozen'), 409));
+const refused = (): Promise<never> => Promise.reject(new Trouble({ key: 'problem.frozen' }));
 
 export class Frozen implements Source {
   readonly live = false;

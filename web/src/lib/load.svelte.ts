@@ -1,15 +1,16 @@
 // Something that comes from the source and is asked for again when what it depends on changes.
 
-import { told } from './session.svelte';
+import { told, type Problem } from './problem';
+import { server } from './server.svelte';
 
 export class Loaded<T> {
   value = $state.raw<T | null>(null);
-  problem = $state('');
+  problem = $state.raw<Problem | null>(null);
   loading = $state(false);
 }
 
 /**
- * `ask` is run whenever what it reads changes (return null for nothing to ask); the last value stays on show until
+ * `ask` is run whenever what it reads changes, and when the server is back (return null for nothing to ask); the last value stays on show until
  * the next is there, and a late answer to an older question is let go. Call it while a component is set up.
  */
 export function loaded<T>(ask: () => Promise<T> | null): Loaded<T> {
@@ -17,10 +18,11 @@ export function loaded<T>(ask: () => Promise<T> | null): Loaded<T> {
   let asked = 0;
   $effect(() => {
     const mine = ++asked;
+    void server.returns;
     const coming = ask();
     if (!coming) {
       made.value = null;
-      made.problem = '';
+      made.problem = null;
       made.loading = false;
       return;
     }
@@ -29,7 +31,7 @@ export function loaded<T>(ask: () => Promise<T> | null): Loaded<T> {
       (value) => {
         if (mine !== asked) return;
         made.value = value;
-        made.problem = '';
+        made.problem = null;
         made.loading = false;
       },
       (error: unknown) => {

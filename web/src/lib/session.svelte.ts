@@ -2,9 +2,13 @@
 
 import { place } from './place.svelte';
 import { Frozen } from './frozen';
-import { Live, Refused, type Source } from './source';
-import { t } from './words.svelte';
+import { lacking } from './lacking';
+import { told, Trouble, type Problem } from './problem';
+import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
+
+/** The words of the address that say what the model is given: others change without its being read again. */
+export const GIVEN = ['in', 'out', 'tag', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
 
 /** An input as the address carries it: text and target plainly, anything larger by a name. */
 export function inputOf(words: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
@@ -39,7 +43,10 @@ class Session {
   /** The second input's trace where two are compared, else null. */
   beside = $state.raw<TraceInfo | null>(null);
   busy = $state(false);
-  problem = $state('');
+  /** Why what was last given is not what is on show; null where it is. */
+  problem = $state.raw<Problem | null>(null);
+  /** Counts how often the model was told to read, the address changed or not. */
+  turn = $state(0);
 
   model: ModelInfo | null = $derived(this.models.find((m) => m.id === place.model) ?? this.models[0] ?? null);
 
@@ -55,14 +62,28 @@ class Session {
     const model = this.model;
     if (!model) return;
     const b = place.words['in_b'] !== undefined || place.words['held_b'] !== undefined;
-    const both = Promise.all([
-      this.source.trace({ ...inputOf(place.words, model), model: model.id }),
-      b ? this.source.trace({ ...inputOf(place.words, model, '_b'), model: model.id }) : null,
-    ]);
-    await this.#doing(both, ([trace, beside]) => {
+    const given = Object.fromEntries(GIVEN.map((name) => [name, place.words[name] ?? null]));
+    await this.#doing(this.#traces(model, b), ([trace, beside]) => {
       this.trace = trace;
       this.beside = beside;
+      this.#given = given;
     });
+  }
+
+  async #traces(model: ModelInfo, b: boolean): Promise<[TraceInfo, TraceInfo | null]> {
+    const inputs = (b ? ['', '_b'] : ['']).map((suffix) => inputOf(place.words, model, suffix));
+    const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
+    if (lack) throw new Trouble(lack);
+    const [trace, beside = null] = await Promise.all(inputs.map((input) => this.source.trace({ ...input, model: model.id })));
+    return [trace, beside];
+  }
+
+  #given: Record<string, string | null> = {}; // the address's words for what is on show
+
+  /** Let go of what was refused: what is on show is what is given again. */
+  keepEarlier(): void {
+    this.problem = null;
+    place.go({ words: this.#given });
   }
 
   #asked = 0;
@@ -71,7 +92,7 @@ class Session {
   async #doing<T>(coming: Promise<T>, take: (answer: T) => void): Promise<void> {
     const mine = ++this.#asked;
     this.busy = true;
-    let problem = '';
+    let problem: Problem | null = null;
     try {
       const answer = await coming;
       if (mine === this.#asked) take(answer);
@@ -82,12 +103,6 @@ class Session {
     this.problem = problem;
     this.busy = false;
   }
-}
-
-/** What went wrong, as a sentence for the reader. */
-export function told(error: unknown): string {
-  if (error instanceof Refused && error.status === 0) return t('problem.no_server');
-  return error instanceof Error ? error.message : String(error);
 }
 
 export const session = new Session();

@@ -1,5 +1,7 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
+import { Refused, Trouble } from './problem';
+import { server } from './server.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
@@ -29,23 +31,15 @@ export interface Source {
   film(id: string, input: TraceInput): Promise<FilmInfo>;
 }
 
-/** What the server answers when it cannot: a sentence for the person. */
-export class Refused extends Error {
-  constructor(
-    message: string,
-    readonly status: number,
-  ) {
-    super(message);
-  }
-}
-
 async function answered(path: string, init?: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, init);
   } catch {
-    throw new Refused('', 0); // no server: whoever shows it says so in the reader's language
+    server.lost();
+    throw new Trouble({ key: 'problem.no_server' });
   }
+  server.heard();
   if (response.ok) return response;
   let message = `${response.status} ${response.statusText}`;
   try {

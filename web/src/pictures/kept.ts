@@ -26,10 +26,14 @@ export function give(input: TraceInput, suffix: Suffix = ''): void {
     // no room, or not allowed: it lives until the page is left
   }
   place.go({ words: { [`held${suffix}`]: name } });
+  session.turn++; // also where it is the same as before
 }
 
 /** Back to the model's own example. */
-export const giveExample = (suffix: Suffix = ''): void => place.go({ words: { [`held${suffix}`]: suffix ? 'example' : null } });
+export function giveExample(suffix: Suffix = ''): void {
+  place.go({ words: { [`held${suffix}`]: suffix ? 'example' : null } });
+  session.turn++;
+}
 
 /** Take up again what the address names after a reload. */
 export function remember(suffix: Suffix = ''): void {

@@ -2,12 +2,13 @@
 // else the station asks for is not kept waiting.
 
 import { untrack } from 'svelte';
-import { session, told } from '../lib/session.svelte';
+import { told, type Problem } from '../lib/problem';
+import { session } from '../lib/session.svelte';
 import type { LensInfo } from '../lib/types';
 
 export class Lenses {
   found = $state.raw<ReadonlyMap<number, LensInfo>>(new Map());
-  problem = $state('');
+  problem = $state.raw<Problem | null>(null);
   #trace = '';
 
   /** Ask for these places in this order; returns what stops it. */
@@ -24,7 +25,7 @@ export class Lenses {
           const lens = await session.source.lens(trace, place, 5);
           if (stopped || trace !== this.#trace) return;
           this.found = new Map(this.found).set(place, lens);
-          this.problem = '';
+          this.problem = null;
         } catch (error) {
           if (!stopped) this.problem = told(error);
           return;

@@ -1,0 +1,13 @@
+// What an input lacks that the model cannot do without, known before the server is asked.
+
+import type { Problem } from './problem';
+import type { ModelInfo, TraceInput } from './types';
+
+const blank = (text: string | undefined): boolean => !text?.trim();
+
+export function lacking(input: TraceInput, model: ModelInfo): Problem | null {
+  if (model.series) return input.series ? null : { key: 'problem.no_series' };
+  if (model.image) return input.image ? null : { key: 'problem.no_picture' };
+  if (model.kind === 'answer') return blank(input.question) || blank(input.context) ? { key: 'problem.no_question' } : null;
+  return blank(input.text) ? { key: 'problem.no_text' } : null;
+}
