@@ -5,21 +5,7 @@ import type { Change, TraceInfo } from '../lib/types';
 import { t } from '../lib/words.svelte';
 import { visible } from '../parts/piece';
 
-const KINDS = ['head_off', 'layer_off', 'mask_token', 'swap', 'residual', 'positions'];
 export const MOST = 256; // that the server takes at once
-
-/** The changes in the address; what is no list of changes counts as none. */
-export function changesHere(): Change[] {
-  const word = place.words['changes'];
-  if (!word) return [];
-  try {
-    const found: unknown = JSON.parse(word);
-    if (!Array.isArray(found)) return [];
-    return found.filter((one) => one !== null && typeof one === 'object' && KINDS.includes(one.kind)) as Change[];
-  } catch {
-    return [];
-  }
-}
 
 export function keep(changes: Change[], step = true): void {
   place.go({ words: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
@@ -35,11 +21,13 @@ export function toggled(changes: Change[], change: Change): Change[] {
   return isOn(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change].slice(0, MOST);
 }
 
+/** What a change is made to: two of the same place are not made together. */
+export const whereOf = (one: Change): string =>
+  one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
+
 /** With this change in place of another of the same place: a slider's last value counts. */
 export function replaced(changes: Change[], change: Change): Change[] {
-  const where = (one: Change): string =>
-    one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
-  return [...changes.filter((one) => where(one) !== where(change)), change].slice(0, MOST);
+  return [...changes.filter((one) => whereOf(one) !== whereOf(change)), change].slice(0, MOST);
 }
 
 export function pieceAt(trace: TraceInfo, sequence: string, position: number): string {

@@ -17,6 +17,10 @@ export default {
   'intervene.what.residual': { en: 'Residual', ko: '잔차' },
   'intervene.what.positions': { en: 'Positions', ko: '위치' },
   'intervene.changes': { en: 'Changes', ko: '바꾼 것' },
+  'intervene.left_out': {
+    en: 'Some changes in the address do not fit this model and input, or stand there twice; they were left out.',
+    ko: '주소에 적힌 변경 가운데 이 모델과 입력에 맞지 않거나 중복된 것은 제외했습니다.',
+  },
   'intervene.none': { en: 'None yet.', ko: '아직 없습니다.' },
   'intervene.clear': { en: 'Undo all', ko: '모두 되돌리기' },
   'intervene.undo': { en: 'Undo: {what}', ko: '되돌리기: {what}' },
