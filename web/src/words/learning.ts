@@ -6,6 +6,14 @@ export default {
     en: 'No training run is open. Give a run’s folder, finished or still training, and its checkpoints become a film here:',
     ko: '열려 있는 학습이 없습니다. 학습이 끝났거나 진행 중인 폴더를 열면 체크포인트를 영상처럼 볼 수 있습니다.',
   },
+  'learning.not_this': {
+    en: 'The model on show was opened without its training run. Runs that are open:',
+    ko: '선택한 모델은 학습 기록 없이 열려 있습니다. 열려 있는 학습은 다음과 같습니다.',
+  },
+  'learning.none_here': {
+    en: 'To see how this model learned, give its run’s folder, finished or still training:',
+    ko: '이 모델의 학습 과정을 보려면 학습이 끝났거나 진행 중인 폴더를 열어 주세요.',
+  },
   'learning.none_more': {
     en: 'With training.keep=20 a run keeps twenty checkpoints instead of two, which makes a longer film.',
     ko: 'training.keep=20으로 학습하면 체크포인트를 2개가 아니라 20개까지 남겨 더 긴 영상을 볼 수 있습니다.',
