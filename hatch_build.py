@@ -1,7 +1,7 @@
 """Builds the explorer's page from web/ before the package is packed or installed.
 
-A page that was built from these very sources is left as it is: an sdist carries it, so that whoever installs from
-one needs no Node. Otherwise Node comes from PyPI, for the time of the build.
+A page that was built from these very sources is left as it is: an sdist carries it, so that whoever installs
+from one needs no Node. Otherwise Node comes from PyPI, for the time of the build.
 """
 
 from __future__ import annotations
