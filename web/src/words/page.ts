@@ -65,7 +65,7 @@ export default {
     ko: '글이 너무 깁니다. {got}자인데 {most}자까지만 읽을 수 있습니다. 줄여서 다시 넣어 주세요.',
   },
   'problem.earlier': { en: 'Still shown: the earlier input.', ko: '아래 결과는 이전 입력의 것입니다.' },
-  'problem.earlier_text': { en: 'Still shown: the earlier input, “{text}”.', ko: '아래 결과는 이전 입력 “{text}”의 것입니다.' },
+  'problem.earlier_text': { en: 'Still shown: the earlier input “{text}”', ko: '아래 결과는 이전 입력 “{text}”의 것입니다.' },
   'problem.keep_earlier': { en: 'Back to the earlier input', ko: '이전 입력으로 돌아가기' },
   'problem.no_model': { en: 'No model here is called “{name}”: {shown} is shown instead.', ko: '“{name}”이라는 모델이 없어 {shown} 모델을 대신 보여 줍니다.' },
   'problem.frozen': {
