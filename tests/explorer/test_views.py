@@ -82,6 +82,7 @@ def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle]
         settled(page)
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_selector("[data-ended=end]")
+        settled(page)  # the address follows a moment later
         assert words_of(page)["out"] == ".".join(map(str, greedy(traced, [own[0], other])))
         page.go_back()  # what was chosen is undone in one step
         settled(page)
