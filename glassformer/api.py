@@ -222,10 +222,9 @@ def load(
     ('gpt2', torch.Size([2, 5, 101]))
     """
     path = Path(folder)
-    if path.is_file():
-        raise GlassformerError(f"'{folder}' is a file; give the folder that holds config.json")
     if not path.is_dir():
-        raise GlassformerError(f"there is no folder '{folder}'; give the folder that holds config.json")
+        what = f"'{folder}' is a file" if path.is_file() else f"there is no folder '{folder}'"
+        raise GlassformerError(f"{what}; give the folder that holds config.json")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise GlassformerError("there is no CUDA device here; load with device='cpu'")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
@@ -243,8 +242,8 @@ def load(
         what = read_config(family, reader)
         files = reader.files
     else:
-        run = (path / "model").is_dir()  # a run's folder holds its model
-        hint = f"give '{path / 'model'}'" if run else "give the folder of a saved model"
+        inside = path / "model"  # as a run's folder holds it
+        hint = f"give '{inside}'" if inside.is_dir() else "give the folder of a saved model"
         raise GlassformerError(f"'{folder}' holds neither config.json nor spec.json; {hint}")
     weights = open_weights(path)
     try:

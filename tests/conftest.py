@@ -1,6 +1,7 @@
 """Settings every test shares; they are made before torch is first imported."""
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -11,6 +12,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # No test may depend on a download; the reference library then fails at once instead of waiting.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A shell lets what it starts in the background ignore these; the tests send them to programs of their own.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # A busy machine makes a slow example, not a wrong one.
 settings.register_profile("glassformer", deadline=None)
