@@ -223,8 +223,8 @@ def load(
     """
     path = Path(folder)
     if not path.is_dir():
-        what = f"'{folder}' is a file" if path.is_file() else f"there is no folder '{folder}'"
-        raise GlassformerError(f"{what}; give the folder that holds config.json")
+        found = f"'{folder}' is a file" if path.is_file() else f"there is no folder '{folder}'"
+        raise GlassformerError(f"{found}; give the folder that holds config.json")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise GlassformerError("there is no CUDA device here; load with device='cpu'")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
