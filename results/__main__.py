@@ -1,0 +1,45 @@
+"""python -m results [ROW...]: run rows of the scoreboard anew, or list their commands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from results.place import FIGURES, Place, data_folder
+from results.rows import ROWS
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m results", description=__doc__)
+    words.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
+    words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
+    words.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
+    words.add_argument("--figures", type=Path, default=FIGURES, help="where figures are noted")
+    words.add_argument("--only", default="", help="of a row, only the runs whose names contain this")
+    words.add_argument("--device", default="auto")
+    words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
+    given = words.parse_args()
+    for name in given.rows:
+        if name not in ROWS:
+            words.error(f"there is no row '{name}'; there are {', '.join(ROWS)}")
+    if not given.rows:
+        width = max(map(len, ROWS))
+        for name, row in ROWS.items():
+            print(f"python -m results {name:{width}}  # {row.title}")
+        return
+    place = Place(
+        data=given.data, work=given.work, figures=given.figures, device=given.device, beside=given.beside
+    )
+    for name in given.rows:
+        row = ROWS[name]
+        wanted = [one for one in row.runs if given.only in one]
+        if not wanted:
+            words.error(f"{name} has no run '{given.only}'; it has {', '.join(row.runs)}")
+        run = importlib.import_module(f"results.{row.module}").run
+        for one in wanted:
+            run(place, one)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The rows of the scoreboard, in the order of the page: names, titles, and the runs each is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """title: what is measured; module: the file of results/ whose `run(place, name)` makes one run
+    runs: the names of its runs, as "1" for a seed or "etth1/96/1"."""
+
+    title: str
+    module: str
+    runs: tuple[str, ...]
+
+
+def seeds(*kinds: str, count: int = 3) -> tuple[str, ...]:
+    """Names of runs: each kind with each seed.
+
+    >>> seeds("en-de", count=2)
+    ('en-de/1', 'en-de/2')
+    """
+    return tuple(
+        f"{kind}/{seed}" if kind else str(seed) for kind in kinds or ("",) for seed in range(1, count + 1)
+    )
+
+
+ROWS: dict[str, Row] = {}

@@ -1,0 +1,63 @@
+"""One training of a row: begun or gone on with by `glassformer train`, and what its log says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.place import Place, glassformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished run.
+
+    seconds: from the run's beginning to its end, validations and compiling counted, pauses between stops not
+    curve: (step, figure) at each validation, of the metric named `of`
+    """
+
+    folder: Path
+    seconds: float
+    parameters: int
+    of: str
+    curve: list[tuple[int, float]]
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+
+def train(
+    place: Place, row: str, name: str, recipe: str, *, seed: int, of: str, changes: Sequence[str] = ()
+) -> Trained:
+    """Train a ready recipe with changes such as `training.lr=3e-4`; a run that is there is gone on with."""
+    folder = place.run(row, name)
+    words = [f"seed={seed}", f"training.device={place.device}", *changes]
+    glassformer("train", recipe, "--out", folder, *(word for change in words for word in ("--set", change)))
+    return read(folder, of)
+
+
+def read(folder: Path, of: str) -> Trained:
+    """What a run folder says of its run."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    facts = [one["facts"] for one in lines if "facts" in one]
+    return Trained(
+        folder=folder,
+        seconds=_seconds(lines),
+        parameters=next(one["parameters"] for one in facts if "parameters" in one),
+        of=of,
+        curve=[(one["step"], one["metrics"][of]) for one in lines if of in one.get("metrics", {})],
+    )
+
+
+def _seconds(lines: Sequence[dict[str, Any]]) -> float:
+    """The time that passed in each stretch between a beginning and the last word before the next."""
+    total, begun, last = 0.0, 0.0, 0.0
+    for one in lines:
+        if "command" in one.get("facts", {}):
+            total, begun = total + last - begun, one["time"]
+        last = one["time"]
+    return total + last - begun
