@@ -20,7 +20,7 @@ class Noted:
 
     name: the run among those of its row, as "en-de/1"; seed; parameters; seconds of training
     figures: what was measured, by name; of, curve: (step, figure) at each validation
-    hardware: the device it ran on; beside: how many other runs shared it meanwhile, which makes seconds longer
+    hardware: the device it ran on; beside: how many other runs shared it meanwhile, at a cost in seconds
     """
 
     row: str
