@@ -17,6 +17,7 @@ from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
 from glassformer.data.examples import IGNORED
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
+from glassformer.training.twice import agreeing_loss, doubled
 
 
 def values_learned(batch: Mapping[str, Any]) -> int:
@@ -36,15 +37,21 @@ class Learner(nn.Module):
         Any  # a core model or a baseline, all of which have `vectors` and `head`, or give the answer itself
     )
 
-    def __init__(self, model: nn.Module, *, smoothing: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, *, smoothing: float = 0.0, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.smoothing = smoothing
+        self.r_drop = r_drop
 
     @property
     def spread(self) -> float:
         """Label smoothing, which is for learning and not for measuring."""
         return self.smoothing if self.training else 0.0
+
+    @property
+    def twice(self) -> bool:
+        """Whether every example is read twice, which is for learning too."""
+        return self.training and self.r_drop > 0
 
 
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
@@ -66,10 +73,23 @@ class PairLearner(Learner):
         src_segments: Tensor | None = None,
         tgt_segments: Tensor | None = None,
     ) -> Tensor:
-        # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
-        reads = None if src_segments is None else Mask(segments=src_segments)
-        x, context = self.model.vectors(src, tgt, src_mask=reads, tgt_mask=Mask(segments=tgt_segments))
+        if self.twice:
+            return self._agreeing(src, tgt, labels, src_segments, tgt_segments)
+        x, context = self._vectors(src, tgt, src_segments, tgt_segments)
         return vocabulary_loss(self.model, x, context, labels, self.spread)
+
+    def _vectors(self, src: Tensor, tgt: Tensor, *segments: Tensor | None) -> tuple[Tensor, Any]:
+        # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
+        reads = None if segments[0] is None else Mask(segments=segments[0])
+        found: tuple[Tensor, Any] = self.model.vectors(
+            src, tgt, src_mask=reads, tgt_mask=Mask(segments=segments[1])
+        )
+        return found
+
+    def _agreeing(self, src: Tensor, tgt: Tensor, labels: Tensor, *segments: Tensor | None) -> Tensor:
+        x, context = self._vectors(*(doubled(one) for one in (src, tgt, *segments)))  # type: ignore[arg-type]
+        logits = self.model.head(x, context)  # (2B, T, V)
+        return agreeing_loss(logits, labels, smoothing=self.spread, weight=self.r_drop)
 
 
 class TextLearner(Learner):

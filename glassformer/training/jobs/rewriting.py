@@ -138,7 +138,8 @@ class Rewriting(TextJob):
 
     def task(self) -> Task:
         bundle = self.build()
-        learner = PairLearner(bundle.model, smoothing=self.recipe.training.label_smoothing or 0.0)
+        words = self.recipe.training
+        learner = PairLearner(bundle.model, smoothing=words.label_smoothing or 0.0, r_drop=words.r_drop)
         return Task(
             learner=learner,
             train=self.learned(),
