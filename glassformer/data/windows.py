@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
@@ -171,9 +172,18 @@ class Windows:
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int = 0) -> dict[str, NDArray[np.float32]]:
         """past (B, context, C) and future (B, horizon, C), scaled; the same in every epoch."""
-        steps = np.arange(-self.context, self.horizon)
-        values = self.scaler.scaled(self.series.values[self.starts(rows)[:, None] + steps])
+        values = self._views[self.starts(rows) - self.context]
         return {"past": values[:, : self.context], "future": values[:, self.context :]}
+
+    @cached_property
+    def _views(self) -> NDArray[np.float32]:
+        """The scaled values from every row on (N - context - horizon + 1, context + horizon, C).
+
+        Views of one array: a window is cut out of it in one piece, which keeps up with a GPU.
+        """
+        steps = self.context + self.horizon
+        values = np.ascontiguousarray(self.scaler.scaled(self.series.values))
+        return sliding_window_view(values, steps, axis=0).swapaxes(1, 2)
 
     def published(self, batch: int = PUBLISHED_BATCH) -> Windows:
         """Without the last windows that do not fill a batch, as many published figures were worked out.

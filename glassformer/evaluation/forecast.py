@@ -65,9 +65,9 @@ class ForecastErrors:
                 f"forecasts {tuple(told.shape)} and what came {tuple(truth.shape)} must both be "
                 f"(B, steps, {len(self.std)})"
             )
-        off = told.detach().double().cpu() - truth.detach().double().cpu()
+        off = told.detach().double() - truth.detach().to(told.device).double()
         off = off.contiguous()  # sums run in the order of memory, so equal errors give equal bits
-        squared, absolute = off.square().sum(0), off.abs().sum(0)
+        squared, absolute = off.square().sum(0).cpu(), off.abs().sum(0).cpu()  # only sums leave the device
         self.squared = squared if self.squared is None else self.squared + squared
         self.absolute = absolute if self.absolute is None else self.absolute + absolute
         self.forecasts += len(off)
