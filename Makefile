@@ -1,6 +1,6 @@
 # make demo   build a Transformer, train it on a tiny task, look inside     make test   everything that must hold
 # make lint   ruff and mypy only      make bench   ours beside the peers    make clean  remove what make made
-# make page   the explorer's page alone, from web/
+# make page   the explorer's page alone, from web/                          make docs   the documentation as a site
 # make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
 #
 # Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
@@ -18,7 +18,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-slow lint page bench clean
+.PHONY: demo test test-slow lint page docs bench clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -37,16 +37,20 @@ lint: $(DEV)
 page: $(DEV)
 	$(PY) hatch_build.py
 
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "open site/index.html, or serve the folder to search in it: $(PY) -m http.server -d site"
+
 bench: $(DEV)
 	$(PY) benchmarks/core.py
 
 clean:
-	rm -rf $(VENV) build dist demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev-$(KEY): $(PY)
 	@echo "installing Glassformer with its development tools into $(VENV) (minutes, once)"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) -e '.[dev,docs]'
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 

@@ -1,0 +1,105 @@
+"""What `make docs` does beside MkDocs' own work: pages from outside this folder, and formulas as MathML.
+
+MkDocs calls the functions by their names. The README, the changelog and the models' cards stay where they are
+read without a site; the site has them as pages, their links led to its own. Formulas are drawn by the browser
+itself, from MathML that is written here, so that no script and no font has to come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pymdownx.slugs import slugify
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "README.ko.md": "ko.md", "CHANGELOG.md": "changelog.md"}
+OTHERS = {"LICENSE": "LICENSE.txt", "web/public/icon.svg": "icon.svg"}
+LINK = re.compile(r"""(?P<before>\]\(|(?:src|href)=")(?P<to>[^)"\s#]+)""")
+FORMULA = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?:span|div)>', re.S
+)
+
+
+def outside() -> dict[str, str]:
+    """What the site has from outside this folder: where it lies -> where it stands in the site."""
+    cards = {
+        path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
+        for path in sorted(ROOT.glob("glassformer/models/*/CARD.md"))
+    }
+    return {source: page for source, page in {**PAGES, **OTHERS, **cards}.items() if (ROOT / source).exists()}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Headings get the anchors that GitHub gives them, and cards their place in the navigation."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
+    cards = [page for page in outside().values() if page.startswith("models/")]
+    assert config.nav is not None
+    config.nav = there([*config.nav, *([{"The models that come with it": cards}] if cards else [])])
+    return config
+
+
+def there(nav: list[Any]) -> list[Any]:
+    """The navigation without the pages that this checkout does not have."""
+    known = {path.name for path in (ROOT / "docs").glob("*.md")} | set(outside().values())
+    kept: list[Any] = []
+    for entry in nav:
+        title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(page, list):
+            kept.append({title: there(page)})
+        elif page in known:
+            kept.append(entry)
+    return kept
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add what lies outside this folder."""
+    for source, page in outside().items():
+        path = ROOT / source
+        if path.suffix == ".md":
+            text = led(path.read_text(encoding="utf-8"), source, page)
+            files.append(File.generated(config, page, content=text))
+        else:
+            files.append(File.generated(config, page, abs_src_path=str(path)))
+    return files
+
+
+def led(text: str, source: str, page: str) -> str:
+    """A page's text with its links, written for where it lies, led to where it stands in the site."""
+
+    def lead(found: re.Match[str]) -> str:
+        to = found["to"]
+        if "://" in to:
+            return found.group()
+        place = normpath((PurePosixPath(source).parent / to).as_posix())
+        target = outside().get(place, place.removeprefix("docs/"))
+        return found["before"] + relpath(target, PurePosixPath(page).parent.as_posix() or ".")
+
+    return LINK.sub(lead, text)
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links out of this folder lead to the pages made from what lies there."""
+    source = page.file.src_uri
+    if source in outside().values():
+        return markdown
+    return re.sub(
+        r"\]\(\.\./([^)#\s]+)", lambda found: f"]({outside().get(found[1], f'../{found[1]}')}", markdown
+    )
+
+
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Formulas as MathML."""
+
+    def drawn(found: re.Match[str]) -> str:
+        display = "block" if found["tag"] == "div" else "inline"
+        return convert(html.unescape(found["latex"]).strip(), display=display)
+
+    return FORMULA.sub(drawn, content)
