@@ -26,4 +26,14 @@ def seeds(*kinds: str, count: int = 3) -> tuple[str, ...]:
     )
 
 
-ROWS: dict[str, Row] = {}
+ROWS: dict[str, Row] = {
+    "multi30k": Row(
+        title="captions from English into German and French, at most 2.7M parameters",
+        module="multi30k",
+        runs=(
+            *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased"),
+            *seeds("en-de-plain", "en-de-post", "en-de-rotary", "en-de-inside", count=1),
+            *seeds("en-de-vocab6k", "en-de-deep", "en-de-cosine", "en-de-ema", count=1),
+        ),
+    ),
+}
