@@ -36,4 +36,19 @@ ROWS: dict[str, Row] = {
             *seeds("en-de-vocab6k", "en-de-deep", "en-de-cosine", "en-de-ema", count=1),
         ),
     ),
+    "ett": Row(
+        title="power transformers' loads and oil temperatures, 96 to 720 steps ahead",
+        module="ett",
+        runs=tuple(
+            f"{which}/{horizon}/{kind}"
+            for which in ("etth1", "etth2", "ettm1", "ettm2")
+            for horizon in (96, 192, 336, 720)
+            for kind in ("1", *(("2", "3") if which.startswith("etth") else ()), "linear", "repeat")
+        ),
+    ),
+    "pocket-series": Row(
+        title="a small forecaster for any series, learned from made ones",
+        module="pocket_series",
+        runs=("1",),
+    ),
 }
