@@ -1,5 +1,6 @@
-# make demo   build a Transformer, train it on a tiny task, look inside     make test   everything that must hold
-# make lint   ruff and mypy only      make bench   ours beside the peers    make clean  remove what make made
+# make demo   translate, look inside, watch one learn    make test     everything that must hold
+# make lint   ruff and mypy only                         make results  the scoreboard's commands
+# make bench  ours beside the peers                      make clean    remove what make made
 # make page   the explorer's page alone, from web/                          make docs   the documentation as a site
 # make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
 #
@@ -7,7 +8,10 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet -c constraints.txt
+# A line for each thing that pip fetches, so that minutes of installing are seen to go on.
+PIP := $(PY) -m pip install --progress-bar off -c constraints.txt
+TOLD := awk '/^Collecting/ { print "  " $$2; fflush() }'
+SHELL := bash
 
 # The stamps carry a checksum of what the environment was made from: the pins, the checkout's own place (the
 # install is editable), and the sources of the explorer's page, which installing builds. When one of them changes
@@ -18,7 +22,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-slow lint page docs bench clean
+.PHONY: demo test test-slow lint page docs bench results clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -44,19 +48,22 @@ docs: $(DEV)
 bench: $(DEV)
 	$(PY) benchmarks/core.py
 
+results: $(DEV)
+	@$(PY) -m results
+
 clean:
 	rm -rf $(VENV) build dist site demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev-$(KEY): $(PY)
 	@echo "installing Glassformer with its development tools into $(VENV) (minutes, once)"
-	@$(PIP) -e '.[dev,docs]'
+	@set -o pipefail; $(PIP) -e '.[dev,docs]'
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 
 $(VENV)/.lean-$(KEY): $(PY)
 	@echo "installing Glassformer into $(VENV) (minutes, once)"
-	@$(PIP) -e '.[serve]'
+	@set -o pipefail; $(PIP) -e '.[serve]' | $(TOLD)
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 
