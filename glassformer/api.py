@@ -7,10 +7,8 @@ glassformer.save(bundle, "path/to/other")
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,12 +30,13 @@ from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
 from glassformer.families.family import Config, Family
 from glassformer.families.family import read_json as json_file
+from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
 from glassformer.text import Tokenizer, load_tokenizer
 from glassformer.weights.checksums import verify_checksums, write_checksums
-from glassformer.weights.convert import Table, to_ours, to_theirs
-from glassformer.weights.ops import Rename
+from glassformer.weights.collecting import collecting_later
+from glassformer.weights.convert import to_ours, to_theirs
 from glassformer.weights.replacing import replacing
 from glassformer.weights.store import open_weights, save_weights
 
@@ -192,19 +191,7 @@ def tiny(family: str, **words: Any) -> AnyModel:
     return build_spec(tiny_spec(family, **words))
 
 
-@contextmanager
-def _collecting_later() -> Iterator[None]:
-    """No garbage collection meanwhile: so many new objects set one off that outlasts all the rest."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@_collecting_later()
+@collecting_later()
 def load(
     folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
 ) -> Bundle:
@@ -254,11 +241,10 @@ def load(
         raise GlassformerError(
             f"'{folder}' describes a model too large to build ({told}); check its sizes"
         ) from None
-    shapes = {name: tuple(tensor.shape) for name, tensor in canonical(model).items()}
     if family is None:
-        tensors = own_names(weights, shapes, path)
+        tensors = own_names(weights, model, path)
     else:
-        tensors = to_ours(weights, family.table(what, list(weights)), shapes, where=path)
+        tensors = to_ours(weights, family.table(what, list(weights)), shapes_of(model), where=path)
     wanted = dtype_for(dtype, device, tensors.values())
     materialise(model, {n: _placed(t, wanted, device) for n, t in tensors.items()}, str(device))
     model.eval()
@@ -276,12 +262,19 @@ def load(
     )
 
 
-def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None = None) -> Path:
+def save(
+    what: Bundle | AnyModel,
+    folder: str | Path,
+    *,
+    layout: Layout | None = None,
+    dtype: Literal["int8"] | None = None,
+) -> Path:
     """Write a model folder that `load` reads.
 
     layout "hf" is the published one, which the reference library reads too; "glassformer" is `spec.json`
-    with our own names. By default the published one where the family has one. `checksums.json` comes last: a
-    save into an older folder that stops half-way, like any later damage, is noticed at load.
+    with our own names. By default the published one where the family has one. dtype "int8" stores matrices
+    rounded to eight bits (`weights.rounded`), in our own layout only. `checksums.json` comes last: a save
+    into an older folder that stops half-way, like any later damage, is noticed at load.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -292,7 +285,11 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
     path = Path(folder)
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
     if layout is None:
-        layout = "glassformer" if family is None else "hf"
+        layout = "glassformer" if family is None or dtype == "int8" else "hf"
+    if layout == "hf" and dtype == "int8":
+        raise GlassformerError(
+            "other programs could not read eight bits in the published layout; save with layout='glassformer'"
+        )
     if layout == "hf" and family is None:
         raise GlassformerError(
             "no published family describes this model, so it has no published layout; "
@@ -307,6 +304,8 @@ def save(what: Bundle | AnyModel, folder: str | Path, *, layout: Layout | None =
         files = published_files(bundle, family, state)
     else:
         files["spec.json"] = spec_dict(bundle.spec)
+    if dtype == "int8":
+        state = in_eight_bits(bundle.model, state)
     files |= {name: bundle.files[name] for name in KEPT if name in bundle.files}
     if bundle.generation:
         files["generation_config.json"] = bundle.generation
@@ -343,11 +342,6 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
     for name in stale:
         if name not in keep:
             (path / name).unlink(missing_ok=True)
-
-
-def own_names(weights: Any, shapes: dict[str, tuple[int, ...]], where: Path) -> dict[str, Tensor]:
-    """The tensors of a folder in our own layout."""
-    return to_ours(weights, Table(tuple(Rename(name, name) for name in shapes)), shapes, where=where)
 
 
 def read_spec(path: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -21,6 +22,7 @@ class Dtype(StrEnum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
+    int8 = "int8"
 
 
 def convert(
@@ -29,24 +31,30 @@ def convert(
     to: To | None = typer.Option(
         None, help="The published layout (hf) or ours; by default hf where the family has one."
     ),
-    dtype: Dtype | None = typer.Option(None, help="Cast the numbers; by default they stay as stored."),
+    dtype: Dtype | None = typer.Option(
+        None, help="Cast the numbers, or round matrices to int8; by default they stay as stored."
+    ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Write into a folder that holds files."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> None:
     """Write a model folder anew, in the published layout or in ours, in the precision you choose.
 
-    Numbers are only cast, never computed with, so any format can be written on any machine.
+    Numbers are only cast, never computed with, so any format can be written on any machine. int8 is for small
+    folders of ours: it is read back as float32, and a folder in int8 is written as float32 where no --dtype
+    says otherwise.
     """
     _check(source, target, overwrite)
     import glassformer
     from glassformer.core.precision import parse_dtype
 
     bundle = bundle_of(source, dtype="stored")
-    if dtype is not None:
+    if dtype is not None and dtype is not Dtype.int8:
         bundle.model.to(parse_dtype(dtype.value))
-    glassformer.save(bundle, target, layout=to.value if to else None)
+    stored: Literal["int8"] | None = "int8" if dtype is Dtype.int8 else None
+    glassformer.save(bundle, target, layout=to.value if to else None, dtype=stored)
     files = {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()}
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
+    dtypes = [stored] if stored else dtypes
     layout = "glassformer" if "spec.json" in files else "hf"
     if as_json:
         print_json({"folder": str(target), "layout": layout, "dtype": dtypes, "files": files})

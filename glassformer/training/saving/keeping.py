@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.core.errors import GlassformerError
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import sync_folder
+from glassformer.weights.rounded import Stored
 from glassformer.weights.store import open_weights, save_weights
 
 
@@ -48,19 +49,19 @@ def averaged(folders: Iterable[Path]) -> dict[str, Tensor]:
     paths = list(folders)
     if not paths:
         raise GlassformerError("there are no weights to average; name at least one folder")
-    opened = [open_weights(path) for path in paths]
+    opened = [Stored(open_weights(path), path) for path in paths]
     first = opened[0]
     for path, weights in zip(paths[1:], opened[1:], strict=True):
         _refuse_unlike(first, weights, paths[0], path)
     found = {}
     for name in first:
-        tensor = first[name]
+        tensor = first.widened(name)
         if not tensor.is_floating_point():
             found[name] = tensor.clone()
             continue
         total = torch.zeros(tensor.shape, dtype=torch.float64)
         for weights in opened:
-            total += weights[name].double()
+            total += weights.widened(name).double()
         found[name] = (total / len(opened)).to(tensor.dtype)
     return found
 

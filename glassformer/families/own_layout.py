@@ -1,0 +1,46 @@
+"""Our own layout, which can hold any model: its tensors by their own names, whole or in eight bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.build import canonical
+from glassformer.core.positions import SinusoidalPositions, sinusoids
+from glassformer.weights.convert import Table, to_ours
+from glassformer.weights.ops import Rename
+from glassformer.weights.rounded import Stored, rounded
+
+
+def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
+    """The tensors of a folder in our own layout; those in eight bits are widened, tables may be left out."""
+    shapes = shapes_of(model)
+    stored = Stored(weights, where)
+    tables = {name: table for name, table in tables_of(model).items() if name not in stored}
+    rows = Table(tuple(Rename(name, name) for name in shapes if name not in tables))
+    to_ours(stored, rows, {n: shape for n, shape in shapes.items() if n not in tables}, where=where)
+    return {name: tables[name] if name in tables else stored.widened(name) for name in shapes}
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a model by name, with its shape."""
+    return {name: tuple(tensor.shape) for name, tensor in canonical(model).items()}
+
+
+def tables_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tables of sines that a model adds, worked out anew."""
+    return {
+        f"{path}.table": sinusoids(part.max_len, part.d_model, part.layout, part.base)
+        for path, part in model.named_modules()
+        if isinstance(part, SinusoidalPositions)
+    }
+
+
+def in_eight_bits(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors to store, without the tables that a reader works out anew; buffers are not rounded."""
+    tables = tables_of(model)
+    kept = {n: t for n, t in state.items() if n not in tables or not torch.equal(t.float(), tables[n])}
+    return rounded(kept, exact={name for name, _ in model.named_buffers()})

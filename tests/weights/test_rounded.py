@@ -1,0 +1,141 @@
+"""Eight bits on disk: how far off they may be, that storing again changes nothing, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import glassformer
+from glassformer.core.build import canonical
+from glassformer.core.errors import GlassformerError
+from glassformer.families.registry import families
+from glassformer.weights.checksums import write_checksums
+from glassformer.weights.rounded import SMALLEST_SCALE, Stored, round_rows
+from glassformer.weights.store import WEIGHTS_FILE, open_weights, save_weights
+
+NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ROWS = st.integers(1, 6).flatmap(
+    lambda width: st.lists(st.lists(NUMBERS, min_size=width, max_size=width), min_size=1, max_size=4)
+)
+
+
+def widened(numbers: Tensor, scale: Tensor) -> Tensor:
+    return Stored({"x": numbers, "x.scale": scale}, "here").widened("x")
+
+
+@given(ROWS)
+@settings(max_examples=300)
+def test_every_number_is_within_half_a_step_and_storing_again_changes_nothing(
+    rows: list[list[float]],
+) -> None:
+    given = torch.tensor(rows)
+    numbers, scale = round_rows(given)
+    read = widened(numbers, scale)
+    far = (read.double() - given.double()).abs()
+    lost = given.abs().amax(1) < 128 * SMALLEST_SCALE  # so near to nothing that it is stored as nothing
+    assert ((far <= 0.5 * (1 + 1e-9) * scale.double()[:, None]) | lost[:, None]).all()
+    assert read.isfinite().all()
+    again, same = round_rows(read)
+    assert torch.equal(again, numbers) and torch.equal(same, scale)
+    assert torch.equal(widened(again, same), read)
+
+
+@pytest.mark.parametrize("family", sorted(families()))
+def test_a_saved_model_is_a_fixed_point_and_near_to_what_it_was(family: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = glassformer.tiny(family)
+    first, second = tmp_path / "first", tmp_path / "second"
+    read = glassformer.load(glassformer.save(model, first, dtype="int8"))
+    glassformer.save(read, second, dtype="int8")
+    assert (first / WEIGHTS_FILE).read_bytes() == (second / WEIGHTS_FILE).read_bytes()
+    was, now = canonical(model), canonical(read.model)
+    assert was.keys() == now.keys() and not any(name.endswith(".scale") for name in was)
+    assert {tensor.dtype for tensor in now.values() if tensor.is_floating_point()} == {torch.float32}
+    for name, tensor in was.items():
+        if tensor.ndim < 2 or name not in dict(model.named_parameters()):
+            assert torch.equal(tensor, now[name]), name
+        else:
+            step = tensor.detach().abs().flatten(1).amax(1) / 127
+            far = (tensor - now[name]).detach().abs().flatten(1).amax(1)
+            assert (far <= 0.5001 * step).all(), name
+
+
+def test_it_takes_a_byte_a_weight_and_leaves_out_what_is_a_formula(tmp_path: Path) -> None:
+    words = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2, "src_vocab_size": 2000}
+    model = glassformer.build("original", **words)
+    folder = glassformer.save(model, tmp_path / "eight", dtype="int8")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count < (folder / WEIGHTS_FILE).stat().st_size < 1.12 * count
+    assert not any(name.endswith("table") for name in open_weights(folder))
+    read = canonical(glassformer.load(folder).model)
+    tables = [name for name in read if name.endswith("table")]
+    assert tables and all(torch.equal(read[name], canonical(model)[name]) for name in tables)
+
+
+def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
+    from glassformer.training.saving.keeping import average_folders
+
+    models = [glassformer.tiny("original"), glassformer.tiny("original")]
+    folders = [glassformer.save(one, tmp_path / str(n), dtype="int8") for n, one in enumerate(models)]
+    average_folders(folders, tmp_path / "mean")
+    one, other, mean = (canonical(glassformer.load(path).model) for path in (*folders, tmp_path / "mean"))
+    for name in mean:
+        torch.testing.assert_close(mean[name], (one[name] + other[name]) / 2)
+
+
+def test_a_published_layout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GlassformerError, match="other programs could not read"):
+        glassformer.save(glassformer.tiny("gpt2"), tmp_path / "x", layout="hf", dtype="int8")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+    model = glassformer.tiny("gpt2")
+    next(model.parameters()).data.flatten()[0] = torch.nan
+    with pytest.raises(GlassformerError, match="not finite"):
+        glassformer.save(model, tmp_path / "x", dtype="int8")
+
+
+def without(state: dict[str, Tensor], name: str) -> None:
+    del state[name]
+
+
+def shorter(state: dict[str, Tensor], name: str) -> None:
+    state[name] = state[name][:-1]
+
+
+def halved(state: dict[str, Tensor], name: str) -> None:
+    state[name] = state[name].half()
+
+
+def endless(state: dict[str, Tensor], name: str) -> None:
+    state[name][0] = torch.inf
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (without, "without its scale"),
+        (shorter, "not one float32 for each row"),
+        (halved, "not one float32 for each row"),
+        (endless, "no step size"),
+    ],
+)
+def test_a_scale_that_is_wrong_is_one_sentence(
+    harm: Callable[[dict[str, Tensor], str], None], told: str, tmp_path: Path
+) -> None:
+    folder = glassformer.save(glassformer.tiny("original"), tmp_path / "x", dtype="int8")
+    state = {name: tensor.clone() for name, tensor in open_weights(folder).items()}
+    name = next(name for name in state if name.endswith(".scale"))
+    harm(state, name)
+    names = [*save_weights(folder, state), "spec.json"]
+    write_checksums(folder, names)
+    with pytest.raises(GlassformerError, match=told) as error:
+        glassformer.load(folder)
+    assert name in str(error.value) and "\n" not in str(error.value)
