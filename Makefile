@@ -10,7 +10,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # A line for each thing that pip fetches, so that minutes of installing are seen to go on.
 PIP := $(PY) -m pip install --progress-bar off -c constraints.txt
-TOLD := awk '/^Collecting/ { print "  " $$2; fflush() }'
+TOLD := awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing coll/ { print "  installing them"; fflush() }'
 SHELL := bash
 
 # The stamps carry a checksum of what the environment was made from: the pins, the checkout's own place (the
@@ -57,7 +57,7 @@ clean:
 
 $(VENV)/.dev-$(KEY): $(PY)
 	@echo "installing Glassformer with its development tools into $(VENV) (minutes, once)"
-	@set -o pipefail; $(PIP) -e '.[dev,docs]'
+	@set -o pipefail; $(PIP) -e '.[dev,docs]' | $(TOLD)
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 
