@@ -1,8 +1,8 @@
 """Oil temperatures and loads of two power transformers: PatchTST, a linear map and repeating the last value.
 
-Each set is cut at 12, 16 and 20 months of 30 days; what comes after is not used. Values are scaled by the mean
-and spread of the first 12 months, and errors are of scaled values, over all 7 columns. Published figures leave
-out the last windows that do not fill a batch of 128, which are often the hardest: `mse_published` and
+Each set is cut at 12, 16 and 20 months of 30 days; what comes after is not used. Values are scaled by the
+mean and spread of the first 12 months, and errors are of scaled values, over all 7 columns. Published figures
+leave out the last windows that do not fill a batch of 128, which are often the hardest: `mse_published` and
 `mae_published` do the same, `mse` and `mae` are of every window.
 """
 
