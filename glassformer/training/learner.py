@@ -100,19 +100,6 @@ class TextLearner(Learner):
         return vocabulary_loss(self.model, x, context, labels, self.spread)
 
 
-class LabelLearner(Learner):
-    """Learns the label of a text (ids) or a picture."""
-
-    def scores(self, inputs: Tensor) -> Tensor:
-        """A score for each class: (B, L)."""
-        answer = self.model(inputs)
-        logits: Tensor = answer if isinstance(answer, Tensor) else answer.logits
-        return logits
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(self.scores(inputs), labels, smoothing=self.spread)
-
-
 def point(told: Tensor | Parameters) -> Tensor:
     """One number for each value to come, of values or of a distribution: (B, N, C)."""
     return (told if isinstance(told, Tensor) else told.mean).float()

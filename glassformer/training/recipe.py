@@ -7,6 +7,7 @@ choices filled in, and that file runs the same training again.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +32,14 @@ class PairData:
     train: two line-aligned files, or TSV, CSV, JSONL or Parquet files with both in a row; each may be .gz
     valid: files of the same kind, or the share of the training pairs to hold out
     columns: names or numbers of the two columns; null finds them
+    to: name or number of the column that names the language to write; null is a model of one
     max_len: pairs longer than this many tokens on either side are left out, and counted
     """
 
     train: Paths
     valid: Paths | float = 0.02
     columns: Columns | None = None
+    to: str | int | None = None
     max_len: int = 128
 
 
@@ -58,12 +61,24 @@ class TextData:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledData:
-    """Texts and their labels, a row each; columns: names or numbers of text and label."""
+    """Texts and their labels, a row each; columns: names or numbers of text and label.
+
+    hide: the chance that a token is hidden in training
+    guess: the weight of guessing hidden tokens back, beside the label's 1
+    """
 
     train: Paths
     valid: Paths | float = 0.05
     columns: Columns | None = None
     max_len: int = 128
+    hide: float = 0.0
+    guess: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hide < 1:
+            raise GlassformerError(f"data.hide is {self.hide}; it must be at least 0 and below 1")
+        if not 0 <= self.guess < math.inf:
+            raise GlassformerError(f"data.guess is {self.guess}; it must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +99,9 @@ class ImageData:
     """Pictures and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
 
     size: height and width that all are brought to; null keeps the commonest
-    flip, shift: chance of a mirror image, and most pixels to move by, in training only
+    flip, shift, rotate, erase: in training only, the chance of a mirror image, the most pixels it moves and
+        degrees it turns, and the chance that a rectangle is painted over
+    cutmix: the chance that a batch's pictures get a rectangle of others, and their labels in proportion
     """
 
     train: Paths
@@ -92,6 +109,18 @@ class ImageData:
     size: tuple[int, ...] | None = None
     flip: float = 0.0
     shift: int = 0
+    rotate: float = 0.0
+    erase: float = 0.0
+    cutmix: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "erase", "cutmix"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise GlassformerError(f"data.{name} is {getattr(self, name)}; it must be from 0 to 1")
+        if self.shift < 0:
+            raise GlassformerError(f"data.shift is {self.shift}; it must be at least 0")
+        if not 0 <= self.rotate <= 180:
+            raise GlassformerError(f"data.rotate is {self.rotate}; it must be from 0 to 180 degrees")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from glassformer.data.store import Store, write_store
 from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
 from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class
 from glassformer.training.jobs.text import TextJob
+from glassformer.training.labelling import TextLabelLearner
 from glassformer.training.prepare import in_tens, keep_texts, kept_texts, refuse_empty, two_sides
 from glassformer.training.recipe import LabelledData
 from glassformer.training.sizing import Machine, fitting
@@ -155,15 +156,38 @@ class Classify(TextJob):
         bundle.tokenizer = self.tokenizer
         return named(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
 
+    def _blank(self) -> int:
+        """The token that stands for one that is hidden: the tokenizer's own for that, or the unknown one."""
+        for number in (self.tokenizer.mask_id, self.tokenizer.unk_id):
+            if number is not None:
+                return number
+        if self.data.hide:
+            raise GlassformerError(
+                "data.hide needs a token for what is hidden, and the tokenizer has neither a mask nor an "
+                "unknown token; set data.hide to 0, or take another kind than byte"
+            )
+        return self.pad_id
+
     def task(self) -> Task:
-        texts = kept_texts(self.valid.folder)
+        texts, words, bundle = kept_texts(self.valid.folder), self.recipe.training, self.build()
+        special = [self.tokenizer.bos_id, self.tokenizer.eos_id, self.pad_id]
+        learner = TextLabelLearner(
+            bundle.model,
+            hide=self.data.hide,
+            guess=self.data.guess,
+            blank=self._blank(),
+            kept=tuple({number for number in special if number is not None}),
+            smoothing=words.label_smoothing or 0.0,
+            r_drop=words.r_drop,
+        )
         return label_task(
-            self.build(),
+            bundle,
+            learner,
             train=self.examples(self.train),
             valid=self.examples(self.valid),
             true=[self.classes.index(label) for _, label in texts],
             shown=[text for text, _ in texts],
             classes=self.classes,
             units="texts",
-            words=self.recipe.training,
+            words=words,
         )

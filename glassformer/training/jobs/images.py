@@ -21,6 +21,7 @@ from glassformer.data.sources import fingerprint_of
 from glassformer.training.building import accepted, fresh, fresh_spec, loaded, with_head
 from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.labels import classes_of, label_task, named
+from glassformer.training.labelling import PictureLearner
 from glassformer.training.prepare import Prepared
 from glassformer.training.recipe import ImageData
 from glassformer.training.sizing import Machine, fitting
@@ -148,8 +149,14 @@ class Images(Job):
     def examples(self, part: str) -> ImageExamples:
         """The pictures of "train", changed a little each time as the recipe asks, or of "valid"."""
         data, augment = self.data, None
-        if part == "train" and (data.flip or data.shift):
-            augment = Augment(flip=data.flip, shift=data.shift, seed=self.recipe.seed)
+        if part == "train" and (data.flip or data.shift or data.rotate or data.erase):
+            augment = Augment(
+                flip=data.flip,
+                shift=data.shift,
+                rotate=data.rotate,
+                erase=data.erase,
+                seed=self.recipe.seed,
+            )
         images, rows = (self.train_set, self.rows[0]) if part == "train" else (self.valid_set, self.rows[1])
         return ImageExamples(images, rows=rows, mean=self.mean, std=self.std, augment=augment)
 
@@ -220,15 +227,23 @@ class Images(Job):
     def task(self) -> Task:
         valid = self.examples("valid")
         shown = np.arange(min(len(valid), self.recipe.training.max_valid))
+        words, bundle = self.recipe.training, self.build()
+        learner = PictureLearner(
+            bundle.model,
+            cutmix=self.data.cutmix,
+            smoothing=words.label_smoothing or 0.0,
+            r_drop=words.r_drop,
+        )
         return label_task(
-            self.build(),
+            bundle,
+            learner,
             train=self.examples("train"),
             valid=valid,
             true=valid.images.labels(valid.rows[shown]).tolist(),
             shown=[f"picture {row + 1}" for row in valid.rows[shown]],
             classes=self.train_set.classes,
             units="pictures",
-            words=self.recipe.training,
+            words=words,
         )
 
 

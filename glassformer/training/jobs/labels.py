@@ -13,7 +13,8 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
 from glassformer.families.registry import families, family_for
-from glassformer.training.learner import LabelLearner, tokens_learned
+from glassformer.training.labelling import LabelLearner
+from glassformer.training.learner import tokens_learned
 from glassformer.training.measure import label_figures
 from glassformer.training.notes.log import Sample
 from glassformer.training.recipe import Training
@@ -58,6 +59,7 @@ def refuse_one_class(classes: Sequence[str], where: str) -> None:
 
 def label_task(
     bundle: api.Bundle,
+    learner: LabelLearner,
     *,
     train: Examples,
     valid: Examples,
@@ -68,7 +70,6 @@ def label_task(
     words: Training,
 ) -> Task:
     """The task of a classifier. `shown` and `true` tell the first examples of `valid` to people."""
-    learner = LabelLearner(bundle.model, smoothing=words.label_smoothing or 0.0)
 
     def validate(device: torch.device) -> Validation:
         batch = words.batch or 4096
