@@ -16,16 +16,19 @@ from glassformer.data.tables import Column, Head, Table, kind_of, open_table
 FIELDS = ("source", "target")
 
 
-def pairs(paths: Paths, *, columns: Sequence[Column] | None = None) -> Rows | Aligned:
+def pairs(
+    paths: Paths, *, columns: Sequence[Column] | None = None, to: Column | None = None
+) -> Rows | Aligned:
     """Pairs from two plain files, line by line, or from TSV, CSV, JSON Lines or Parquet files.
 
     columns: the names or numbers (from 1) of the source and the target column. Without them they are the
     ones with usual names, else the only two columns of text, else the first two.
+    to: the column that names the language of each target, as a third field, `to`.
     A single plain file is read as TSV.
     """
     files = paths_of(paths)
     kinds = [kind_of(file) for file in files]
-    if len(files) == 2 and kinds == ["plain", "plain"] and columns is None:
+    if len(files) == 2 and kinds == ["plain", "plain"] and columns is None and to is None:
         return Aligned(files[0], files[1])
     if "plain" in kinds and len(set(kinds)) > 1:
         raise GlassformerError(
@@ -35,17 +38,24 @@ def pairs(paths: Paths, *, columns: Sequence[Column] | None = None) -> Rows | Al
     if columns is not None and len(columns) != 2:
         raise GlassformerError(f"{len(columns)} columns were named; a pair has two, source and target")
     tables = [open_table(file) for file in files]
-    return Rows(FIELDS, tables, columns or _chosen(tables[0]), (text_of, text_of))
+    if to is None:
+        return Rows(FIELDS, tables, columns or _chosen(tables[0]), (text_of, text_of))
+    if columns is None and isinstance(to, int):
+        raise GlassformerError(f"column {to} names the language; give the two columns of the pair too")
+    return Rows(
+        (*FIELDS, "to"), tables, (*(columns or _chosen(tables[0], to)), to), (text_of, text_of, text_of)
+    )
 
 
-def _chosen(table: Table) -> tuple[Column, ...]:
+def _chosen(table: Table, to: Column | None = None) -> tuple[Column, ...]:
+    """The columns of the pair, which are not the one that names the language."""
     head = table.head()
     if head.names is None:
-        names = [str(cell).strip() for cell in head.rows[0]]
-        if looks_like_names(names):
+        names = [name for cell in head.rows[0] if (name := str(cell).strip()) != to]
+        if to is not None or looks_like_names(names):
             return known_pair(names) or (names[0], names[1])
         return 1, 2
-    texts = texts_in(head)
+    texts = [name for name in texts_in(head) if name != to]
     if found := known_pair(texts):
         return found
     if len(texts) != 2:

@@ -20,6 +20,12 @@ def text_files(folder: Path) -> None:
     pairs = [f"{one}\t{other}\n" for one, other in zip(ENGLISH, REVERSED, strict=True)]
     for name in ("pairs.tsv", "train.tsv", "more.tsv", "test.tsv"):
         (folder / name).write_text("".join(pairs))
+    several = [*(f"{pair[:-1]}\tback\n" for pair in pairs), *(f"{one}\t{one}\tsame\n" for one in ENGLISH)]
+    table = "source\ttarget\tto\n" + "".join(several)
+    (folder / "several.tsv").write_text(table)
+    (folder / "pocket").mkdir()
+    for part in ("train", "dev"):
+        (folder / "pocket" / f"{part}.tsv.gz").write_bytes(gzip.compress(table.encode()))
     both = {"en": "\n".join(ENGLISH) + "\n", "de": "\n".join(REVERSED) + "\n"}
     (folder / "multi30k").mkdir()
     for side, text in both.items():

@@ -1,39 +1,46 @@
-"""Learn to translate: sentences of one language and their translations."""
+"""Learn to translate: sentences of one language and their translations, into one language or several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from glassformer import api
 from glassformer.data.examples import PairExamples
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
+from glassformer.text import Tokenizer, encode_tagged
 from glassformer.training.jobs.rewriting import Rewriting
 from glassformer.training.prepare import kept_texts, two_sides, write_rows
 from glassformer.training.recipe import PairData
+
+TAG = ">>{}<<"  # what stands before a source, where the model writes several languages
 
 
 class Translate(Rewriting):
     """Pairs of sentences; measured by BLEU and chrF."""
 
+    languages: tuple[str, ...] = ()  # those that a tag asks for; none for a model of one language
+    to: str | int | None = None  # the column that names them
+
     def gather(self) -> None:
         data, kept = self.recipe.data, self.recipe.training.max_valid
         assert isinstance(data, PairData)
         max_len = data.max_len
+        self.to = self._known.get("to") if data.to is None else data.to
 
         def encode(rows: Sequence[tuple[str, ...]]) -> Iterable[tuple[list[int], ...]]:
-            sources = self.tokenizer.encode_batch([row[0] for row in rows], side="source")
             targets = self.tokenizer.encode_batch([row[1] for row in rows], side="target")
-            return ((one.ids, other.ids) for one, other in zip(sources, targets, strict=True))
+            return zip(sources_of(self.tokenizer, rows), (one.ids for one in targets), strict=True)
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
             long = write_rows(
                 folder,
                 part,
-                part.fields,
+                ("source", "target"),
                 encode,
                 highest=self.highest,
                 max_len=max_len,
@@ -43,10 +50,31 @@ class Translate(Rewriting):
             return {"long": long}
 
         train, valid = two_sides(
-            lambda files: pairs(files, columns=data.columns), data, seed=self.recipe.seed
+            lambda files: pairs(files, columns=data.columns, to=self.to), data, seed=self.recipe.seed
         )
-        noted = self.gather_text(train, valid, write, settings=(max_len, kept), marks="end")
+        if self.to is not None:
+            self.languages = tuple(sorted({row[2] for row in train.rows(Problems())}))
+        noted = self.gather_text(
+            train,
+            valid,
+            write,
+            settings=(max_len, kept),
+            marks="end",
+            tags=tuple(map(TAG.format, self.languages)),
+            texts=2,
+        )
         self.told("pairs", sum(part["long"] for part in noted.values()), max_len)
+
+    @property
+    def _known(self) -> Mapping[str, Any]:
+        """What a model that is gone on from, or measured, says of its job."""
+        found: Mapping[str, Any] = self.base.files.get(api.JOB, {}) if self.base else {}
+        return found
+
+    def about(self) -> Mapping[str, Any]:
+        if self.to is None:
+            return {}
+        return {"languages": sorted({*self.languages, *self._known.get("languages", ())}), "to": self.to}
 
     def learned(self) -> PairExamples:
         return self._examples(self.train)
@@ -58,4 +86,21 @@ class Translate(Rewriting):
         return PairExamples(store, pad_id=self.pad_id, start_id=self.start_id)
 
     def shown(self) -> list[tuple[str, str]]:
-        return [(source, target) for source, target in kept_texts(self.valid.folder)]
+        return [
+            (" ".join([*map(TAG.format, to), source]), target)
+            for source, target, *to in kept_texts(self.valid.folder)
+        ]
+
+
+def sources_of(tokenizer: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int]]:
+    """The ids of each row's source, behind the tag of the language that its third field names, if any."""
+    found: dict[int, list[int]] = {}
+    for to in sorted({row[2:] for row in rows}):
+        places = [place for place, row in enumerate(rows) if row[2:] == to]
+        texts = [rows[place][0] for place in places]
+        if to:
+            encoded = encode_tagged(tokenizer, texts, TAG.format(*to))
+        else:
+            encoded = tokenizer.encode_batch(texts, side="source")
+        found |= {place: one.ids for place, one in zip(places, encoded, strict=True)}
+    return [found[place] for place in range(len(rows))]

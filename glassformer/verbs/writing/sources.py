@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.api import Bundle
+from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import encode_tagged
 from glassformer.verbs.reading import named, tokenizer_of
@@ -26,6 +26,11 @@ class Language:
 
 def language(bundle: Bundle, to: str | None) -> Language:
     """The way in which this folder's model can be told the language `to`."""
+    known = bundle.files.get(JOB, {}).get("languages") or ()
+    if to is None and known:
+        raise GlassformerError(
+            f"{named(bundle)} writes several languages; say which with --to (`to`): {', '.join(known)}"
+        )
     if to is None:
         return Language()
     tokenizer = tokenizer_of(bundle)
@@ -35,6 +40,8 @@ def language(bundle: Bundle, to: str | None) -> Language:
             return Language(tag=tag)
         if index is not None and index in tokenizer.special_ids:
             return Language(settings={"forced_bos_token_id": index})
+    if known:
+        raise GlassformerError(f"{named(bundle)} has no language '{to}'; it writes {', '.join(known)}")
     prefix = task_prefix(bundle, lambda name: name.startswith("translation_") and name.endswith(f"_to_{to}"))
     if not prefix:
         raise GlassformerError(

@@ -1,0 +1,83 @@
+"""One model of several languages: a column names the one to write, and its tag stands before the source."""
+
+import json
+import random
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from glassformer.core.errors import GlassformerError
+from glassformer.data.pairs import pairs
+from glassformer.data.problems import Problems
+from glassformer.text import load_tokenizer
+from glassformer.training.judging import judge
+from glassformer.training.recipe import recipe_from
+from glassformer.training.run import run
+
+MODEL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Letters to be written as they are ("same") or from the end ("back"): only the tag tells which."""
+    place = tmp_path_factory.mktemp("tags")
+    words = ["".join(letters) for length in (2, 3, 4) for letters in product("abcd", repeat=length)]
+    rows = [(word, word[::turn], to) for word in words for to, turn in (("same", 1), ("back", -1))]
+    random.Random(0).shuffle(rows)
+    for name, part in (("test", rows[:60]), ("train", rows[60:])):
+        table = "".join("\t".join(row) + "\n" for row in [("source", "target", "to"), *part])
+        (place / f"{name}.tsv").write_text(table)
+    recipe = recipe_from(
+        {
+            "job": "translate",
+            "data": {"train": str(place / "train.tsv"), "valid": str(place / "test.tsv"), "to": "to"},
+            "tokenizer": {"kind": "char"},
+            "model": MODEL,
+            "training": {
+                "device": "cpu",
+                "steps": 300,
+                "batch": 900,
+                "lr": 3e-3,
+                "schedule": "cosine",
+                "label_smoothing": 0.0,
+                "validate_every": 10**6,
+            },
+        }
+    )
+    assert run(recipe, place / "run", say=lambda sentence: None).ending == "finished"
+    return place
+
+
+def test_the_tag_tells_which_language_is_written(trained: Path) -> None:
+    model = trained / "run" / "model"
+    found = judge(model, [str(trained / "test.tsv")], say=lambda sentence: None).found
+    assert found.metrics["exact"] > 0.95
+    assert {sample.source.split()[0] for sample in found.samples} == {">>same<<", ">>back<<"}
+    bundle = glassformer.load(model)
+    assert bundle.translate("abdc", to="back") == ["cdba"] and bundle.translate("abdc", to="same") == ["abdc"]
+    tokenizer = load_tokenizer(model)
+    assert tokenizer is not None and {tokenizer.token_id(">>back<<"), tokenizer.token_id(">>same<<")} == {
+        4,
+        5,
+    }
+    assert json.loads((model / "job.json").read_text())["languages"] == ["back", "same"]
+
+
+def test_a_language_must_be_named_and_known(trained: Path) -> None:
+    bundle = glassformer.load(trained / "run" / "model")
+    with pytest.raises(GlassformerError, match=r"several languages; say which with --to .*: back, same"):
+        bundle.translate("abdc")
+    with pytest.raises(GlassformerError, match="no language 'de'; it writes back, same"):
+        bundle.translate("abdc", to="de")
+
+
+def test_the_column_of_the_language_is_none_of_the_pair(tmp_path: Path) -> None:
+    table = tmp_path / "a.tsv"
+    table.write_text("to\tsource\ttarget\nde\tdog\tHund\nfr\tdog\tchien\n")
+    rows = [("dog", "Hund", "de"), ("dog", "chien", "fr")]
+    assert list(pairs(table, to="to").rows(Problems())) == rows
+    assert list(pairs(table, columns=(2, 3), to=1).rows(Problems()))[-2:] == rows
+    with pytest.raises(GlassformerError, match="give the two columns of the pair too"):
+        pairs(table, to=1)
