@@ -26,6 +26,7 @@ def original(
     num_heads: int = 8,
     d_ff: int = 2048,
     num_layers: int = 6,
+    decoder_layers: int | None = None,
     max_len: int = 5000,
     dropout: float = 0.1,
     norm: Literal["pre", "post"] = "post",
@@ -39,6 +40,8 @@ def original(
     tied: tuple[Literal["source", "head"], ...] = (),
 ) -> spec.EncoderDecoder:
     """The paper's base model; `norm`, `activation` and `position` take the later choices.
+
+    `num_layers` is of both stacks, unless the decoder has its own number.
 
     Dropout falls where the paper puts it: on the output of each sub-layer and on the summed embeddings.
     """
@@ -69,10 +72,10 @@ def original(
             pad_id=pad_id,
         )
 
-    def stack(causal: bool, cross: spec.Attention | None) -> spec.Stack:
+    def stack(layers: int, causal: bool, cross: spec.Attention | None) -> spec.Stack:
         return spec.Stack(
             d_model=d_model,
-            num_layers=num_layers,
+            num_layers=layers,
             block=spec.Block(
                 attention=attention,
                 cross_attention=cross,
@@ -90,8 +93,8 @@ def original(
     return spec.EncoderDecoder(
         source=tokens(src_vocab_size),
         target=tokens(target),
-        encoder=stack(causal=False, cross=None),
-        decoder=stack(causal=True, cross=attention),
+        encoder=stack(num_layers, causal=False, cross=None),
+        decoder=stack(num_layers if decoder_layers is None else decoder_layers, causal=True, cross=attention),
         head=spec.LanguageModel(vocab_size=target, bias="head" not in tied),
         tied=tied,
         start_id=start_id,
