@@ -1,0 +1,233 @@
+"""The pairs of the default translator: what is learnt, validated and tested, with nothing in two of them.
+
+python -m results.pocket_data --data DATA --out FOLDER
+
+Tables of source, target and the tag of what is to be written (`to`): train.tsv.gz, dev.tsv.gz, and
+test.tsv.gz with a fourth column that names its set. Which English sentences are held out follows from the
+sentence alone, so one is held out of every pair and direction. What occurs in any other evaluation set, on
+either side, is not learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from results.place import data_folder
+from results.pocket_text import careless, fitting, placeholders, same, sentence, tidy
+
+Part = Literal["train", "dev", "test"]
+TAGS = ("en", "de", "fr", "ko", "ko-label", "ko-bible")
+CARELESS = 0.08  # of the sources, as people in a hurry type
+COPIES = {"tatoeba-ko": 6, "debian-de": 2, "debian-fr": 2, "bible-ko": 1}
+LABELS = 3  # one label in so many is taken
+# shares for testing, and for development as much again
+HELD = {"tatoeba-ko": 0.095, "tatoeba-de": 0.011, "tatoeba-fr": 0.011, "debian-ko": 0.004}
+DEV = 300  # most rows of a direction and set in dev
+Row = tuple[str, str, str]  # source, target, to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """An English text and its translation. kind: "tatoeba-de", ...; tag: what asks for the translation."""
+
+    english: str
+    other: str
+    kind: str
+    tag: str
+
+    @property
+    def language(self) -> str:
+        return self.kind.rpartition("-")[2]
+
+
+def found(data: Path) -> Iterator[Pair]:
+    """Every usable pair, once."""
+    seen = set()
+    for pair in _sources(data):
+        once = (pair.english, pair.other)
+        if once in seen or not fitting(*once) or not same(pair.english) or not same(pair.other):
+            continue
+        seen.add(once)
+        yield pair
+
+
+def _sources(data: Path) -> Iterator[Pair]:
+    for language, files in (
+        ("de", ("tatoeba-deu-eng/deu.txt.gz",)),
+        ("fr", ("tatoeba-fra-eng/fra.txt.gz",)),
+        ("ko", ("tatoeba-kor-eng/eng-kor.txt.gz", "tatoeba-kor-eng/kor-attributed-2022.txt.gz")),
+    ):
+        for file in files:
+            for english, other, *_ in _cells(data / file):
+                yield _pair(english, other, f"tatoeba-{language}", language)
+    for _, english, other in _cells(data / "bible-en-ko/bible.en-ko.tsv.gz"):
+        yield _pair(english, other, "bible-ko", "ko-bible")
+    for english, other, *_ in _cells(data / "debian-en-ko/prose.en-ko.tsv.gz"):
+        if not placeholders(english + other):
+            whole = sentence(english)
+            yield _pair(english, other, "debian-ko" if whole else "labels-ko", "ko" if whole else "ko-label")
+    for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
+        if not placeholders(english + other) and _share("label", english) < 1 / LABELS:
+            yield _pair(english, other, "labels-ko", "ko-label")
+    for english, german, french, *_ in _cells(data / "debian-en-ko/prose.en-de-fr.tsv.gz"):
+        if not placeholders(english + german + french):
+            yield _pair(english, german, "debian-de", "de")
+            yield _pair(english, french, "debian-fr", "fr")
+
+
+def _pair(english: str, other: str, kind: str, tag: str) -> Pair:
+    return Pair(english=tidy(english, "en"), other=tidy(other, tag[:2]), kind=kind, tag=tag)
+
+
+def evaluated(data: Path) -> set[str]:
+    """What occurs in the sets that translators are measured with, in any language."""
+    folders = ("flores", "korean-english-news", "korean-english-jhe", "wmt-newstest")
+    files = [file for folder in folders for file in sorted((data / folder).glob("*.gz"))]
+    files += [file for part in ("val", "test_*") for file in sorted((data / "multi30k").glob(f"{part}.*.gz"))]
+    return {same(line) for file in files for line in _lines(file)} - {""}
+
+
+def part_of(english: str, kind: str) -> Part:
+    """Where an English sentence belongs, as far as a kind of pairs says."""
+    at, share = _share("held", english), HELD.get(kind, 0.0)
+    return "test" if at < share else "dev" if at < 2 * share else "train"
+
+
+def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]]:
+    """Pairs by part. Of what is held out neither the English nor the other text is in a training pair."""
+    held: dict[str, Part] = {}
+    for pair in pairs:
+        part = part_of(same(pair.english), pair.kind)
+        if part == "test" or (part == "dev" and same(pair.english) not in held):
+            held[same(pair.english)] = part
+    others = {same(pair.other) for pair in pairs if same(pair.english) in held}
+    parts: dict[Part, list[Pair]] = {"train": [], "dev": [], "test": []}
+    for pair in pairs:
+        english, other = same(pair.english), same(pair.other)
+        if english in held:
+            if pair.kind in HELD:
+                parts[held[english]].append(pair)
+        elif english not in forbidden and other not in forbidden and other not in others:
+            parts["train"].append(pair)
+    return {part: pairs if part == "train" else _first(pairs) for part, pairs in parts.items()}
+
+
+def _first(pairs: Iterable[Pair]) -> list[Pair]:
+    """One translation of each sentence, in the order of their hashes."""
+    kept = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
+    return sorted(kept.values(), key=lambda pair: _share("order", pair.english))
+
+
+def both_ways(pair: Pair) -> tuple[Row, Row]:
+    """From English and into English."""
+    return (pair.english, pair.other, pair.tag), (pair.other, pair.english, "en")
+
+
+def learnt(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
+    """Rows to train on: rare kinds several times, some sources carelessly typed."""
+    rng = random.Random(seed)
+    for pair in pairs:
+        for _ in range(COPIES.get(pair.kind, 1)):
+            for source, target, to in both_ways(pair):
+                hurried = to in ("en", "de", "fr", "ko") and rng.random() < CARELESS
+                yield careless(source) if hurried else source, target, to
+
+
+def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
+    """Rows to test with; the fourth cell names the set and the direction, as "tatoeba en-de"."""
+    for pair in pairs:
+        there, back = both_ways(pair)
+        name = pair.kind.partition("-")[0]
+        yield *there, f"{name} en-{pair.language}"
+        yield *back, f"{name} {pair.language}-en"
+
+
+def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    """A table with a line of names; the same rows give the same bytes."""
+    count = 0
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+    ):
+        text.write("\t".join(names) + "\n")
+        for row in rows:
+            text.write("\t".join(row) + "\n")
+            count += 1
+    return count
+
+
+def read(path: Path) -> Iterator[list[str]]:
+    """The rows of a table that `write` wrote."""
+    lines = _lines(path)
+    next(lines)
+    return (line.split("\t") for line in lines)
+
+
+def _cells(path: Path) -> Iterator[list[str]]:
+    return (line.split("\t") for line in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
+def _share(purpose: str, text: str) -> float:
+    """A number from 0 to 1 that follows from the text and nothing else."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=purpose.encode()).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def prepare(data: Path, out: Path) -> None:
+    """Write the three tables, and show how many pairs there are of each kind."""
+    out.mkdir(parents=True, exist_ok=True)
+    forbidden = evaluated(data)
+    parts = divided(list(found(data)), forbidden)
+    rows = write(out / "train.tsv.gz", ("source", "target", "to"), learnt(parts["train"]))
+    write(out / "dev.tsv.gz", ("source", "target", "to"), _developed(parts["dev"]))
+    write(out / "test.tsv.gz", ("source", "target", "to", "set"), tested(parts["test"]))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for part, pairs in parts.items():
+        for pair in pairs:
+            counts[pair.kind][part] += 1
+            counts[pair.kind]["words"] += len(pair.english.split()) * (part == "train")
+    print(f"{'kind':12}{'train':>9}{'copies':>8}{'words':>11}{'dev':>7}{'test':>7}")
+    for kind, of in counts.items():
+        copies = COPIES.get(kind, 1)
+        print(f"{kind:12}{of['train']:9,}{copies:8}{of['words']:11,}{of['dev']:7,}{of['test']:7,}")
+    print(f"{rows:,} rows to learn from; {len(forbidden):,} texts of other evaluation sets kept out")
+
+
+def _developed(pairs: Sequence[Pair]) -> list[Row]:
+    """A few rows of each direction, mixed, so that the first ones are a fair sample."""
+    counts: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for pair in pairs:
+        for row in both_ways(pair):
+            counts[pair.kind, row[2]] += 1
+            if counts[pair.kind, row[2]] <= DEV:
+                rows.append(row)
+    return sorted(rows, key=lambda row: _share("dev", row[0] + row[2]))
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m results.pocket_data", description=__doc__)
+    words.add_argument("--data", type=Path, default=data_folder())
+    words.add_argument("--out", type=Path, required=True)
+    given = words.parse_args()
+    prepare(given.data, given.out)
+
+
+if __name__ == "__main__":
+    main()
