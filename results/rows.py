@@ -51,4 +51,41 @@ ROWS: dict[str, Row] = {
         module="pocket_series",
         runs=("1",),
     ),
+    "recall": Row(
+        title="strings to copy and values to recall: Transformer, LSTM with attention, LSTM alone",
+        module="recall",
+        runs=(
+            *seeds("copy-transformer", "copy-lstm", "copy-lstm-alone"),
+            *seeds("recall-transformer", "recall-lstm", "recall-lstm-alone"),
+            "speed/1",
+        ),
+    ),
+    "restore": Row(
+        title="trimmed, gapped and shuffled sentences made whole: Transformer and LSTM",
+        module="restoring",
+        runs=seeds("transformer", "lstm"),
+    ),
+    "shakespeare": Row(
+        title="tiny-shakespeare letter by letter, on a GPU in a minute and on a CPU in three",
+        module="shakespeare",
+        runs=(
+            *seeds("gpu", "cpu"),
+            *seeds("tried-learned-positions", "tried-less-dropout", "tried-more-dropout", count=1),
+        ),
+    ),
+    "wikitext2": Row(
+        title="WikiText-2 against nanoGPT of the same size, for the same seconds",
+        module="wikitext2",
+        runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+    ),
+    "enwik8": Row(
+        title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for the same seconds",
+        module="enwik8",
+        runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+    ),
+    "pocket-lm": Row(
+        title="the language model that comes with the package",
+        module="pocket_lm",
+        runs=("1",),
+    ),
 }
