@@ -1,0 +1,79 @@
+"""Two made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
+
+copy:    bo da fu bo          ->  bo da fu bo
+recall:  bi K da R su K fo B lu Z ? da lu su bi  ->  R Z K K
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+
+import numpy as np
+
+SYLLABLES = tuple(first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou")  # 100
+SYMBOLS = SYLLABLES[:32]  # of the strings to copy
+KEYS, VALUES = SYLLABLES, ascii_uppercase  # of the pairs to recall: a key comes once, a value as it may
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copying:
+    """Strings of `shortest` to `longest` random symbols, which are the answer."""
+
+    shortest: int = 5
+    longest: int = 60
+
+    def pair(self, size: int, rng: np.random.Generator) -> Pair:
+        """A string of `size` symbols and itself."""
+        string = " ".join(rng.choice(SYMBOLS, size))
+        return string, string
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recalling:
+    """`shortest` to `longest` keys with a value each, then `questions` of the keys: what are their values?"""
+
+    shortest: int = 4
+    longest: int = 64
+    questions: int = 4
+
+    def pair(self, size: int, rng: np.random.Generator) -> Pair:
+        """`size` keys and values with the questions at the end, and the answers."""
+        keys, values = rng.permutation(KEYS)[:size], rng.choice(tuple(VALUES), size)
+        asked = rng.permutation(size)[: self.questions]
+        told = " ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
+        return f"{told} ? {' '.join(keys[asked])}", " ".join(values[asked])
+
+
+Task = Copying | Recalling
+
+
+def drawn(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
+    """So many pairs of every size alike."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield task.pair(int(rng.integers(task.shortest, task.longest + 1)), rng)
+
+
+def of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iterator[Pair]:
+    """So many pairs of each size, one size after another."""
+    rng = np.random.default_rng(seed)
+    for size in sizes:
+        for _ in range(count):
+            yield task.pair(size, rng)
+
+
+def written(folder: Path, files: Mapping[str, Iterable[Pair]]) -> dict[str, Path]:
+    """The pairs as tables name.tsv; runs side by side may write them at once, so each comes whole or not."""
+    paths = {name: folder / f"{name}.tsv" for name in files}
+    for name, pairs in files.items():
+        if paths[name].exists():
+            continue
+        begun = paths[name].with_suffix(f".{os.getpid()}")
+        begun.write_text("".join(f"{read}\t{answer}\n" for read, answer in pairs), encoding="utf-8")
+        begun.replace(paths[name])
+    return paths

@@ -1,0 +1,108 @@
+"""Copying and recalling: a Transformer beside LSTMs with as many parameters, on the same made pairs.
+
+lstm: reads both ways, two layers, and looks back at the source with Luong's dot attention
+lstm-alone: the same without looking back: the writer has only the state in which the reader ended
+speed: how fast each learns from ever longer strings, nothing else running
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from results import noted, recall_speed, trained
+from results.made_pairs import Copying, Recalling, Task, drawn, of_sizes, written
+from results.place import Place, glassformer
+
+ROW = "recall"
+TASKS: dict[str, Task] = {"copy": Copying(), "recall": Recalling()}
+SIZES = {"copy": (10, 20, 30, 40, 50, 60), "recall": (4, 8, 16, 32, 48, 64)}  # tested, each apart
+MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for parameters within 2 %
+    "transformer": ("recall-pairs", ()),
+    "lstm": ("lstm-recall", ()),
+    "lstm-alone": ("lstm-recall", ("model.attention=none", "model.d_model=182")),
+}
+LEARNED, HELD, TESTED = 200_000, 256, 200  # pairs to learn from, to validate with, to test with for each size
+DONE = 0.99  # a task counts as learned from the first validation on with so many exact answers
+
+
+def run(place: Place, name: str) -> None:
+    """One run, as "copy-transformer/1" or "speed/1"."""
+    kind, _, number = name.partition("/")
+    if kind == "speed":
+        recall_speed.run(place, ROW, name, seed=int(number), models=MODELS)
+        return
+    task, _, model = kind.partition("-")
+    recipe, changes = MODELS[model]
+    files = made(place, task)
+    data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
+    found = trained.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=(*data, *changes))
+    # no answer but a whole one counts: what was learned is read off the share of exact ones
+    figures = {**exact_by_size(place, task, found.model, files["test"]), **pace(found)}
+    noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
+
+
+def made(place: Place, task: str) -> dict[str, Path]:
+    """The files of a task, the same for every seed and model."""
+    kind, folder = TASKS[task], place.prepared(ROW) / task
+    folder.mkdir(exist_ok=True)
+    return written(
+        folder,
+        {
+            "train": drawn(kind, LEARNED, seed=1),
+            "valid": drawn(kind, HELD, seed=2),
+            "test": of_sizes(kind, SIZES[task], TESTED, seed=3),
+        },
+    )
+
+
+def exact_by_size(place: Place, task: str, model: Path, test: Path) -> dict[str, float]:
+    """The share of exact answers for each size: {"exact at 10": 1.0, ...}."""
+    answers = model.parent / "test.txt"
+    glassformer("evaluate", model, test, "--out", answers, "--json", "--device", place.device)
+    wanted = [line.split("\t")[1] for line in test.read_text(encoding="utf-8").splitlines()]
+    given = answers.read_text(encoding="utf-8").splitlines()
+    return shares(given, wanted, SIZES[task])
+
+
+def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) -> dict[str, float]:
+    """Exact answers among equally many of each size, one size after another.
+
+    >>> shares(["a", "b", "c", "x"], ["a", "b", "c", "d"], (10, 20))
+    {'exact at 10': 1.0, 'exact at 20': 0.5}
+    """
+    same = [one == other for one, other in zip(given, wanted, strict=True)]
+    count = len(same) // len(sizes)
+    return {
+        f"exact at {size}": sum(same[n * count : (n + 1) * count]) / count for n, size in enumerate(sizes)
+    }
+
+
+def pace(found: trained.Trained) -> dict[str, float]:
+    """How fast it learned: milliseconds a step, tokens a second, and steps and seconds until it was done.
+
+    Of the stretches between noted steps the middle one counts, so neither compiling nor validating does.
+    What was never done has no such figure.
+    """
+    lines = [
+        json.loads(line) for line in (found.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    steps: list[dict[str, Any]] = [line for line in lines if line["kind"] == "step"]
+    between = [
+        (after["time"] - before["time"]) / (after["step"] - before["step"])
+        for before, after in pairwise(steps)
+        if after["step"] > before["step"]
+    ]
+    each = median(between)
+    figures = {
+        "ms a step": 1000 * each,
+        "tokens a second": sum(line["units"] for line in steps) / len(steps) / each,
+    }
+    done = next((step for step, exact in found.curve if exact >= DONE), None)
+    if done is not None:
+        figures |= {"steps to 99 %": done, "seconds to 99 %": done * each}
+    return figures

@@ -1,0 +1,57 @@
+"""The made tasks ask what they say they ask, and a run's figures are those of its log."""
+
+import json
+
+import numpy as np
+import pytest
+
+from results import recall
+from results.made_pairs import Copying, Recalling, drawn, of_sizes, written
+from results.recall_speed import built
+from results.trained import Trained
+
+
+def test_a_copy_is_its_string():
+    pairs = list(drawn(Copying(), 300, seed=1))
+    assert all(read == answer for read, answer in pairs)
+    assert {len(read.split()) for read, _ in pairs} >= {5, 30, 60}
+
+
+def test_answers_are_the_values_of_the_keys_asked_for():
+    for read, answer in drawn(Recalling(), 200, seed=1):
+        told, asked = read.split(" ? ")
+        keys, values = told.split()[::2], told.split()[1::2]
+        assert len(set(keys)) == len(keys) == len(values) <= 64
+        assert answer.split() == [values[keys.index(key)] for key in asked.split()]
+
+
+def test_sizes_come_one_after_another():
+    pairs = list(of_sizes(Recalling(), (4, 64), 3, seed=2))
+    assert [read.split().index("?") // 2 for read, _ in pairs] == [4, 4, 4, 64, 64, 64]
+
+
+def test_files_are_the_same_every_time(tmp_path):
+    first = written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text()
+    (tmp_path / "train.tsv").unlink()
+    assert written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
+
+
+def test_models_are_of_one_size():
+    sizes = [sum(p.numel() for p in built(*model).parameters()) for model in recall.MODELS.values()]
+    assert np.ptp(sizes) < 0.02 * min(sizes)
+
+
+def test_pace_leaves_out_compiling_and_validating(tmp_path):
+    """Steps of 10 ms, noted every tenth, with a slow beginning and a pause in the midst."""
+    times = 30.0 + 0.1 * np.arange(11) + np.where(np.arange(11) > 5, 20.0, 0.0)
+    times[0] = 0.0
+    lines = [
+        {"kind": "step", "step": 10 * n, "time": float(time), "units": 500} for n, time in enumerate(times)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = [(50, 0.4), (80, 0.995), (100, 1.0)]
+    found = recall.pace(Trained(folder=tmp_path, seconds=51.0, parameters=1, of="exact", curve=curve))
+    assert found == pytest.approx(
+        {"ms a step": 10, "tokens a second": 50_000, "steps to 99 %": 80, "seconds to 99 %": 0.8}
+    )
