@@ -1,8 +1,7 @@
-"""The guide to training: its commands run, and its tables name every setting with its default."""
+"""The guide to training: its tables name every setting with its default."""
 
 import dataclasses
 import re
-import shlex
 from pathlib import Path
 
 import yaml
@@ -10,20 +9,6 @@ import yaml
 from glassformer.training.recipe import JOBS, Tokenizer, Training
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^glassformer (.+)$", PAGE, re.MULTILINE)
-QUICK = ["training.steps=2", "training.validate_every=1", "training.device=cpu"]
-
-
-def test_commands_run(run, place, monkeypatch):
-    """All of them, in the order of the page, in one folder; trainings are cut short."""
-    monkeypatch.chdir(place)
-    assert len(COMMANDS) > 12
-    for command in COMMANDS:
-        words = shlex.split(command)
-        if words[0] == "train":
-            words += [word for change in QUICK for word in ("--set", change)]
-        done = run(*words)
-        assert done.code == 0, f"glassformer {command}\n{done.err}"
 
 
 def table(heading: str) -> dict[str, str]:
