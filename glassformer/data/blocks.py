@@ -75,7 +75,7 @@ class Blocks:
 
 
 class RunningBlocks(Blocks):
-    """The same blocks for a model that cannot forget where a document ends: it reads on into the next."""
+    """The same blocks for a model that reads on where a document ends, or for a text that is one document."""
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[np.int64]]:
         """ids and labels, each (B, L); padding stands behind all that is learned, so it needs no mark."""

@@ -131,7 +131,8 @@ class LanguageModelling(TextJob):
         recurrent = self.recipe.model.preset == "lstm" or (
             self.base is not None and not isinstance(self.base.spec, specs.DecoderOnly)
         )
-        kind = RunningBlocks if recurrent else Blocks
+        # one document has no other to be kept apart from, and without marks all its batches are of one kind
+        kind = RunningBlocks if recurrent or len(store) == 1 else Blocks
         return kind(store, length=self.length, seed=seed, pad_id=self.pad_id)
 
     def build(self) -> api.Bundle:
