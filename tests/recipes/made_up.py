@@ -34,11 +34,18 @@ def text_files(folder: Path) -> None:
             (folder / "multi30k" / f"{part}.{side}.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("sentences.txt", "book.txt", "input.txt"):
         (folder / name).write_text(both["en"] * 3)
+    for name in ("wikitext-2", "enwik8"):
+        (folder / name).mkdir()
+        for part in ("train", "valid"):
+            (folder / name / f"{part}.txt").write_text(both["en"] * 3)
     lines = "".join(json.dumps({"text": line}) + "\n" for line in ENGLISH * 3)
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     rows = [(line, "good" if "a " in line else "bad") for line in ENGLISH]
     (folder / "reviews.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     (folder / "reviews.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    (folder / "nsmc").mkdir()
+    numbered = "".join(f"{n}\t{a}\t{b}\n" for n, (a, b) in enumerate(rows))
+    (folder / "nsmc" / "train.tsv.gz").write_bytes(gzip.compress(f"id\tdocument\tlabel\n{numbered}".encode()))
 
 
 def image_files(folder: Path) -> None:
@@ -56,6 +63,15 @@ def image_files(folder: Path) -> None:
         path.write_bytes(gzip.compress(head + labels.astype(np.uint8).tobytes()))
 
 
+def photograph_files(folder: Path) -> None:
+    """CIFAR's layout: a label, then 32 x 32 bytes of red, of green and of blue."""
+    rng = np.random.default_rng(1)
+    records = rng.integers(0, 256, (40, 1 + 3 * 32 * 32)).astype(np.uint8)
+    records[:, 0] = np.arange(40) % 10
+    (folder / "cifar10").mkdir()
+    (folder / "cifar10" / "data_batch_1.bin").write_bytes(records.tobytes())
+
+
 def series_files(folder: Path, rows: int = 700) -> None:
     """Two sines an hour apart in each row."""
     times = np.datetime64("2024-01-01T00") + np.arange(rows) * np.timedelta64(1, "h")
@@ -68,6 +84,6 @@ def series_files(folder: Path, rows: int = 700) -> None:
 
 
 def all_files(folder: Path) -> Path:
-    for write in (text_files, image_files, series_files):
+    for write in (text_files, image_files, photograph_files, series_files):
         write(folder)
     return folder

@@ -49,9 +49,12 @@ def test_paths_are_plain_names(name):
         assert not path.startswith(("/", "~", "..")), path
 
 
+NOT_COMPILED = "training.compile=off"
 SMALL = {  # what two steps on a CPU have no time for
     "translate-base": ["model.d_model=64", "model.num_layers=1", "model.d_ff=64"],
-    "lm-char-shakespeare": ["model.d_model=48", "model.num_layers=1", "training.batch=512"],
+    "lm-char-shakespeare": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
+    "lm-wikitext2": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
+    "lm-enwik8": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-gpt2-small": [
         "model.d_model=48",
         "model.num_layers=1",
