@@ -88,4 +88,24 @@ ROWS: dict[str, Row] = {
         module="pocket_lm",
         runs=("1",),
     ),
+    "nsmc": Row(
+        title="Korean film reviews, good or bad, from scratch (not the published split)",
+        module="reviews",
+        runs=(
+            *seeds(),
+            *seeds("plain", "no-guess", "no-hide", "no-twice", "more-guess", "unigram", count=1),
+            *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "ngrams", count=1),
+        ),
+    ),
+    "mnist": Row(
+        title="handwritten digits by a Vision Transformer from scratch", module="digits", runs=seeds()
+    ),
+    "cifar": Row(
+        title="8,000 photographs: a Vision Transformer and a residual network, seen as often (own split)",
+        module="pictures",
+        runs=seeds("vit", "convolution"),
+    ),
+    "pocket-digits": Row(
+        title="digits by at most 300,000 weights, for the explorer", module="pocket_digits", runs=("1",)
+    ),
 }
