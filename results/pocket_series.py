@@ -1,7 +1,7 @@
 """The series model that comes with the package: learned from made series and the weekly flu of the USA.
 
 It is judged on series it has not seen: made ones of another seed, the last weeks of the flu, and, never
-trained on, the hourly loads of a power transformer. MASE is the mean absolute error of the 24 steps told, over
+trained on, the hourly loads of a power transformer. MASE is the mean absolute error of the 24 steps told over
 that of telling each of the 96 before by the one ahead of it; beside it stand those of repeating the last
 value and of repeating the last season, whose length is given to it and not to the model.
 """
@@ -9,8 +9,7 @@ value and of repeating the last season, whose length is given to it and not to t
 from __future__ import annotations
 
 import csv
-import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ SERIES, STEPS, HELD_OUT = 8_000, 240, 2_000
 FLU, FLU_LEARNED, FLU_TIMES, YEAR = "national_illness.csv.gz", 676, 5, 52  # weeks learned: the first 7 in 10
 LOADS, LOADS_BEGIN, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
 TOGETHER = 1024
+LEARNED = ("mean", "std", "frequency")  # what a model remembers of the series it learned from
 EVEN = 1e-3  # windows that hardly move have no error to be measured by
 
 Floats = NDArray[np.float32]
@@ -59,11 +59,9 @@ def run(place: Place, name: str) -> None:
 
 def for_any_series(trained: Path, folder: Path) -> Path:
     """The trained model without the scale and step of what it learned from: it scales what it reads."""
-    shutil.copytree(trained, folder, dirs_exist_ok=True)
-    about = json.loads((folder / api.JOB).read_text(encoding="utf-8"))
-    for learned in ("mean", "std", "frequency"):
-        about.pop(learned, None)
-    (folder / api.JOB).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    bundle = api.load(trained, device="cpu")
+    about = {key: value for key, value in bundle.files[api.JOB].items() if key not in LEARNED}
+    api.save(replace(bundle, files={**bundle.files, api.JOB: about}), folder)
     return folder
 
 
