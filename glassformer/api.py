@@ -1,6 +1,7 @@
 """Load a folder, build a model, save it: the few calls most people need.
 
 bundle = glassformer.load("path/to/folder")       # a published folder, or one we saved
+bundle = glassformer.load("pocket")               # or one that comes along
 model = glassformer.build("original", d_model=256, src_vocab_size=8000)
 glassformer.save(bundle, "path/to/other")
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer import baselines
+from glassformer import baselines, models
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec
@@ -195,7 +196,9 @@ def tiny(family: str, **words: Any) -> AnyModel:
 def load(
     folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
 ) -> Bundle:
-    """Read a model folder: a published one, or one that `save` wrote. The model is in evaluation mode.
+    """Read a model folder: a published one, one that `save` wrote, or by its name one that comes along.
+
+    The model is in evaluation mode.
 
     Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
     unless `dtype` says otherwise; on a GPU they keep the precision they were stored in. dtype "stored"
@@ -208,10 +211,10 @@ def load(
     >>> bundle.family, bundle.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    path = Path(folder)
+    path = models.located(folder)
     if not path.is_dir():
         found = f"'{folder}' is a file" if path.is_file() else f"there is no folder '{folder}'"
-        raise GlassformerError(f"{found}; give the folder that holds config.json")
+        raise GlassformerError(f"{found}; give the folder that holds config.json{models.meant(folder)}")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise GlassformerError("there is no CUDA device here; load with device='cpu'")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"

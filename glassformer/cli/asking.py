@@ -28,7 +28,11 @@ class Asked:
 
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A model folder, as runs/x/model.", show_default=False),
+        typer.Argument(
+            metavar="MODEL",
+            help="A model folder, as runs/x/model, or a model that comes along: pocket.",
+            show_default=False,
+        ),
     ]
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON with all that is known, how many seconds it took included.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from glassformer.core.errors import GlassformerError
+from glassformer.models import located
 
 ALIKE = ("spec.json", "config.json", "tokenizer.json")  # what models must share to be averaged
 
@@ -30,7 +31,7 @@ def average(
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
     from glassformer.training.saving.keeping import average_folders, replace_folder
 
-    chosen = _of_run(folders, last, best) if last or best else folders
+    chosen = _of_run(folders, last, best) if last or best else [located(folder) for folder in folders]
     for folder in chosen:
         if not folder.is_dir():
             raise GlassformerError(f"there is no folder '{folder}'; give model folders")

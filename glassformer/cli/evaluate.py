@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from glassformer.cli.screen import console, print_json
+from glassformer.cli.source import named
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Words(StrEnum):
 
 
 def evaluate(
-    model: Path = typer.Argument(..., metavar="MODEL", help="A model folder, as runs/x/model."),
+    model: str = typer.Argument(
+        ..., metavar="MODEL", help="A model folder, as runs/x/model, or a model that comes along: pocket."
+    ),
     data: list[str] = typer.Argument(..., metavar="DATA...", help="Files as its training took them."),
     job: str | None = typer.Option(
         None, help="What it does, where its folder does not say: translate, lm, ..."
@@ -65,7 +68,7 @@ def evaluate(
 
     with _alive(f"measuring {model}"):
         judged = judge(
-            model,
+            named(model),
             data,
             job=job,
             columns=[name.strip() for name in columns.split(",")] if columns else (),
@@ -86,7 +89,7 @@ def evaluate(
     if as_json:
         print_json(
             {
-                "model": str(model),
+                "model": model,
                 "job": judged.job,
                 "data": list(data),
                 "metrics": metrics,
@@ -155,7 +158,7 @@ def _write_answers(out: Path, judged: Judged) -> None:
     _say(f"wrote {len(answers):,} answers to {out}")
 
 
-def _show(model: Path, judged: Judged, metrics: dict[str, float], signatures: dict[str, str]) -> None:
+def _show(model: str, judged: Judged, metrics: dict[str, float], signatures: dict[str, str]) -> None:
     screen = console()
     screen.print(f"[bold]{model}[/]  {judged.job}", soft_wrap=True)
     width = max(map(len, metrics))

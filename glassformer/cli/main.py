@@ -41,6 +41,7 @@ VERBS = {
     "answer": "Answer questions with words of a text.",
     "forecast": "Tell how series of numbers go on.",
     "average": "Average the weights of several models into one.",
+    "models": "List the models that come with the package, or print the card of one.",
     "recipes": "List the ready recipes, or copy one out.",
     "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
     "convert": "Write a model folder anew, in the published layout or in ours.",

@@ -10,6 +10,7 @@ import typer
 
 from glassformer.cli import source
 from glassformer.core.errors import GlassformerError
+from glassformer.models import located
 
 SERVING = "What it takes on"
 MACHINE = "Where it runs"
@@ -20,7 +21,7 @@ def serve(
     models: list[str] = typer.Argument(
         ...,
         metavar="MODEL...",
-        help="Model folders, or run folders with a model in them.",
+        help="Model folders, run folders with a model in them, or models that come along: pocket pocket-lm.",
         show_default=False,
     ),
     host: str = typer.Option(
@@ -106,7 +107,8 @@ def serving(
             from glassformer.serve.app import app
             from glassformer.serve.limits import Limits
             from glassformer.serve.models import opened
-        bundles, runs = opened(models, lambda model: source.opened(model, **opening))
+        places = [str(located(model)) for model in models]
+        bundles, runs = opened(places, lambda model: source.opened(model, **opening))
         address = Address(host=host, port=sock.getsockname()[1], token=token)
         made = app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
         run(made, sock, ready=lambda: ready(address.url, list(bundles)))

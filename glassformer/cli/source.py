@@ -1,10 +1,12 @@
-"""What the argument MODEL may be: a folder, a preset's name, or tiny:family."""
+"""What the argument MODEL may be: a folder, a model that comes along, a preset's name, or tiny:family."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from glassformer import models
+from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -12,15 +14,16 @@ if TYPE_CHECKING:
 
 Presets = Literal["described", "refused"]
 TINY = "tiny:"
-MODEL_HELP = "A model folder, or tiny:FAMILY for a small fresh model of a family."
+MODEL_HELP = "A model folder, a model that comes along (pocket), or tiny:FAMILY for a small fresh one."
 
 
 def bundle_of(
     model: str, *, presets: Presets = "refused", dtype: str | None = None, device: str = "cpu"
 ) -> Bundle:
     """The model that an argument names. A preset is built on the meta device: shapes, but no numbers."""
-    if not model.startswith(TINY) and (Path(model).exists() or "/" in model):
-        return _loaded(model, dtype, device)
+    where = named(model)
+    if not model.startswith(TINY) and (where.exists() or "/" in model):
+        return _loaded(str(where), dtype, device)
     import torch
 
     import glassformer
@@ -36,8 +39,8 @@ def bundle_of(
     known = registry.presets()
     if model not in known:
         raise GlassformerError(
-            f"there is no folder and no preset '{model}'; give a model folder, tiny:FAMILY "
-            f"or a preset{nearest(model, known)}"
+            f"there is no folder, model or preset '{model}'; give a model folder, tiny:FAMILY "
+            f"or a name{nearest(model, [*models.names(), *known])}"
         )
     if presets == "refused":
         raise GlassformerError(
@@ -45,6 +48,14 @@ def bundle_of(
         )
     with torch.device("meta"):
         return glassformer.Bundle(model=glassformer.build(model).eval(), family=known[model].name)
+
+
+def named(model: str) -> Path:
+    """Where the model of an argument lies; that a folder here hides one that comes along is said."""
+    where = models.located(model)
+    if models.is_shipped(model) and where == Path(model):
+        say(f"note: this is the folder ./{model}, not the model that comes along (say ./{model} to be plain)")
+    return where
 
 
 def opened(model: str, *, device: str, dtype: str | None, threads: int | None) -> Bundle:

@@ -18,6 +18,7 @@ from glassformer.cli.made import content_of
 from glassformer.cli.taken import say, taking
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
+from glassformer.models import located
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -73,7 +74,7 @@ class Asked(AskedOfLines):
         stored = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
         return {
             "verb": self.verb,
-            "model": content_of(Path(self.model), but=self.out),
+            "model": content_of(located(self.model), but=self.out),
             "--dtype": stored if bundle.weights == "own" else bundle.weights,
             "--json": self.as_json,
             **{f"--{name.replace('_', '-')}": value for name, value in sorted(options.items())},
