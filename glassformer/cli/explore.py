@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -16,6 +14,7 @@ from glassformer.cli import source
 from glassformer.cli.serve import serving
 from glassformer.core.errors import GlassformerError
 from glassformer.explorer.page import files
+from glassformer.models import located, names
 
 PORT = 8017
 
@@ -23,9 +22,15 @@ PORT = 8017
 def explore(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL", help="Model folders, or run folders to see how they learnt."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Model folders, run folders to see how they learnt, or models that come along: pocket.",
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="What the model reads first.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The language to write, where the model knows several.")
+    ] = None,
     image: Annotated[
         Path | None, typer.Option(help="A picture for it to read.", exists=True, dir_okay=False)
     ] = None,
@@ -45,22 +50,26 @@ def explore(
 ) -> None:
     """See a whole Transformer at work in the browser.
 
-    Without MODEL a small translator of dates is trained on the spot, once, and kept. The page is served to
-    this machine only; nothing is fetched from anywhere.
+    Without MODEL it opens those that come with the package, a translator first. The page is served to this
+    machine only; nothing is fetched from anywhere.
     """
-    files()  # what is missing is told before a model is trained or read
-    named = models or [str(_dates())]
+    files()  # what is missing is told before a model is read
+    named = models or names()
+    if not named:
+        raise GlassformerError("no models came with this installation; give the folder of one")
     opening = {"device": device, "dtype": dtype, "threads": None}
     if export is not None:
-        if len(named) > 1:
+        if len(models or ()) > 1:
             raise GlassformerError("one page holds one trace; give one model with --export")
-        _export(named[0], text, image, export, opening)
+        _export(named[0], text, to, image, export, opening)
         return
     if image is not None:
         raise GlassformerError("--image goes with --export; in the page, choose or drop a picture")
 
     def ready(url: str, names: list[str]) -> None:
-        where = f"{url}/" + (f"#/{names[0]}/model?in={quote(text)}" if text is not None else "")
+        words = {"in": text, "tag": to}
+        asked = "&".join(f"{name}={quote(word)}" for name, word in words.items() if word is not None)
+        where = f"{url}/" + (f"#/{names[0]}/model?{asked}" if asked else "")
         typer.echo(f"the explorer is at {where}   (Ctrl-C ends it)")
         sys.stdout.flush()
         if browser:
@@ -71,10 +80,18 @@ def explore(
     serving(named, port=port, opening=opening, ready=ready)
 
 
-def _export(model: str, text: str | None, image: Path | None, out: Path, opening: Mapping[str, Any]) -> None:
+def _export(
+    model: str,
+    text: str | None,
+    to: str | None,
+    image: Path | None,
+    out: Path,
+    opening: Mapping[str, Any],
+) -> None:
     from base64 import b64encode
 
     from glassformer.explorer.frozen import single_page
+    from glassformer.trace.examples import example_of
     from glassformer.trace.outline import kind_of
     from glassformer.trace.runs import result_of
 
@@ -83,37 +100,15 @@ def _export(model: str, text: str | None, image: Path | None, out: Path, opening
     given: dict[str, Any] = {} if text is None else {"text": text}
     if image is not None:
         given["image"] = b64encode(image.read_bytes()).decode()
-    bundle = source.opened(str(result_of(model)), **opening)
+    bundle = source.opened(str(result_of(located(model))), **opening)
     wants, asked = ("--image" if kind_of(bundle) == "image" else "--text"), "--image" if image else "--text"
     if given and wants != asked:
         raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
+    if to is not None and kind_of(bundle) != "translate":
+        raise GlassformerError("--to is for models that translate; leave it out for this one")
+    if text is not None or to is not None:
+        example = example_of(bundle)
+        given = {"text": example.text if text is None else text, "tag": to or example.tag}
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")
-
-
-def _dates() -> Path:
-    """The demo's translator of dates, from where it was kept, or trained now."""
-    from glassformer.api import save
-    from glassformer.cli import dates
-    from glassformer.cli.demo import STEPS, progress
-
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glassformer" / "dates"
-    if (kept / "checksums.json").is_file():
-        return kept
-    try:
-        kept.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        kept = Path(mkdtemp(prefix="glassformer-"))  # trained for this time only
-    import torch
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    console.print("no model was named, so a small translator of dates is trained (20 seconds, once)")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small gain nothing from more
-    bundle = dates.fresh(0)
-    with progress(console, STEPS) as report:
-        dates.train(bundle, dates.split(seed=0)[0], steps=STEPS, report=report)
-    torch.set_num_threads(threads)
-    return save(bundle, kept)

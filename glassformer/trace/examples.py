@@ -15,6 +15,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.trace.kinds import Given, SeriesGiven
 from glassformer.trace.outline import kind_of
 from glassformer.trace.series import names_of
+from glassformer.trace.tags import another, tags_of
 from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.picturing import reads_pictures
 from glassformer.verbs.writing.sources import task_prefix
@@ -42,7 +43,10 @@ def example_of(bundle: Bundle) -> Given:
             if bundle.files.get(JOB, {}).get("job") == "restore":
                 return Given(text=f"A man is playing {bundle.files[JOB].get('gap', '')} the street.")
             prefix = task_prefix(bundle, lambda name: name.startswith("translation_"))
-            return Given(text=prefix + _spelt(bundle, _TEXTS))
+            text = _spelt(bundle, _TEXTS)
+            tags = None if prefix else tags_of(bundle)
+            language = "ko" if text == _TEXTS[-1] else "en"
+            return Given(text=prefix + text, tag=another(tags, language) if tags else None)
         case "generate":
             return Given(text=_spelt(bundle, _PROMPTS))
         case "fill":

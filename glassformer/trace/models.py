@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 from glassformer.api import Bundle
@@ -12,13 +10,12 @@ from glassformer.trace.examples import example_of
 from glassformer.trace.kinds import as_json
 from glassformer.trace.outline import kind_of, stacks_of
 from glassformer.trace.series import names_of
+from glassformer.trace.tags import tags_of
 from glassformer.verbs.classify import labels_of
 from glassformer.verbs.reading import room_of
 from glassformer.verbs.writing.ends import ends_of
 
 _SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}
-_TAG = re.compile(r">>[^<>\s]{1,28}<<")  # a language as one token before the source
-_CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")  # or as the first token of the target
 
 
 def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
@@ -76,21 +73,6 @@ def _room(bundle: Bundle) -> int | None:
     read = getattr(bundle.spec, "source", None) or getattr(bundle.spec, "input", None)
     room = room_of(bundle) if isinstance(read, specs.Tokens) else 1 << 30
     return None if room >= 1 << 30 else room
-
-
-def tags_of(bundle: Bundle) -> list[str] | None:
-    """The languages that a model can be told to write, as `translate(to=...)` takes them, if any."""
-    tokenizer = bundle.tokenizer
-    if tokenizer is None:
-        return None
-    spelt = tokenizer.tokens(range(tokenizer.vocab_size))
-    found = [token[2:-2] for token in spelt if _TAG.fullmatch(token)]
-    found += [spelt[n] for n in sorted(tokenizer.special_ids) if n < len(spelt) and _CODE.fullmatch(spelt[n])]
-    tasks = bundle.config.get("task_specific_params")
-    for name in tasks if isinstance(tasks, Mapping) else ():
-        if name.startswith("translation_") and "_to_" in name:
-            found.append(name.rpartition("_to_")[2])
-    return list(dict.fromkeys(found)) or None
 
 
 def _image(read: specs.Input) -> dict[str, Any] | None:

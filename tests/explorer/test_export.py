@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import glassformer
 from glassformer.api import Bundle
 from glassformer.cli.main import app
 from tests.explorer.conftest import Opened, settled
@@ -80,15 +79,3 @@ def test_what_cannot_be_exported_is_told(folders: dict[str, Path], words: list[s
     asked = ["explore", str(folders["translator"]), *words]
     done = CliRunner().invoke(app(asked), asked)
     assert isinstance(done.exception, GlassformerError) and told in str(done.exception)
-
-
-def test_a_cache_that_cannot_be_written_costs_no_training(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from glassformer.cli import dates, demo, explore
-
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(demo, "STEPS", 1)
-    monkeypatch.setattr(dates, "split", lambda seed: ([("2024-03-17", "17 march 2024")] * 64, []))
-    assert glassformer.load(explore._dates()).tokenizer is not None
