@@ -17,7 +17,7 @@ import yaml
 from glassformer import recipes
 from glassformer.training.recipe import read_data, recipe_from
 from tests.docs.commands import Shell
-from tests.docs.pages import LANGUAGES, PAGES, ROOT, Block, absent, blocks
+from tests.docs.pages import LANGUAGES, PAGES, ROOT, Block, absent, blocks, prose
 from tests.docs.prepared import prepare
 
 MOST_NOT_RUN = 5
@@ -74,6 +74,7 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_rest_is_what_it_says(page: Path) -> None:
     """YAML is a recipe, or a fragment that a ready recipe of its job takes; JSON is JSON."""
+    assert "```" not in prose(page), f"{page.name} has a block that does not begin at the line's beginning"
     for block in blocks(page):
         where = f"{page.name}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: a block is one of {', '.join(sorted(LANGUAGES))}"
