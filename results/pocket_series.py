@@ -49,11 +49,11 @@ def run(place: Place, name: str) -> None:
     figures: dict[str, float] = {}
     held = made(2, HELD_OUT, CONTEXT + HORIZON)
     seasons = np.array([min(one.period, CONTEXT) for one in held])
-    figures |= _judged("made", model, np.stack([one.values for one in held]).astype(np.float32), seasons)
+    figures |= judged("made", model, np.stack([one.values for one in held]).astype(np.float32), seasons)
     flu = _columns(place.data / "forecast-extra" / FLU)
-    figures |= _judged("flu", model, *_windows(flu, FLU_LEARNED, len(flu), YEAR))
+    figures |= judged("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
     loads = _columns(place.data / "ett" / LOADS)
-    figures |= _judged("etth1", model, *_windows(loads, LOADS_BEGIN, LOADS_END, DAY))
+    figures |= judged("etth1", model, *windows_between(loads, LOADS_BEGIN, LOADS_END, DAY))
     note(place, ROW, name, seed=int(name), trained=found, figures=figures)
 
 
@@ -90,7 +90,7 @@ def _columns(path: Path) -> Floats:
     return read_series(path, problems=Problems()).values
 
 
-def _windows(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:
+def windows_between(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:
     """Every window whose future lies between two rows, of every column, as (windows, 120); its seasons."""
     steps = CONTEXT + HORIZON
     starts = np.arange(begin - CONTEXT, end - steps + 1)
@@ -100,7 +100,7 @@ def _windows(values: Floats, begin: int, end: int, season: int) -> tuple[Floats,
 
 
 @torch.inference_mode()
-def _judged(
+def judged(
     name: str, model: torch.nn.Module, windows: Floats, seasons: NDArray[np.int64]
 ) -> dict[str, float]:
     """MASE, the same as a multiple of each repeat's, and how often the truth lay in the middle 80 %."""
