@@ -76,7 +76,7 @@ def _sources(data: Path) -> Iterator[Pair]:
             whole = sentence(english)
             yield _pair(english, other, "debian-ko" if whole else "labels-ko", "ko" if whole else "ko-label")
     for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
-        if not placeholders(english + other) and _share("label", english) < 1 / LABELS:
+        if not placeholders(english + other) and share_of("label", english) < 1 / LABELS:
             yield _pair(english, other, "labels-ko", "ko-label")
     for english, german, french, *_ in _cells(data / "debian-en-ko/prose.en-de-fr.tsv.gz"):
         if not placeholders(english + german + french):
@@ -98,7 +98,7 @@ def evaluated(data: Path) -> set[str]:
 
 def part_of(english: str, kind: str) -> Part:
     """Where an English sentence belongs, as far as a kind of pairs says."""
-    at, share = _share("held", english), HELD.get(kind, 0.0)
+    at, share = share_of("held", english), HELD.get(kind, 0.0)
     return "test" if at < share else "dev" if at < 2 * share else "train"
 
 
@@ -124,7 +124,7 @@ def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]
 def _first(pairs: Iterable[Pair]) -> list[Pair]:
     """One translation of each sentence, in the order of their hashes."""
     kept = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
-    return sorted(kept.values(), key=lambda pair: _share("order", pair.english))
+    return sorted(kept.values(), key=lambda pair: share_of("order", pair.english))
 
 
 def both_ways(pair: Pair) -> tuple[Row, Row]:
@@ -183,7 +183,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield line.rstrip("\r\n")
 
 
-def _share(purpose: str, text: str) -> float:
+def share_of(purpose: str, text: str) -> float:
     """A number from 0 to 1 that follows from the text and nothing else."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=purpose.encode()).digest()
     return int.from_bytes(digest, "big") / 2**64
@@ -218,7 +218,7 @@ def _developed(pairs: Sequence[Pair]) -> list[Row]:
             counts[pair.kind, row[2]] += 1
             if counts[pair.kind, row[2]] <= DEV:
                 rows.append(row)
-    return sorted(rows, key=lambda row: _share("dev", row[0] + row[2]))
+    return sorted(rows, key=lambda row: share_of("dev", row[0] + row[2]))
 
 
 def main() -> None:

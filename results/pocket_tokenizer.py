@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, normalizers, pre_tokenizers
@@ -64,7 +65,7 @@ def _texts(rows: Iterable[list[str]], *, seed: int = 1) -> Iterator[str]:
                 yield re.sub(r"\d+", " ", target)
 
 
-def _with_bytes(described: dict, at: int) -> Backend:  # type: ignore[type-arg]
+def _with_bytes(described: dict[str, Any], at: int) -> Backend:
     """The same pieces, with one for every byte behind the marks and tags."""
     model = described["model"]
     spelled = {f"<0x{byte:02X}>": at + byte for byte in range(BYTES)}

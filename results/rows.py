@@ -108,4 +108,9 @@ ROWS: dict[str, Row] = {
     "pocket-digits": Row(
         title="digits by at most 300,000 weights, for the explorer", module="pocket_digits", runs=("1",)
     ),
+    "pocket": Row(
+        title="the default translator, English to and from German, French and Korean",
+        module="pocket",
+        runs=("base/1", "small/1", "teacher/1", "student/1", "student-again/1"),
+    ),
 }

@@ -32,11 +32,15 @@ class Translate(Rewriting):
         max_len = data.max_len
         self.to = self._known.get("to") if data.to is None else data.to
 
+        languages: set[str] = set()
+
         def encode(rows: Sequence[tuple[str, ...]]) -> Iterable[tuple[list[int], ...]]:
+            languages.update(*(row[2:] for row in rows))
             targets = self.tokenizer.encode_batch([row[1] for row in rows], side="target")
             return zip(sources_of(self.tokenizer, rows), (one.ids for one in targets), strict=True)
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
+            languages.clear()
             long = write_rows(
                 folder,
                 part,
@@ -47,22 +51,24 @@ class Translate(Rewriting):
                 problems=problems,
                 keep=kept,
             )
-            return {"long": long}
+            return {"long": long, "languages": sorted(languages)}
 
         train, valid = two_sides(
             lambda files: pairs(files, columns=data.columns, to=self.to), data, seed=self.recipe.seed
         )
-        if self.to is not None:
-            self.languages = tuple(sorted({row[2] for row in train.rows(Problems())}))
+        fresh = self.base is None and self.recipe.tokenizer.folder is None
+        if self.to is not None and fresh:  # a tokenizer that is to be learnt must know its tags before
+            languages.update(row[2] for row in train.rows(Problems()))
         noted = self.gather_text(
             train,
             valid,
             write,
             settings=(max_len, kept),
             marks="end",
-            tags=tuple(map(TAG.format, self.languages)),
+            tags=tuple(map(TAG.format, sorted(languages))),
             texts=2,
         )
+        self.languages = tuple(sorted({one for part in noted.values() for one in part["languages"]}))
         self.told("pairs", sum(part["long"] for part in noted.values()), max_len)
 
     @property

@@ -1,0 +1,90 @@
+"""The translator that comes with the package: English to and from German, French and Korean.
+
+Runs: "base/1", the paper's base model on the pairs as they are; "small/1", the shipped size on the same;
+"teacher/1", base size held back by dropout; "student/1", the shipped size on the pairs and on what the
+teacher wrote (results/pocket_made.py); "student-again/1" goes on from it. Each trains for a time:
+POCKET_SECONDS, preparing counted in. A teacher then translates, for POCKET_MADE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from results import pocket_data, pocket_made, pocket_tokenizer
+from results.noted import note
+from results.place import Place
+from results.pocket_measure import measure
+from results.timed import train_for
+
+ROW = "pocket"
+SECONDS = float(os.environ.get("POCKET_SECONDS", "420"))
+MADE_SECONDS = float(os.environ.get("POCKET_MADE_SECONDS", "120"))
+MOST = int(os.environ.get("POCKET_MOST", "0")) or None  # sentences of each test set
+REHEARSAL = tuple(os.environ.get("POCKET_SET", "").split())  # changes for a small try, as model.d_model=32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """recipe: what is trained; changes: of it; made: whether the teacher's tables are learnt from too
+    after: the run whose model is gone on from"""
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+    made: bool = False
+    after: str | None = None
+
+
+WAYS = {
+    "base": Way(
+        recipe="pocket-teacher", changes=("model.dropout=0.1", "training.ema=0", "training.final=last")
+    ),
+    "teacher": Way(recipe="pocket-teacher"),
+    "small": Way(recipe="pocket"),
+    "student": Way(recipe="pocket", made=True),
+    "student-again": Way(
+        recipe="pocket",
+        changes=("training.lr=0.0004", "training.warmup=200"),
+        made=True,
+        after="student/1",
+    ),
+}
+
+
+def run(place: Place, name: str) -> None:
+    """Train one run for its time, let a teacher write, and measure."""
+    kind, seed = name.split("/")
+    way, tables = WAYS[kind], prepared(place)
+    train = [tables / "train.tsv.gz"]
+    if way.made:
+        train += [tables / f"{table}.tsv.gz" for table in ("distilled", "made")]
+    changes = [
+        f"data.train=[{','.join(map(str, train))}]",
+        f"data.valid=[{tables / 'dev.tsv.gz'}]",
+        f"tokenizer.folder={tables / 'tokenizer'}",
+        *way.changes,
+        *REHEARSAL,
+    ]
+    if way.after is not None:
+        changes.append(f"model.folder={place.run(ROW, way.after) / 'model'}")
+    trained = train_for(
+        place, ROW, name, way.recipe, seconds=SECONDS, seed=int(seed), of="loss", changes=changes
+    )
+    if kind == "teacher" and MADE_SECONDS:
+        pocket_made.make(
+            trained.model, tables, tables, seconds=MADE_SECONDS, shards=4, device=place.device, beams=4
+        )
+    written = trained.folder / "written.tsv.gz"
+    figures = measure(trained.model, tables, place.data, device=place.device, most=MOST, out=written)
+    note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
+
+
+def prepared(place: Place) -> Path:
+    """The folder of the tables and the tokenizer, made where they are not there."""
+    tables = place.prepared(ROW)
+    if not (tables / "test.tsv.gz").is_file():
+        pocket_data.prepare(place.data, tables)
+    if not (tables / "tokenizer" / "tokenizer.json").is_file():
+        pocket_tokenizer.learn(pocket_data.read(tables / "train.tsv.gz"), tables / "tokenizer")
+    return tables
