@@ -1,4 +1,4 @@
-"""The page is in the wheel and in the sdist, and no Node is needed where it is used."""
+"""The page and the models are in the wheel and in the sdist, and no Node or network is needed to use them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from glassformer import models
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,29 +46,62 @@ def test_both_hold_the_page(built: Path) -> None:
     assert "web/src/main.ts" in packed and not any("node_modules" in name for name in packed + names)
 
 
-def test_the_wheel_alone_writes_a_page_with_no_node_and_no_network(
-    built: Path, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    """Unpacked where nothing else of the checkout is; sockets may not be opened, programs not be started."""
+def test_both_hold_the_models(built: Path) -> None:
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for folder in map(models.folder_of, models.names())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
-        wheel.extractall(tmp_path / "installed")
-    (tmp_path / "guarded.py").write_text(
-        "import sys\n"
-        "def watch(event, args):\n"
-        "    if event in ('socket.connect', 'socket.getaddrinfo', 'subprocess.Popen', 'os.system'):\n"
-        "        raise SystemExit(f'{event} {args}')\n"
-        "sys.addaudithook(watch)\n"
-        "from glassformer.cli.main import main\n"
-        "main()\n"
+        assert wanted <= set(wheel.namelist())
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        assert wanted <= {name.split("/", 1)[-1] for name in sdist.getnames()}
+
+
+def guarded(built: Path, place: Path, *lines: str) -> subprocess.CompletedProcess[str]:
+    """A program run from the wheel, unpacked where nothing else of the checkout is.
+
+    Sockets may not be opened, programs not be started.
+    """
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        wheel.extractall(place / "installed")
+    watch = (
+        "import sys",
+        "def watch(event, args):",
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'subprocess.Popen', 'os.system'):",
+        "        raise SystemExit(f'{event} {args}')",
+        "sys.addaudithook(watch)",
     )
-    words = ["explore", str(folders["translator"]), "--export", str(tmp_path / "t.html")]
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "guarded.py"), *words],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "installed"), "PATH": "/nowhere", "HOME": str(tmp_path)},
+    (place / "guarded.py").write_text("\n".join((*watch, *lines)))
+    return subprocess.run(
+        [sys.executable, str(place / "guarded.py")],
+        cwd=place,
+        env={"PYTHONPATH": str(place / "installed"), "PATH": "/nowhere", "HOME": str(place)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_the_wheel_alone_writes_a_page_with_no_node_and_no_network(
+    built: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ["explore", str(folders["translator"]), "--export", str(tmp_path / "t.html")]
+    done = guarded(built, tmp_path, "from glassformer.cli.main import main", f"main({words!r})")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "t.html").stat().st_size > 500_000
+
+
+def test_the_wheel_alone_has_its_models_with_no_network(built: Path, tmp_path: Path) -> None:
+    done = guarded(
+        built,
+        tmp_path,
+        "import glassformer",
+        "from glassformer import models",
+        "for name in models.names():",
+        "    print(name, glassformer.load(name).folder)",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    inside = tmp_path / "installed" / "glassformer" / "models"
+    assert done.stdout.splitlines() == [f"{name} {inside / name}" for name in models.names()]
