@@ -40,6 +40,8 @@ def text_files(folder: Path) -> None:
             (folder / name / f"{part}.txt").write_text(both["en"] * 3)
     lines = "".join(json.dumps({"text": line}) + "\n" for line in ENGLISH * 3)
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "pocket-lm").mkdir()
+    (folder / "pocket-lm" / "english.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     rows = [(line, "good" if "a " in line else "bad") for line in ENGLISH]
     (folder / "reviews.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     (folder / "reviews.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in rows))

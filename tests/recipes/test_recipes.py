@@ -55,6 +55,7 @@ SMALL = {  # what two steps on a CPU have no time for
     "lm-char-shakespeare": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-wikitext2": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-enwik8": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
+    "pocket-lm": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-gpt2-small": [
         "model.d_model=48",
         "model.num_layers=1",

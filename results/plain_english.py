@@ -1,0 +1,94 @@
+"""Plain English prose out of corpora that are marked up or cut into tokens."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+ENDS = (".", "!", "?", '."', '!"', '?"', ".'", ".)")
+
+
+# ---- WikiText: tokens with spaces between them, rare words replaced -----------------------------------
+
+
+def wikitext_articles(text: str) -> Iterator[str]:
+    """The articles, a paragraph a line, without headings and without sentences in which a word is missing."""
+    kept: list[str] = []
+    for line in text.split("\n"):
+        line = line.strip()
+        if re.fullmatch(r"= [^=].* =", line):  # a title; those of sections have more signs
+            yield from _joined(kept)
+            kept = []
+        elif line and not line.startswith("="):
+            kept.append(paragraph_of(line))
+    yield from _joined(kept)
+
+
+def paragraph_of(line: str) -> str:
+    """The whole sentences of a line of tokens, as they are written.
+
+    >>> paragraph_of('He was 3 @.@ 5 m tall , " big " . The <unk> left . It was n\\'t new ( 1 @,@ 990 ) .')
+    'He was 3.5 m tall, "big". It wasn\\'t new (1,990).'
+    """
+    whole = (one for one in re.findall(r".*?(?: [.!?](?: \")?(?: |$)|$)", line) if one.strip())
+    said = [one.strip() for one in whole if "<unk>" not in one]
+    return " ".join(written(one) for one in said if one.count('"') % 2 == 0)
+
+
+def written(tokens: str) -> str:
+    """Tokens without the spaces between them that no writer would set."""
+    text = re.sub(r" @([-,.])@ ", r"\1", tokens)
+    text = re.sub(r'"\s*([^"]*?)\s*"', r'"\1"', text)
+    text = re.sub(r" ([,.;:!?%)\]]|'(?:s|re|ve|ll|d|m)?\b|n't\b)", r"\1", text)
+    return re.sub(r"([(\[$£]) ", r"\1", text).replace(" – ", " – ")
+
+
+# ---- Wikipedia's own markup ---------------------------------------------------------------------------
+
+
+def wikipedia_articles(xml: str) -> Iterator[str]:
+    """The prose of a dump's articles: paragraphs of whole sentences, no lists, tables, templates or notes."""
+    for title, page in re.findall(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", xml, re.DOTALL):
+        if ":" in title or page.startswith("#") or "{{disambig" in page.lower():
+            continue
+        lines = without_markup(html.unescape(html.unescape(page))).split("\n")
+        yield from _joined([line.strip() for line in lines if _is_prose(line.strip())])
+
+
+def without_markup(page: str) -> str:
+    """
+    >>> without_markup("'''Ada''' is a [[town|small town]] in [[Ohio]]<ref>x</ref>{{stub}}.[http://a.b c]")
+    'Ada is a small town in Ohio.'
+    """
+    page = re.sub(r"<!--.*?-->|<(ref|math|gallery|table|pre|timeline)\b.*?</\1>", "", page, flags=re.S | re.I)
+    page = re.sub(r"<[^<>]*>", "", page)
+    for _ in range(4):  # templates, tables and pictures' texts have others inside
+        page = re.sub(r"\{\{[^{}]*\}\}|\{\|[^{}]*?\|\}", "", page)
+        page = re.sub(r"\[\[[a-zA-Z-]+:[^\[\]]*\]\]", "", page)
+        page = re.sub(r"\[\[(?![a-zA-Z-]+:)(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]", r"\1", page)
+    page = re.sub(r"\[(?:https?|ftp)://[^\]]*\]|https?://\S+", "", page)
+    page = re.sub(r"'{2,}", "", page).replace("\u00a0", " ")
+    page = re.sub(r"\(\s*[;,]?\s*\)", "", page)
+    return re.sub(r" +([,.;])", r"\1", re.sub(r"[ \t]+", " ", page))
+
+
+def _is_prose(line: str) -> bool:
+    """A paragraph of sentences in plain letters: no list, table, heading or rest of markup."""
+    if len(line) < 120 or not line.endswith(ENDS) or not line[0].isalpha() or not line[0].isupper():
+        return False
+    if (
+        any(sign in line for sign in "{}[]|=<>_\\#*")
+        or line.count('"') % 2
+        or line.count("(") != line.count(")")
+    ):
+        return False
+    letters = sum(sign.isascii() and (sign.isalpha() or sign in " ,.'\"-") for sign in line)
+    return letters > 0.95 * len(line)
+
+
+def _joined(paragraphs: list[str]) -> Iterator[str]:
+    """One document of all that is worth reading, if anything is."""
+    worth = [one for one in paragraphs if len(one) >= 120]
+    if worth:
+        yield "\n".join(worth)
