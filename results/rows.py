@@ -94,7 +94,7 @@ ROWS: dict[str, Row] = {
         runs=(
             *seeds(),
             *seeds("plain", "no-guess", "no-hide", "no-twice", "more-guess", "unigram", count=1),
-            *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "ngrams", count=1),
+            *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "after-guessing", "ngrams", count=1),
         ),
     ),
     "mnist": Row(
