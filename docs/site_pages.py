@@ -42,7 +42,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
     cards = [page for page in outside().values() if page.startswith("models/")]
     assert config.nav is not None
-    config.nav = there([*config.nav, *([{"The models that come with it": cards}] if cards else [])])
+    config.nav = there([*config.nav, *([{"Model cards": cards}] if cards else [])])
     return config
 
 

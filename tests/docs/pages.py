@@ -54,4 +54,4 @@ def absent(code: str) -> set[str]:
     names = set(re.findall(r"\bpocket(?:-lm|-digits|-series)?\b", code))
     if re.fullmatch(r"glassformer (?:explore|models)\s*(?:#.*)?", code.strip()):
         names.add("pocket")  # no model is named, so all that are shipped are meant
-    return {name for name in names if not (ROOT / "glassformer" / "models" / name).is_dir()}
+    return names - {card.parent.name for card in CARDS}

@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+from PIL import Image
+
 from tests.recipes.made_up import all_files
 from tests.verbs.reversing import reverser, speaker
 
@@ -20,6 +22,7 @@ def prepare(place: Path, page: str) -> None:
     """Data under the names the pages use; and what the page itself does not make: a run of a translator,
     one of a language model, and a recipe."""
     all_files(place)
+    Image.new("L", (28, 28)).save(place / "digit.png")
     if not re.search(r"--out runs/mine(\s|$)", page, re.MULTILINE):
         shutil.copytree(reverser().parent, place / "runs/mine")
     speaker(place / "runs/text/model", max_len=64)
