@@ -1,7 +1,7 @@
 """Two made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
 
 copy:    bo da fu bo          ->  bo da fu bo
-recall:  bi K da R su K fo B lu Z ? da lu su bi  ->  R Z K K
+recall:  su fo bi da ? bi K da R su K fo B  ->  K B K R
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from string import ascii_uppercase
 
 import numpy as np
 
-SYLLABLES = tuple(first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou")  # 100
+SYLLABLES = np.array([first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou"])  # 100
 SYMBOLS = SYLLABLES[:32]  # of the strings to copy
-KEYS, VALUES = SYLLABLES, ascii_uppercase  # of the pairs to recall: a key comes once, a value as it may
+KEYS, VALUES = (
+    SYLLABLES,
+    np.array(list(ascii_uppercase)),
+)  # of the pairs to recall: a key comes once, a value as it may
 Pair = tuple[str, str]
 
 
@@ -35,18 +38,17 @@ class Copying:
 
 @dataclass(frozen=True, kw_only=True)
 class Recalling:
-    """`shortest` to `longest` keys with a value each, then `questions` of the keys: what are their values?"""
+    """`shortest` to `longest` keys to be answered with their values, then all keys and values."""
 
     shortest: int = 4
-    longest: int = 64
-    questions: int = 4
+    longest: int = 48
 
     def pair(self, size: int, rng: np.random.Generator) -> Pair:
-        """`size` keys and values with the questions at the end, and the answers."""
-        keys, values = rng.permutation(KEYS)[:size], rng.choice(tuple(VALUES), size)
-        asked = rng.permutation(size)[: self.questions]
+        """`size` questions with all keys and values behind them, and the answers."""
+        keys, values = rng.permutation(KEYS)[:size], rng.choice(VALUES, size)
+        asked = rng.permutation(size)
         told = " ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-        return f"{told} ? {' '.join(keys[asked])}", " ".join(values[asked])
+        return f"{' '.join(keys[asked])} ? {told}", " ".join(values[asked])
 
 
 Task = Copying | Recalling
