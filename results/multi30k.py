@@ -31,6 +31,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),
     "plain": ("training.r_drop=0",),
+    "weak": ("training.r_drop=2",),
+    "dropout2": ("model.dropout=0.2",),
     "post": ("model.norm=post",),
     "rotary": ("model.position=rotary",),
     "inside": ("model.attention_dropout=0.1", "model.ffn_dropout=0.1"),

@@ -32,8 +32,8 @@ ROWS: dict[str, Row] = {
         module="multi30k",
         runs=(
             *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased"),
-            *seeds("en-de-plain", "en-de-post", "en-de-rotary", "en-de-inside", count=1),
-            *seeds("en-de-vocab6k", "en-de-deep", "en-de-cosine", "en-de-ema", count=1),
+            *seeds("en-de-plain", "en-de-weak", "en-de-dropout2", "en-de-inside", "en-de-post", count=1),
+            *seeds("en-de-rotary", "en-de-vocab6k", "en-de-deep", "en-de-cosine", "en-de-ema", count=1),
         ),
     ),
     "ett": Row(
