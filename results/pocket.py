@@ -58,7 +58,7 @@ def run(place: Place, name: str) -> None:
     way, tables = WAYS[kind], prepared(place)
     train = [tables / "train.tsv.gz"]
     if way.made:
-        train += [tables / f"{table}.tsv.gz" for table in ("distilled", "made")]
+        train += pocket_made.expand(tables)
     changes = [
         f"data.train=[{','.join(map(str, train))}]",
         f"data.valid=[{tables / 'dev.tsv.gz'}]",

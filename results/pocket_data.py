@@ -151,12 +151,12 @@ def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
         yield *back, f"{name} {pair.language}-en"
 
 
-def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    """A table with a line of names; the same rows give the same bytes."""
+def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]], *, pressed: int = 9) -> int:
+    """A table with a line of names, pressed from 1 (quickly) to 9 (small); rows alone make its bytes."""
     count = 0
     with (
         path.open("wb") as file,
-        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed,
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=pressed) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
     ):
         text.write("\t".join(names) + "\n")

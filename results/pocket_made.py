@@ -2,10 +2,11 @@
 
 python -m results.pocket_made MODEL --tables FOLDER --out FOLDER --seconds 120 --shards 4
 
-Two tables beside the real pairs. distilled.tsv.gz: the training sources with the teacher's translation in
-place of the person's. made.tsv.gz: English sentences that have no pair in a language, with the teacher's
-translation, both ways (into English the target is what a person wrote). What matters most comes first, so
-that a run whose time is over leaves the rest out.
+It leaves answers*.tsv.gz: the number of a task, and its translation. `expand` makes two tables of them.
+distilled.tsv.gz: the training sources with the teacher's translation in place of the person's. made.tsv.gz:
+English sentences that have no pair in a language, with the teacher's translation, both ways (into English the
+target is what a person wrote). What matters most comes first, so that a run whose time is over leaves the
+rest out.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from pathlib import Path
 import glassformer
 from glassformer.training.machine import device_for
 from results.place import ROOT
-from results.pocket_data import read, share_of, write
+from results.pocket_data import Row, read, share_of, write
 from results.pocket_text import fitting, same
 
 Task = tuple[str, str, str]  # the table it is for, the text, the tag to write
 TOGETHER = 8192  # texts handed over at once, of like length
 AT_ONCE = 96_000  # tokens of a batch on a GPU
-NAMES = ("source", "target", "to")
 
 
 def tasks(tables: Path) -> Iterator[Task]:
@@ -60,52 +60,53 @@ def _once(found: Iterable[Task]) -> list[Task]:
 
 
 def translated(
-    model: Path, todo: list[Task], *, device: str, until: float, beams: int
-) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of the tables, the table's name first, as far as there is time."""
+    model: Path, todo: list[tuple[int, Task]], *, device: str, until: float, beams: int
+) -> Iterator[tuple[str, str]]:
+    """The numbers of the tasks that were done in time, and what was written for them."""
     where = device_for(device)
     bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
     room = {"batch_tokens": AT_ONCE} if where.type == "cuda" else {}
     for start in range(0, len(todo), 8 * TOGETHER):
         part = todo[start : start + 8 * TOGETHER]
-        for to in sorted({task[2] for task in part}):
-            texts = sorted((task for task in part if task[2] == to), key=lambda task: len(task[1]))
-            for at in range(0, len(texts), TOGETHER):
+        for to in sorted({task[2] for _, task in part}):
+            tagged = sorted((one for one in part if one[1][2] == to), key=lambda one: len(one[1][1]))
+            for at in range(0, len(tagged), TOGETHER):
                 if time.time() > until:
                     return
-                few = texts[at : at + TOGETHER]
-                got = bundle.translate([text for _, text, _ in few], to=to, num_beams=beams, **room)
-                for (table, text, _), answer in zip(few, got, strict=True):
-                    if fitting(text, answer) and same(answer) and same(answer) != same(text):
-                        yield from _rows(table, text, answer, to)
-
-
-def _rows(table: str, text: str, answer: str, to: str) -> Iterator[tuple[str, str, str, str]]:
-    yield table, text, answer, to
-    if table == "made":
-        yield table, answer, text, "en"
+                few = tagged[at : at + TOGETHER]
+                got = bundle.translate([task[1] for _, task in few], to=to, num_beams=beams, **room)
+                yield from ((str(number), answer) for (number, _), answer in zip(few, got, strict=True))
 
 
 def run_shard(given: argparse.Namespace) -> None:
-    number, of = given.shard
-    todo = [task for place, task in enumerate(tasks(given.tables)) if place % of == number]
+    """Every so many-th task."""
+    shard, of = given.shard
+    todo = [one for one in enumerate(tasks(given.tables)) if one[0] % of == shard]
     began = time.time()
     rows = list(translated(given.model, todo, device=given.device, until=given.until, beams=given.beams))
-    write(given.out / f"shard{number}.tsv.gz", ("table", *NAMES), rows)
-    print(
-        f"shard {number}: {len(rows):,} rows of {len(todo):,} tasks in {time.time() - began:.0f} s",
-        flush=True,
-    )
+    write(given.out / f"answers{shard}.tsv.gz", ("task", "answer"), rows, pressed=6)
+    print(f"shard {shard}: {len(rows):,} of {len(todo):,} in {time.time() - began:.0f} s", flush=True)
 
 
-def gather(out: Path, shards: int) -> None:
-    """The shards' rows in the two tables."""
-    found = [row for number in range(shards) for row in read(out / f"shard{number}.tsv.gz")]
-    for table in ("distilled", "made"):
-        count = write(out / f"{table}.tsv.gz", NAMES, (row[1:] for row in found if row[0] == table))
-        print(f"{table}: {count:,} rows", flush=True)
-    for number in range(shards):
-        (out / f"shard{number}.tsv.gz").unlink()
+def expand(tables: Path) -> list[Path]:
+    """The two tables, from the answers beside the pairs."""
+    paths = [tables / f"{name}.tsv.gz" for name in ("distilled", "made")]
+    if not all(path.is_file() for path in paths):
+        answers = sorted(tables.glob("answers*.tsv.gz"))
+        if not answers:
+            sys.exit(f"{tables} has no answers of a teacher; run `python -m results pocket --only teacher`")
+        known = dict(row for path in answers for row in read(path))
+        rows: dict[str, list[Row]] = {"distilled": [], "made": []}
+        for number, (table, text, to) in enumerate(tasks(tables)):
+            answer = known.get(str(number), "")
+            if fitting(text, answer) and same(answer) and same(answer) != same(text):
+                rows[table].append((text, answer, to))
+                if table == "made":
+                    rows[table].append((answer, text, "en"))
+        for path, (table, found) in zip(paths, rows.items(), strict=True):
+            count = write(path, ("source", "target", "to"), found, pressed=1)
+            print(f"{table}: {count:,} rows", flush=True)
+    return paths
 
 
 def make(
@@ -125,7 +126,6 @@ def make(
     codes = [child.wait() for child in children]
     if any(codes):
         sys.exit("a shard failed")
-    gather(out, shards)
 
 
 def main() -> None:

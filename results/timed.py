@@ -1,7 +1,7 @@
 """A training that ends at a given time, whatever else the device is doing: level first, then down to nothing.
 
 The recipe's `linear` rate hardly falls while the planned steps are out of reach. When three quarters of the
-time are over the run is stopped as Ctrl-C stops it, and goes on with as many steps as the rest of the time
+time are over the run is asked to stop, and goes on with as many steps as the rest of the time
 has room for at the speed that was seen; over these the rate falls to nothing.
 """
 
@@ -20,9 +20,9 @@ from results.place import ROOT, Place
 from results.trained import Trained, read
 
 LEVEL = 0.75  # of the time, before the rate falls
-AGAIN = 35.0  # seconds that going on takes: reading, compiling, the last validation
+AGAIN = 45.0  # seconds that going on takes: reading, compiling, the last validation
 UNREACHED = 1_000_000
-STOPPED = 130
+STOPPED = 128 + signal.SIGTERM
 
 
 def train_for(
@@ -62,7 +62,7 @@ def _child(words: Sequence[str], stop_after: float | None = None) -> None:
     try:
         child.wait(stop_after)
     except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
         child.wait()
     if child.returncode not in (0, STOPPED):
         sys.exit(child.returncode)
