@@ -19,6 +19,7 @@ def main() -> None:
     words.add_argument("--only", default="", help="of a row, only the runs whose names contain this")
     words.add_argument("--device", default="auto")
     words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
+    words.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
     given = words.parse_args()
     for name in given.rows:
         if name not in ROWS:
@@ -29,7 +30,12 @@ def main() -> None:
             print(f"python -m results {name:{width}}  # {row.title}")
         return
     place = Place(
-        data=given.data, work=given.work, figures=given.figures, device=given.device, beside=given.beside
+        data=given.data,
+        work=given.work,
+        figures=given.figures,
+        device=given.device,
+        beside=given.beside,
+        changes=tuple(given.set),
     )
     for name in given.rows:
         row = ROWS[name]

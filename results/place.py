@@ -15,13 +15,15 @@ FIGURES = ROOT / "results" / "figures"
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """data: the folder of data sets; work: prepared files and runs; figures: what was measured, a file a run
-    device: as training.device; beside: how many other runs share the device meanwhile"""
+    device: as training.device; beside: how many other runs share the device meanwhile
+    changes: of every recipe, for a quick try"""
 
     data: Path
     work: Path
     figures: Path = FIGURES
     device: str = "auto"
     beside: int = 0
+    changes: tuple[str, ...] = ()
 
     def run(self, row: str, name: str) -> Path:
         """The run folder of one training of a row."""

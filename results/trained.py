@@ -35,7 +35,7 @@ def train(
 ) -> Trained:
     """Train a ready recipe with changes such as `training.lr=3e-4`; a run that is there is gone on with."""
     folder = place.run(row, name)
-    words = [f"seed={seed}", f"training.device={place.device}", *changes]
+    words = [f"seed={seed}", f"training.device={place.device}", *changes, *place.changes]
     glassformer("train", recipe, "--out", folder, *(word for change in words for word in ("--set", change)))
     return read(folder, of)
 
