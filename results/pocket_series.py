@@ -32,7 +32,7 @@ SERIES, STEPS, HELD_OUT = 8_000, 240, 2_000
 FLU, FLU_LEARNED, FLU_TIMES, YEAR = "national_illness.csv.gz", 676, 5, 52  # weeks learned: the first 7 in 10
 LOADS, LOADS_BEGIN, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
 TOGETHER = 1024
-LEARNED = ("mean", "std", "frequency")  # what a model remembers of the series it learned from
+LEARNED = ("columns", "mean", "std", "frequency")  # what a model remembers of the series it learned from
 EVEN = 1e-3  # windows that hardly move have no error to be measured by
 
 Floats = NDArray[np.float32]
@@ -58,7 +58,7 @@ def run(place: Place, name: str) -> None:
 
 
 def for_any_series(trained: Path, folder: Path) -> Path:
-    """The trained model without the scale and step of what it learned from: it scales what it reads."""
+    """The trained model without names, scale and step of what it learned from: it scales what it reads."""
     bundle = api.load(trained, device="cpu")
     about = {key: value for key, value in bundle.files[api.JOB].items() if key not in LEARNED}
     api.save(replace(bundle, files={**bundle.files, api.JOB: about}), folder)
