@@ -27,7 +27,7 @@ MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for para
     "lstm": ("lstm-recall", ()),
     "lstm-alone": ("lstm-recall", ("model.attention=none", "model.d_model=182")),
 }
-LEARNED, HELD, TESTED = 100_000, 256, 200  # pairs to learn from, to validate with, to test with for each size
+LEARNED, HELD, TESTED = 100_000, 128, 200  # pairs to learn from, to validate with, to test with for each size
 DONE = 0.99  # a task counts as learned from the first validation on with so many exact answers
 
 
