@@ -1,29 +1,17 @@
-"""A trace's numbers are the library's own: the forward's to the bit, the verbs' where they tell the same."""
+"""A trace is the model's own forward, to the bit, and goes on with what the library writes."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import unicodedata
-from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given as drawing
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from glassformer.api import Bundle
-from glassformer.baselines import spec as baseline_specs
-from glassformer.baselines.build import build_baseline
-from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.errors import GlassformerError
-from glassformer.text import TokenizerPlan, train_tokenizer
-from glassformer.trace.outline import kind_of, stacks_of
-from glassformer.trace.sequences import read_text, written_text
+from glassformer.trace.outline import stacks_of
 from glassformer.trace.stations import growth_of
 from glassformer.trace.taken import take
 from glassformer.verify.inputs import outputs
@@ -34,15 +22,9 @@ from tests.trace.models import (
     WRITERS,
     bundle,
     bytewise,
-    classifier,
-    columns,
     given,
-    picture,
-    url,
-    wordpieces,
     wordwise,
 )
-from tests.verbs.reversing import KOREAN
 
 FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patchtst")
 
@@ -166,253 +148,3 @@ def test_a_model_may_write_more_tokens_than_its_tokenizer_spells() -> None:
     assert trace.ready.inputs["tgt"][0, -1] == size + 4
     with pytest.raises(GlassformerError, match=f"knows {size + 5}"):
         take(made, {"text": TEXT, "target": [size + 5]})
-
-
-def test_places_cover_the_text_letter_by_letter() -> None:
-    """Korean and pictures in pieces of bytes: spans, and bytes only where letters are broken."""
-    made = bundle("gpt2", max_len=200)
-    read, written = KOREAN[:20], KOREAN[20:]
-    trace = take(made, {"text": read, "target": bytewise().encode(written).ids})
-    (sequence,) = trace.sequences
-    assert sequence.text == KOREAN
-    covered = set()
-    for token in sequence.tokens:
-        spelt = KOREAN[token.start : token.end]
-        covered |= set(range(token.start, token.end))
-        if token.bytes is None:
-            assert token.piece == spelt
-        else:
-            assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
-    assert covered == set(range(len(KOREAN)))
-    assert any(token.bytes for token in sequence.tokens[trace.ready.start :])
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word"])
-def test_a_decomposed_syllable_is_covered_whole(kind: Any) -> None:
-    plan = TokenizerPlan(kind=kind, vocab_size=400 if kind == "byte" else 60)
-    tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이 é", "the old sea"] * 4, plan)
-    text = unicodedata.normalize("NFD", "안녕 세상 늙은 é")
-    tokens = read_text(tokenizer, tokenizer.encode(text), text, "input").tokens
-    spelt = [text[token.start : token.end] for token in tokens if token.start is not None]
-    assert "".join("".join(spelt).split()) == "".join(text.split())
-    for token in tokens:
-        if token.start is not None and token.bytes is None and not token.special:
-            assert unicodedata.normalize("NFC", text[token.start : token.end]).strip() == token.piece.strip()
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word", "wordpiece"])
-def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
-    text = "the old sea, isn't it? zebras" if kind == "wordpiece" else "안녕 세상, isn't the sea?"
-    tokenizer = wordpieces()
-    if kind != "wordpiece":
-        plan = TokenizerPlan(kind=kind, vocab_size=300 if kind == "byte" else 60)  # type: ignore[arg-type]
-        tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이", "the old sea, isn't it?"] * 4, plan)
-    ids = tokenizer.encode(text).ids
-    decoded = tokenizer.decode(ids)
-    end = 0
-    for token in written_text(tokenizer, ids, decoded, "target"):
-        if token.special or not token.piece.strip():
-            continue
-        spelt = decoded[token.start : token.end]
-        if token.bytes is None:
-            assert spelt.strip() == token.piece.removeprefix("##").strip()
-        assert token.start is not None and token.end is not None and end - 1 <= token.start < token.end
-        end = token.end
-    assert end == len(decoded)
-
-
-def test_a_classifier_tells_what_classify_tells() -> None:
-    made = classifier()
-    labels = take(made, {"text": TEXT}).outcome["labels"]
-    wanted = made.classify(TEXT)
-    assert [one["label"] for one in labels] == [one.label for one in wanted]
-    assert np.allclose([one["probability"] for one in labels], [one.score for one in wanted], atol=1e-6)
-
-
-def test_a_classifier_of_two_stacks_reads_the_text_twice() -> None:
-    end = wordwise().eos_id
-    made = bundle("bart", head=spec.Classify(num_labels=3, pool="end", end_id=end, hidden="tanh"))
-    trace = take(made, {"text": TEXT})
-    assert [one["probability"] for one in trace.outcome["labels"]] == pytest.approx(
-        [one.score for one in made.classify(TEXT)], abs=1e-6
-    )
-    assert len(trace.sequence("source")) == len(trace.sequence("target"))
-
-
-@pytest.mark.parametrize("family", ["vit", "deit"])
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
-    made = bundle(family)
-    file = picture(kind=kind)
-    trace = take(made, {"image": url(file, kind.lower())})
-    ((wanted),) = made.classify([file])
-    assert [one["label"] for one in trace.outcome["labels"]] == [one.label for one in wanted]
-    assert [one["probability"] for one in trace.outcome["labels"]] == pytest.approx(
-        [one.score for one in wanted], abs=1e-5
-    )
-    (sequence,) = trace.sequences
-    assert sequence.grid == (4, 4) and len(sequence) == sequence.prefix + 16
-    assert trace.kept["input.pixels"].shape == (16, 16, 3)
-    # a box holds the very pixels that its patch was made of: blank the rest, and the patch stays
-    x, y, wide, high = sequence.tokens[sequence.prefix + 6].box
-    blank = torch.zeros_like(trace.ready.inputs["inputs"])
-    blank[..., y : y + high, x : x + wide] = trace.ready.inputs["inputs"][..., y : y + high, x : x + wide]
-    with torch.no_grad():
-        other = made.model.embed.patch(blank).flatten(2).transpose(1, 2)
-    assert torch.allclose(other[0, 6], trace.record["embed.patch"][0, 6], atol=1e-5)
-
-
-def test_pictures_without_labels_give_the_vector_of_embed() -> None:
-    made = bundle("vit", head=spec.Features(pooler=True))
-    trace = take(made, {"image": url(picture())})
-    wanted = made.embed([picture()])
-    assert kind_of(made) == "embed" and trace.outcome["vector_name"] == "embedding"
-    assert torch.allclose(trace.kept["embedding"], wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize("head", [None, spec.Features()], ids=["sentence", "features"])
-def test_a_text_has_the_vector_that_embed_gives(head: Any) -> None:
-    made = bundle("sentence") if head is None else bundle("bert", head=head)
-    trace = take(made, {"text": TEXT})
-    name = trace.outcome["vector_name"]
-    found = trace.record[name] if name in trace.record else trace.kept[name]
-    wanted = made.embed([TEXT])
-    assert torch.allclose(found, wanted, atol=1e-5)
-    assert trace.outcome["norm"] == pytest.approx(float(wanted.norm()), abs=1e-5)
-
-
-@pytest.mark.parametrize("family", ENCODERS)
-def test_masks_are_filled_as_fill_does(family: str) -> None:
-    made = bundle(family)
-    text = "the [MASK] sat on the [MASK]."
-    masks = take(made, {"text": text}).outcome["masks"]
-    wanted = made.fill(text, top=10).masks
-    assert [[one["id"] for one in mask["guesses"]] for mask in masks] == [
-        [one.token for one in mask] for mask in wanted
-    ]
-    for mask, other in zip(masks, wanted, strict=True):
-        found = [one["probability"] for one in mask["guesses"]]
-        assert found == pytest.approx([one.score for one in other], abs=1e-6)
-
-
-def test_an_answer_is_the_one_that_answer_gives() -> None:
-    made = bundle("bert", head=spec.Answer())
-    asked = given(made)
-    trace = take(made, asked)
-    wanted = made.answer(asked["question"], asked["context"])
-    assert (trace.outcome["text"], trace.outcome["start"]) == (wanted.text, wanted.start)
-    assert trace.outcome["score"] == pytest.approx(wanted.score, abs=1e-6)
-    (sequence,) = trace.sequences
-    for token in sequence.tokens:
-        if token.start is not None:
-            assert sequence.text[token.start : token.end] == token.piece.removeprefix("##")
-
-
-@pytest.mark.parametrize("distribution", ["none", "student_t"])
-def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
-    made = bundle("patchtst", distribution=distribution)
-    table = columns()
-    trace = take(made, {"series": {"columns": table, "truth": 4}})
-    told = made.forecast({"ds": list(range(36)), **{name: table[name][:-4] for name in ("load", "oil")}})
-    names = trace.outcome["names"]
-    assert np.allclose(trace.kept[names["forecast"]].numpy(), told.values[0].T, atol=1e-4)
-    assert trace.kept[names["truth"]].numpy() == pytest.approx(
-        np.array([table["load"][-4:], table["oil"][-4:]], np.float32)
-    )
-    assert trace.kept[names["past"]][0, -1] == pytest.approx(table["load"][-5])
-    assert (trace.kept[names["persistence"]] == trace.kept[names["past"]][:, -1:]).all()
-    assert trace.info()["rows"] == ["load", "oil"] and len(trace.record["embed.out"]) == 2
-    if distribution == "none":
-        assert names["quantiles"] is None
-    else:
-        found = trace.kept[names["quantiles"]].numpy()  # (C, Q, N)
-        assert np.allclose(found, told.quantiles[:, 0].transpose(2, 0, 1), atol=1e-3)
-
-
-def test_a_series_patch_says_which_steps_it_holds() -> None:
-    made = bundle("patchtst")
-    trace = take(made, given(made))
-    (sequence,) = trace.sequences
-    values = trace.record["embed.scaled"][0, :, 1]  # (context,)
-    for n, token in enumerate(sequence.tokens[sequence.prefix :]):
-        with torch.no_grad():
-            found = made.model.embed.patch(values[slice(*token.span)])
-        assert torch.allclose(found, trace.record["embed.patch"][1, n], atol=1e-5)
-    assert sequence.tokens[-1].span[1] == made.spec.input.context_length
-
-
-@cache
-def read_by(name: str) -> Bundle:
-    return bundle("bert", head=spec.Answer()) if name == "answer" else bundle(name)
-
-
-@settings(max_examples=60)
-@drawing(
-    st.sampled_from(["original", "gpt2", "bert", "sentence", "answer"]),
-    st.text(max_size=40),
-    st.none() | st.text(max_size=12) | st.lists(st.integers(-1, 310), max_size=6),
-)
-def test_any_text_is_a_trace_or_a_sentence(name: str, text: str, target: Any) -> None:
-    words = (
-        {"question": text, "context": text[::-1]} if name == "answer" else {"text": text, "target": target}
-    )
-    try:
-        trace = take(read_by(name), words)
-    except GlassformerError as error:
-        assert len(str(error).split()) > 3
-        return
-    json.dumps(trace.info(), allow_nan=False)
-    for sequence in trace.sequences:
-        for token in sequence.tokens:
-            assert token.start is None or 0 <= token.start <= token.end <= len(sequence.text)
-
-
-def test_a_model_that_overflows_is_still_told_in_json() -> None:
-    made = classifier()
-    with torch.no_grad():
-        made.model.head.out.bias.fill_(torch.nan)
-    info = take(made, {"text": TEXT}).info()
-    assert [one["probability"] for one in info["outcome"]["labels"]] == [None] * 3
-
-
-def test_what_a_model_lacks_or_cannot_read_is_a_sentence() -> None:
-    vit, patchtst, gpt2 = bundle("vit"), bundle("patchtst"), bundle("gpt2")
-    cases: list[tuple[Bundle, dict[str, Any], str]] = [
-        (bundle("original"), {}, "give one as `text`"),
-        (bundle("original"), {"text": "  "}, "give one as `text`"),
-        (bundle("bert", head=spec.Answer()), {"question": "where?"}, "give both"),
-        (vit, {"text": "a"}, "reads a picture"),
-        (vit, {"image": "data:text/html,abc"}, "data:image"),
-        (vit, {"image": "data:image/png;base64,@@@"}, "not base64"),
-        (vit, {"image": "AAAA"}, "picture"),
-        (patchtst, {"series": {"columns": {"load": [1.0] * 40}}}, "'oil'"),
-        (patchtst, {"series": {"columns": {"load": [1.0] * 9, "oil": [1.0] * 9}}}, "reads the last 24"),
-        (patchtst, {"series": {"columns": {"load": [1e400] * 40, "oil": [1.0] * 40}}}, "finite"),
-        (patchtst, {"series": {"columns": columns(30), "truth": 7}}, "held back"),
-        (gpt2, {"text": "the sea " * 40}, "at most 64"),
-        (gpt2, {"text": "a", "txet": "b"}, "no word 'txet'"),
-        (Bundle(model=gpt2.model), {"text": "a"}, "tokenizer"),
-        (bundle("patchtst", head=spec.SeriesClassify(num_labels=2)), {}, "no view shows"),
-    ]
-    for made, words, told in cases:
-        with pytest.raises(GlassformerError, match=told):
-            take(made, words)
-
-
-def test_a_small_file_cannot_claim_a_huge_picture() -> None:
-    from PIL import Image
-
-    made = bundle("vit")
-    bomb = picture()
-    size = bomb.index(b"IHDR") + 4
-    bomb = bomb[:size] + (60_000).to_bytes(4, "big") * 2 + bomb[size + 8 :]
-    with pytest.raises(GlassformerError):
-        take(made, {"image": url(bomb)})
-    assert Image.MAX_IMAGE_PIXELS is not None
-
-
-def test_a_baseline_has_nothing_to_look_into() -> None:
-    kinds = vars(baseline_specs)
-    made = build_baseline(kinds["LSTMLanguageModel"](vocab_size=50, d_model=8, num_layers=1))
-    with pytest.raises(GlassformerError, match="without attention"):
-        take(Bundle(model=made, tokenizer=wordwise()), {"text": "the cat"})
