@@ -25,9 +25,11 @@ LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=1000
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "plain": (
-        *("data.hide=0", "data.guess=0", "training.r_drop=0", "training.label_smoothing=0"),
+        *("data.recut=0", "data.hide=0", "data.guess=0", "training.r_drop=0", "training.label_smoothing=0"),
         *("training.ema=0", "training.final=best", "model.dropout=0.1", "training.epochs=6"),
     ),
+    "no-recut": ("data.recut=0",),
+    "more-recut": ("data.recut=0.25",),
     "no-guess": ("data.guess=0",),
     "no-hide": ("data.guess=0", "data.hide=0"),
     "no-twice": ("training.r_drop=0",),

@@ -93,7 +93,17 @@ ROWS: dict[str, Row] = {
         module="reviews",
         runs=(
             *seeds(),
-            *seeds("plain", "no-guess", "no-hide", "no-twice", "more-guess", "unigram", count=1),
+            *seeds(
+                "plain",
+                "no-recut",
+                "more-recut",
+                "no-guess",
+                "no-hide",
+                "no-twice",
+                "more-guess",
+                "unigram",
+                count=1,
+            ),
             *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "after-guessing", "ngrams", count=1),
         ),
     ),

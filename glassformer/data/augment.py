@@ -15,30 +15,12 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.by_row import uniform
 from glassformer.data.images import ImageSet, Rows
 
 Bytes = NDArray[np.uint8]
 _BLOCK = 512
 _SIDES = (0.15, 0.4)  # the least and the most of a side that is erased
-
-
-def uniform(seed: int, epoch: int, rows: Rows, count: int) -> NDArray[np.float64]:
-    """Numbers from 0 up to 1, a function of each row and nothing else: (rows, count).
-
-    >>> together = uniform(1, 0, np.array([5, 9]), 3)
-    >>> bool((uniform(1, 0, np.array([9]), 3) == together[1:]).all())
-    True
-    """
-    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch, 0x1A6E]).generate_state(count, np.uint64)
-    x = _mixed(rows.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) ^ keys)
-    return (_mixed(x + keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of x (multiplications wrap around on purpose)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.data.recut import Recut
 from glassformer.data.store import Store
 
 IGNORED = -100  # the label of a token that is not to be learned
@@ -77,10 +78,13 @@ class PairExamples:
 
 
 class LabelledExamples:
-    """Texts and the number of their label, kept in the store as a field of one id."""
+    """Texts and the number of their label, kept in the store as a field of one id.
 
-    def __init__(self, store: Store, *, pad_id: int, multiple: int = 1) -> None:
-        self.store, self.pad_id, self.multiple = store, pad_id, multiple
+    recut: how tokens are cut anew each time, for training.
+    """
+
+    def __init__(self, store: Store, *, pad_id: int, multiple: int = 1, recut: Recut | None = None) -> None:
+        self.store, self.pad_id, self.multiple, self.recut = store, pad_id, multiple, recut
 
     def __len__(self) -> int:
         return len(self.store)
@@ -90,8 +94,11 @@ class LabelledExamples:
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """inputs (B, T): the texts' ids; labels (B,)."""
-        (ids, labels), lengths = self.store.together(rows)
-        long = -(-int(lengths[:, 0].max(initial=0)) // self.multiple) * self.multiple
+        (ids, labels), sizes = self.store.together(rows)
+        lengths = sizes[:, 0]
+        if self.recut is not None:
+            ids, lengths = self.recut(ids, lengths, rows, epoch=epoch)
+        long = -(-int(lengths.max(initial=0)) // self.multiple) * self.multiple
         inputs = np.full((len(rows), long), self.pad_id, np.int64)
-        inputs[np.arange(long) < lengths[:, :1]] = ids  # row by row, as they lie end to end
+        inputs[np.arange(long) < lengths[:, None]] = ids  # row by row, as they lie end to end
         return {"inputs": inputs, "labels": labels}

@@ -63,6 +63,7 @@ class TextData:
 class LabelledData:
     """Texts and their labels, a row each; columns: names or numbers of text and label.
 
+    recut: the chance that a token is read as two shorter ones that spell it, in training
     hide: the chance that a token is hidden in training
     guess: the weight of guessing hidden tokens back, beside the label's 1
     """
@@ -71,12 +72,16 @@ class LabelledData:
     valid: Paths | float = 0.05
     columns: Columns | None = None
     max_len: int = 128
+    recut: float = 0.0
     hide: float = 0.0
     guess: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.hide < 1:
-            raise GlassformerError(f"data.hide is {self.hide}; it must be at least 0 and below 1")
+        for name in ("recut", "hide"):
+            if not 0 <= getattr(self, name) < 1:
+                raise GlassformerError(
+                    f"data.{name} is {getattr(self, name)}; it must be at least 0 and below 1"
+                )
         if not 0 <= self.guess < math.inf:
             raise GlassformerError(f"data.guess is {self.guess}; it must be at least 0")
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data.augment import Augment, ImageExamples, channel_statistics, uniform
+from glassformer.data.augment import Augment, ImageExamples, channel_statistics
+from glassformer.data.by_row import uniform
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 

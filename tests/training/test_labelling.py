@@ -109,7 +109,7 @@ def test_exchanged_pictures_are_learned_as_both_in_proportion():
     torch.manual_seed(5)
     mixed, other, share = exchanged(pictures, LABELS, 1.0)
     one, two = (F.cross_entropy(model(mixed), labels, reduction="sum") for labels in (LABELS, other))
-    assert float(found) == pytest.approx(float(share * one + (1 - share) * two), rel=1e-5)
+    assert found.item() == pytest.approx((share * one + (1 - share) * two).item(), rel=1e-5)
     measured = PictureLearner(model, cutmix=1.0).eval()(pictures, LABELS)
     assert float(measured) == pytest.approx(float(F.cross_entropy(model(pictures), LABELS, reduction="sum")))
 
@@ -117,6 +117,7 @@ def test_exchanged_pictures_are_learned_as_both_in_proportion():
 @pytest.mark.parametrize(
     ("job", "key", "value"),
     [
+        ("classify", "recut", 1.0),
         ("classify", "hide", 1.0),
         ("classify", "guess", -1.0),
         ("images", "erase", 2.0),

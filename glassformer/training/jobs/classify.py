@@ -14,6 +14,7 @@ from glassformer.core.schema import nearest
 from glassformer.data.examples import LabelledExamples
 from glassformer.data.labelled import labelled
 from glassformer.data.problems import Problems
+from glassformer.data.recut import Recut, halves
 from glassformer.data.sources import Source
 from glassformer.data.store import Store, write_store
 from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
@@ -123,6 +124,20 @@ class Classify(TextJob):
     def examples(self, store: Store) -> LabelledExamples:
         return LabelledExamples(store, pad_id=self.pad_id)
 
+    def learned(self) -> LabelledExamples:
+        """The texts to learn from, cut anew each time where the recipe asks for it."""
+        if not self.data.recut:
+            return self.examples(self.train)
+        table = halves(self.tokenizer.tokens(range(self.tokenizer.vocab_size)), self._marks())
+        recut = Recut(table, self.data.recut, longest=self.data.max_len, seed=self.recipe.seed)
+        return LabelledExamples(self.train, pad_id=self.pad_id, recut=recut)
+
+    def _marks(self) -> tuple[int, ...]:
+        """The tokens that stand for no text."""
+        tokenizer = self.tokenizer
+        marks = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, self.pad_id)
+        return tuple({number for number in marks if number is not None})
+
     def _encoder(self, spec: Any) -> specs.EncoderOnly:
         if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):
             return spec
@@ -170,20 +185,19 @@ class Classify(TextJob):
 
     def task(self) -> Task:
         texts, words, bundle = kept_texts(self.valid.folder), self.recipe.training, self.build()
-        special = [self.tokenizer.bos_id, self.tokenizer.eos_id, self.pad_id]
         learner = TextLabelLearner(
             bundle.model,
             hide=self.data.hide,
             guess=self.data.guess,
             blank=self._blank(),
-            kept=tuple({number for number in special if number is not None}),
+            kept=self._marks(),
             smoothing=words.label_smoothing or 0.0,
             r_drop=words.r_drop,
         )
         return label_task(
             bundle,
             learner,
-            train=self.examples(self.train),
+            train=self.learned(),
             valid=self.examples(self.valid),
             true=[self.classes.index(label) for _, label in texts],
             shown=[text for text, _ in texts],
