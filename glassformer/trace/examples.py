@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,11 +23,24 @@ from glassformer.verbs.writing.sources import task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
 _PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")
+_SENTENCES = (  # for a model of several languages, in each of them
+    ("en", "Where is the nearest station?"),
+    ("en", "She opened the window because it was too hot."),
+    ("de", "Der alte Mann liest jeden Morgen die Zeitung."),
+    ("fr", "Je voudrais apprendre comment cela marche."),
+    ("ko", "나는 어제 친구와 함께 영화를 봤다."),
+)
+_STARTS = (
+    "Once upon a time there was a small house",
+    "The most important thing about water is that",
+    "In the morning she opened the door and",
+)
 _HIDDEN = ("The capital of France is [MASK].", "the cat [MASK] on the mat.", "프랑스의 수도는 [MASK]이다.")
 _OPINIONS = (
     "A wonderful film: warm, funny, and never too long.",
     "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
 )
+STRANGER = 1.25  # how many more pieces a letter a further prompt may take than the example
 _QUESTION = "What is the tower made of?"
 _CONTEXT = "The tower stands by the river. It is made of glass and can be seen from far away."
 
@@ -62,17 +76,43 @@ def example_of(bundle: Bundle) -> Given:
     return Given(text=_spelt(bundle, _OPINIONS))
 
 
+def examples_of(bundle: Bundle) -> list[Given]:
+    """Inputs to choose from, the example first: sentences of each language of a translator, prompts."""
+    first = example_of(bundle)
+    if first.text is None:
+        return [first]
+    match kind_of(bundle):
+        case "translate":
+            tags = tags_of(bundle) or []
+            return [first, *(one for one in _translations(tags) if one.text != first.text)]
+        case "generate":
+            known, pieces = _strangeness(bundle, first.text)
+            most = (known, pieces * STRANGER)
+            starts = (text for text in _STARTS if text != first.text and _strangeness(bundle, text) <= most)
+            return [first, *(Given(text=text) for text in starts)]
+    return [first]
+
+
+def _translations(tags: Sequence[str]) -> Iterator[Given]:
+    """Each sentence into another of the languages; from English each time into the next one."""
+    others = itertools.cycle([tag for tag in tags if tag != "en"] or [""])
+    for language, text in _SENTENCES:
+        if language in tags and "en" in tags:
+            yield Given(text=text, tag=next(others) if language == "en" else "en")
+
+
 def _spelt(bundle: Bundle, texts: tuple[str, ...]) -> str:
     """The text with the fewest pieces that the tokenizer cannot spell, and then the fewest for its length."""
+    return min(texts, key=lambda text: _strangeness(bundle, text))
+
+
+def _strangeness(bundle: Bundle, text: str) -> tuple[int, float]:
+    """How many pieces of a text the tokenizer cannot spell, and how many pieces a letter it takes."""
     tokenizer = bundle.tokenizer
-    if tokenizer is None:
-        return texts[0]
-
-    def strangeness(text: str) -> tuple[int, float]:
-        ids = tokenizer.encode(text, special=False).ids
-        return ids.count(-1 if tokenizer.unk_id is None else tokenizer.unk_id), len(ids) / len(text)
-
-    return min(texts, key=strangeness)
+    if tokenizer is None or not text:
+        return 0, 0.0
+    ids = tokenizer.encode(text, special=False).ids
+    return ids.count(-1 if tokenizer.unk_id is None else tokenizer.unk_id), len(ids) / len(text)
 
 
 def _waves(bundle: Bundle) -> SeriesGiven:

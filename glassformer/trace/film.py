@@ -27,6 +27,7 @@ from glassformer.trace.runs import (
     thinned,
 )
 from glassformer.trace.store import BYTES, Store
+from glassformer.trace.tags import tag_apart
 from glassformer.trace.taken import Trace, take
 from glassformer.training.notes.history import read_history
 
@@ -135,14 +136,20 @@ def _given(root: Path, bundle: Bundle, text: str | None, target: str | None) -> 
             raise GlassformerError("this run reads no texts; its film is of an example of its own")
         return given
     if text is not None:
-        given = Given(text=text, target=target)
+        given = _read(bundle, given, text, target)
     elif tried is not None and tried["source"].strip():
-        given = Given(text=tried["source"], target=tried["wanted"] if target is None else target)
+        given = _read(bundle, given, tried["source"], tried["wanted"] if target is None else target)
     if kind_of(bundle) != "translate":
         return replace(given, target=None)
     if given.target is None:
         return replace(given, target=str(take(bundle, given).outcome["text"]))
     return given
+
+
+def _read(bundle: Bundle, example: Given, text: str, target: str | None) -> Given:
+    """The text, in the language that it asks for; where it asks for none, in the example's."""
+    text, tag = tag_apart(bundle, text)
+    return Given(text=text, target=target, tag=tag or example.tag)
 
 
 def _sample(bundle: Bundle, trace: Trace) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.core import spec as specs
-from glassformer.trace.examples import example_of
+from glassformer.trace.examples import examples_of
 from glassformer.trace.kinds import as_json
 from glassformer.trace.outline import kind_of, stacks_of
 from glassformer.trace.series import names_of
@@ -24,6 +24,7 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
     stacks = stacks_of(bundle)
     numbers = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
+    examples = examples_of(bundle)
     read = spec.source if isinstance(spec, specs.EncoderDecoder) else spec.input
     told: dict[str, Any] = as_json(
         {
@@ -47,7 +48,8 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
                     "tied": "head" in spec.tied,
                 },
             },
-            "example": example_of(bundle),
+            "example": examples[0],
+            "examples": examples if len(examples) > 1 else [],
             "image": _image(read),
             "series": _series(bundle, read),
         }

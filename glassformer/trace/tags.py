@@ -29,6 +29,15 @@ def tags_of(bundle: Bundle) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
+def tag_apart(bundle: Bundle, text: str) -> tuple[str, str | None]:
+    """A text without the mark of a language that it begins with, as a run's samples do, and that language."""
+    mark, ends, rest = text.partition("<<")
+    tag = mark.removeprefix(">>")
+    if ends and tag != mark and tag in (tags_of(bundle) or ()):
+        return rest.removeprefix(" "), tag
+    return text, None
+
+
 def another(tags: Sequence[str], language: str) -> str:
     """The first that is not this language, known by the first two letters of its code.
 

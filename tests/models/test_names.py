@@ -14,6 +14,7 @@ import glassformer
 from glassformer import models
 from glassformer.core.errors import GlassformerError
 from glassformer.trace.series import names_of
+from glassformer.trace.tags import tag_apart
 from tests.trace import models as tiny
 
 Shipped = Callable[[str], Path]
@@ -129,4 +130,14 @@ def test_what_the_page_begins_with_can_be_read(shipped: Shipped) -> None:
         take(bundle, told["example"], model=name)
     told = model_info(glassformer.load("pocket"), "pocket")
     assert told["tags"] == ["de", "en", "ko"]
+    assert len(told["examples"]) > 3 and told["examples"][0] == told["example"]
+    for one in told["examples"]:
+        take(glassformer.load("pocket"), one, model="pocket")
     assert told["example"]["tag"] in told["tags"] and told["example"]["tag"] != "en"
+
+
+def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:
+    bundle = glassformer.load("pocket")
+    assert tag_apart(bundle, ">>ko<< the cat") == ("the cat", "ko")
+    assert tag_apart(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
+    assert tag_apart(bundle, "a << b") == ("a << b", None)

@@ -2,7 +2,7 @@
 
 export type Kind = 'translate'|'generate'|'fill'|'embed'|'classify'|'answer'|'image'|'forecast'
 export interface ModelInfo { id:string; name:string; family:string|null; shape:'encoder-decoder'|'encoder-only'|'decoder-only'; kind:Kind; parameters:number; bytes:number;
-  max_length:number|null; labels:string[]|null; tags:string[]|null /*target language tags*/; outline:Outline; example:TraceInput;
+  max_length:number|null; labels:string[]|null; tags:string[]|null /*target language tags*/; outline:Outline; example:TraceInput; examples:TraceInput[] /*to choose from, the example first; none where it is the only one*/;
   image:{height:number;width:number;channels:number;patch:[number,number];grid:[number,number]}|null;
   series:{context:number;horizon:number;channels:string[];patch:number;stride:number; scaling?:'std'|'mean'|'none' /*what is done to a channel before it is cut*/}|null }
 export interface Outline { d_model:number; stacks:StackInfo[]; head:{kind:string; vocab:number|null; labels:number|null; tied:boolean} }

@@ -1,0 +1,50 @@
+"""In the explorer, a translator of several languages is told which to write, and examples are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+import glassformer
+from tests.explorer.conftest import Opened, browser, opened, playing  # noqa: F401
+from tests.explorer.seen import settled
+from tests.serve.made import Server, serving
+
+
+@pytest.fixture(scope="module")
+def server(made: Path) -> Iterator[Server]:
+    with serving([made / "pocket", made / "pocket-lm"]) as running:
+        yield running
+
+
+def test_the_language_and_an_example_are_chosen(opened: Opened, browser: Browser, made: Path) -> None:  # noqa: F811
+    bundle = glassformer.load(made / "pocket")
+    with opened("#/pocket/model") as page:
+        language, examples = page.get_by_label("Language to write in"), page.get_by_label("Examples")
+        assert language.locator("option").all_inner_texts() == ["German", "English", "Korean"]
+        expect(language).to_have_value("de")
+        language.select_option("ko")
+        settled(page)
+        assert "tag=ko" in page.url and page.get_by_text(">>ko<<").count()
+        examples.select_option("3")
+        settled(page)
+        expect(language).to_have_value("en")
+        text = "Der alte Mann liest jeden Morgen die Zeitung."
+        expect(page.locator("[data-input=_a]")).to_have_value(text)
+        (said,) = bundle.translate([text], to="en", num_beams=1)
+        assert said.strip()[:20] in page.inner_text("body")
+        page.goto(page.url.replace("/model?", "/decoding?"))
+        settled(page)
+        assert page.locator("[data-figure=decoding-next]").count()
+
+
+def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:  # noqa: F811
+    with opened("#/pocket/model", language="ko") as page:
+        assert page.get_by_label("번역할 언어").locator("option").all_inner_texts() == [
+            "독일어",
+            "영어",
+            "한국어",
+        ]
