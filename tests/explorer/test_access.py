@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
 from tests.explorer.seen import address, go, settled
+from tests.faults.scale import WHOLE
 
 VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     (RUN, "model", {}),
@@ -58,12 +59,18 @@ def every(page: Page, name: str, view: str, words: dict[str, Any]) -> str:
     return to
 
 
+def seen_in(language: str, views: list[tuple[str, str, dict[str, Any]]] = VIEWS) -> Any:
+    """The views to look at: here each in one of the two languages, all in both in `make test-slow`."""
+    return views if WHOLE else views[["en", "ko"].index(language) :: 2]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("ko", "dark")])
 def test_axe_finds_nothing(opened: Opened, language: str, theme: str) -> None:
     found = []
     with opened(address(RUN, **GIVEN[RUN]), language=language, theme=theme) as page:
         page.evaluate(Axe().axe_script)
-        for name, view, words in VIEWS:
+        for name, view, words in seen_in(language):
             where = every(page, name, view, words)
             for one in page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]:
                 parts = [str(node["target"]) + node["failureSummary"] for node in one["nodes"][:3]]
@@ -88,12 +95,13 @@ WIDE = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_nothing_is_wider_than_a_phone(opened: Opened, traced: Traced, language: str) -> None:
     found = []
     stations = [(RUN, "model", {"at": one["id"]}) for one in traced(RUN).info()["stations"]]
     with opened(address(RUN, **GIVEN[RUN]), language=language, width=390, height=844) as page:
-        for name, view, words in VIEWS + (stations if language == "en" else []):
+        for name, view, words in seen_in(language, VIEWS + stations):
             where = every(page, name, view, words)
             over, parts = page.evaluate(WIDE)
             if over > 0 or parts:

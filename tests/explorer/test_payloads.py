@@ -58,6 +58,7 @@ def test_there_are_fifty() -> None:
     assert len(set(PAYLOADS)) == 50
 
 
+@pytest.mark.slow
 def test_texts_and_tokens_are_shown_as_text(opened: Opened, server: Server) -> None:
     """Every payload as the text a model reads, in every view; its letters stand on the page."""
     with opened("#/writer/model?in=a") as page:
