@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,17 @@ from results.place import Place
 from results.trained import train
 
 ROW = "shakespeare"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """How many random windows nanoGPT's estimate is a mean of, by its settings for a GPU or for a CPU."""
+
+    rows: int
+    batches: int
+
+
+ON_GPU, ON_CPU = Sample(rows=64, batches=200), Sample(rows=12, batches=20)
 LEARNED = (
     "{preset: gpt2, d_model: 384, num_heads: 6, d_ff: 1536, num_layers: 6, max_len: 256,"
     " dropout: 0.2, attention_dropout: 0.2, embed_dropout: 0.2}"
@@ -57,7 +69,8 @@ def run(place: Place, name: str) -> None:
         of="loss",
         changes=(f"data.train=[{learned}]", f"data.valid=[{held}]", *changes, *own),
     )
-    figures = measured(trained.model, held, "cpu" if kind == "cpu" else place.device)
+    device, sample = ("cpu", ON_CPU) if kind == "cpu" else (place.device, ON_GPU)
+    figures = measured(trained.model, held, device, sample)
     figures["best validation"] = min(value for _, value in trained.curve)
     figures["last validation"] = trained.curve[-1][1]
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
@@ -73,7 +86,7 @@ def files(place: Place) -> tuple[Path, Path]:
     return learned.absolute(), held.absolute()
 
 
-def measured(model: Path, held: Path, device: str) -> dict[str, float]:
+def measured(model: Path, held: Path, device: str, sample: Sample) -> dict[str, float]:
     """Nats a letter of the text held out, in float32, with as many letters at once as were learned with."""
     bundle = glassformer.load(str(model))
     where = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
@@ -83,7 +96,9 @@ def measured(model: Path, held: Path, device: str) -> dict[str, float]:
     ids = np.asarray(bundle.tokenizer.encode(text, special=False).ids, np.int64)
     length = bundle.spec.max_len or 256  # type: ignore[union-attr]
     return {
-        "estimate": text_loss.estimated(scorer, ids, length=length, device=where),
+        "estimate": text_loss.estimated(
+            scorer, ids, length=length, batch=sample.rows, batches=sample.batches, device=where
+        ),
         "exact": text_loss.exact(scorer, ids, length=length, device=where),
         "strided": text_loss.exact(scorer, ids, length=length, stride=length // 4, device=where),
     }
