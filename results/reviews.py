@@ -1,6 +1,6 @@
 """Korean film reviews, good or bad, by an encoder that has read nothing but the 150,000 to learn from.
 
-A run is a way and a seed: "1" is the recipe, the others are it with one thing changed, and "ngrams" is
+A run is a way and a seed: "recipe/1" is as it stands, the others are with one thing changed, and "ngrams" is
 no Transformer but the linear model over pieces of words that any of them should beat. The split is not the
 published one. Some short reviews of the test set stand in the training set too, as they would among any
 viewers' words, so the accuracy on those that do not is noted beside that on all.
@@ -23,7 +23,7 @@ from results.trained import Trained, train
 ROW, RECIPE = "nsmc", "classify-nsmc"
 LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=100000")
 WAYS: dict[str, tuple[str, ...]] = {
-    "": (),
+    "recipe": (),
     "plain": (
         *("data.recut=0", "data.hide=0", "data.guess=0", "training.r_drop=0", "training.label_smoothing=0"),
         *("training.ema=0", "training.final=best", "model.dropout=0.1", "training.epochs=6"),
@@ -48,7 +48,7 @@ GUESSING = ("data.guess=30", "training.r_drop=0", "training.epochs=25", "trainin
 
 def run(place: Place, name: str) -> None:
     """Train one way with one seed, and measure it on the test set."""
-    way, seed = ("", name) if "/" not in name else name.split("/")
+    way, seed = name.split("/")
     data = place.data / "nsmc"
     if way == "ngrams":
         _linear(place, name, data)

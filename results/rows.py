@@ -92,7 +92,7 @@ ROWS: dict[str, Row] = {
         title="Korean film reviews, good or bad, from scratch (not the published split)",
         module="reviews",
         runs=(
-            *seeds(),
+            *seeds("recipe"),
             *seeds(
                 "plain",
                 "no-recut",
