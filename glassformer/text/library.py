@@ -62,6 +62,10 @@ class LibraryTokenizer(Tokenizer):
             encodings = backend.encode_batch(inputs, add_special_tokens=special)
         return [_encoded(encoding) for encoding in encodings]
 
+    def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
+        with translated("The text cannot be encoded"):
+            return [encoding.ids for encoding in self._plain.encode_batch_fast(texts)]
+
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         with translated("The ids cannot be decoded"):
             return self._backend.decode(ids, skip_special_tokens=skip_special)

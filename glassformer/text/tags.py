@@ -19,17 +19,33 @@ def encode_tagged(
     >>> [encoded.ids for encoded in encode_tagged(tokenizer, ["ab", ">>de<<"], ">>de<<")]
     [[4, 5, 6, 3], [4, 1, 1, 1, 1, 1, 1, 3]]
     """
+    index = _index(tokenizer, tag, side)
+    return [_tagged(encoded, index, tokenizer) for encoded in tokenizer.encode_batch(texts, side=side)]
+
+
+def ids_of_tagged(
+    tokenizer: Tokenizer, texts: Sequence[str], tags: Sequence[str], *, side: Side = "source"
+) -> list[list[int]]:
+    """The ids of texts, each behind its own tag, as `encode_tagged` gives them."""
+    known = {tag: _index(tokenizer, tag, side) for tag in set(tags)}
+    at = _begun(tokenizer.encode("a", side=side), tokenizer)
+    return [
+        [*ids[:at], known[tag], *ids[at:]]
+        for ids, tag in zip(tokenizer.ids_of(texts, side=side), tags, strict=True)
+    ]
+
+
+def _index(tokenizer: Tokenizer, tag: str, side: Side) -> int:
     index = tokenizer.token_id(tag, side=side)
     if index is None:
         raise GlassformerError(
             f"The tokenizer has no token {tag!r} for the {side} side; give a tag that it was made with."
         )
-    return [_tagged(encoded, index, tokenizer) for encoded in tokenizer.encode_batch(texts, side=side)]
+    return index
 
 
 def _tagged(encoded: Encoded, index: int, tokenizer: Tokenizer) -> Encoded:
-    begun = encoded.ids[:1] in ([tokenizer.bos_id], [tokenizer.cls_id]) and encoded.sequences[0] is None
-    at = 1 if begun else 0
+    at = _begun(encoded, tokenizer)
     return Encoded(
         ids=[*encoded.ids[:at], index, *encoded.ids[at:]],
         types=[*encoded.types[:at], 0, *encoded.types[at:]],
@@ -37,3 +53,8 @@ def _tagged(encoded: Encoded, index: int, tokenizer: Tokenizer) -> Encoded:
         sequences=[*encoded.sequences[:at], None, *encoded.sequences[at:]],
         words=[*encoded.words[:at], None, *encoded.words[at:]],
     )
+
+
+def _begun(encoded: Encoded, tokenizer: Tokenizer) -> int:
+    """How many begin marks stand before the text: one, or none."""
+    return int(encoded.ids[:1] in ([tokenizer.bos_id], [tokenizer.cls_id]) and encoded.sequences[0] is None)

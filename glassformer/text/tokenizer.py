@@ -90,6 +90,15 @@ class Tokenizer(ABC):
             return []
         return self._encode(texts, pairs, special=special, keep=special_in_text == "keep", side=side)
 
+    def ids_of(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
+        """The ids of many texts with the model's marks, and nothing about where they come from: quicker."""
+        self._check_side(side)
+        texts = _checked(texts, "text")
+        return self._ids_of(texts, side) if texts else []
+
+    def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
+        return [one.ids for one in self._encode(texts, None, special=True, keep=False, side=side)]
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
         """The text of the ids. Ids the tokenizer does not know are left out."""
         self._check_side(side)

@@ -58,6 +58,9 @@ class TwoLibraryTokenizer(Tokenizer):
     ) -> list[Encoded]:
         return self._sides[side]._encode(texts, pairs, special=special, keep=keep, side=side)
 
+    def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
+        return self._sides[side]._ids_of(texts, side)
+
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         return self._sides[side]._decode(ids, skip_special=skip_special, side=side)
 

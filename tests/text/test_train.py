@@ -19,6 +19,7 @@ from glassformer.text import (
     Tokenizer,
     TokenizerPlan,
     encode_tagged,
+    ids_of_tagged,
     load_tokenizer,
     separate,
     train_tokenizer,
@@ -251,6 +252,17 @@ def test_separate_sides(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with pytest.raises(GlassformerError, match="same marks and tags"):
         separate(english, train_tokenizer(TEXTS, TokenizerPlan(vocab_size=500)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("marks", ["end", "both", "around", "none"])
+def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
+    texts = [*TEXTS, *ODD]
+    tokenizer = learn(kind, marks=marks)
+    assert tokenizer.ids_of(texts) == [one.ids for one in tokenizer.encode_batch(texts)]
+    tags = [TAGS[n % 2] for n in range(len(texts))]
+    tagged = [encode_tagged(tokenizer, [text], tag)[0].ids for text, tag in zip(texts, tags, strict=True)]
+    assert ids_of_tagged(tokenizer, texts, tags) == tagged
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
-from glassformer.text import Tokenizer, encode_tagged
+from glassformer.text import Tokenizer, ids_of_tagged
 from glassformer.training.jobs.rewriting import Rewriting
 from glassformer.training.prepare import kept_texts, two_sides, write_rows
 from glassformer.training.recipe import PairData
@@ -36,8 +36,8 @@ class Translate(Rewriting):
 
         def encode(rows: Sequence[tuple[str, ...]]) -> Iterable[tuple[list[int], ...]]:
             languages.update(*(row[2:] for row in rows))
-            targets = self.tokenizer.encode_batch([row[1] for row in rows], side="target")
-            return zip(sources_of(self.tokenizer, rows), (one.ids for one in targets), strict=True)
+            targets = self.tokenizer.ids_of([row[1] for row in rows], side="target")
+            return zip(sources_of(self.tokenizer, rows), targets, strict=True)
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
             languages.clear()
@@ -100,13 +100,7 @@ class Translate(Rewriting):
 
 def sources_of(tokenizer: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int]]:
     """The ids of each row's source, behind the tag of the language that its third field names, if any."""
-    found: dict[int, list[int]] = {}
-    for to in sorted({row[2:] for row in rows}):
-        places = [place for place, row in enumerate(rows) if row[2:] == to]
-        texts = [rows[place][0] for place in places]
-        if to:
-            encoded = encode_tagged(tokenizer, texts, TAG.format(*to))
-        else:
-            encoded = tokenizer.encode_batch(texts, side="source")
-        found |= {place: one.ids for place, one in zip(places, encoded, strict=True)}
-    return [found[place] for place in range(len(rows))]
+    texts = [row[0] for row in rows]
+    if len(rows[0]) == 2:
+        return tokenizer.ids_of(texts)
+    return ids_of_tagged(tokenizer, texts, [TAG.format(row[2]) for row in rows])
