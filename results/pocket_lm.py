@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-import torch
-
 import glassformer
 from results.noted import note
 from results.place import Place
@@ -34,13 +32,18 @@ def run(place: Place, name: str) -> None:
     best = min(trained.curve, key=lambda one: one[1])[1]
     lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     bits = [one["metrics"]["bits_per_character"] for one in map(json.loads, lines) if one["kind"] == "valid"]
-    note(place, ROW, name, seed=int(name), trained=trained, figures={"loss": best, "bits": min(bits)})
+    note(
+        place,
+        ROW,
+        name,
+        seed=int(name),
+        trained=trained,
+        figures={"loss": best, "bits a character": min(bits)},
+    )
     model = glassformer.load(str(trained.model))
-    torch.manual_seed(1)
-    for opening in OPENINGS:
-        print(
-            opening, "|", model.generate(opening, max_new_tokens=60, temperature=0.7, top_p=0.9), flush=True
-        )
+    words = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_p": 0.9, "seed": 1}
+    for opening, written in zip(OPENINGS, model.generate(OPENINGS, **words), strict=True):
+        print(f"{opening}|{written}\n", flush=True)
 
 
 def prepared(place: Place) -> Path:
