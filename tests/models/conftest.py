@@ -1,4 +1,4 @@
-"""Four tiny models that stand for those which come with the package, in a folder of their own."""
+"""Tiny models in the place of those that come with the package."""
 
 from __future__ import annotations
 
@@ -7,46 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import glassformer
 from glassformer import models
-from glassformer.api import JOB
-from glassformer.text import TokenizerPlan, train_tokenizer
 from tests.cli.conftest import run  # noqa: F401
-from tests.trace import models as tiny
-
-CARD = """---
-does: {does}
-licence: CC BY 2.0
-languages: [{languages}]
-parameters: {parameters}
----
-# {name}
-"""
+from tests.models.made import make
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder they lie in."""
-    here = tmp_path_factory.mktemp("models")
-    cut = train_tokenizer(
-        tiny.LINES, TokenizerPlan(kind="word", vocab_size=60, tags=(">>de<<", ">>en<<", ">>ko<<"))
-    )
-    translator = tiny.bundle("original", src_vocab_size=cut.vocab_size, tgt_vocab_size=cut.vocab_size)
-    translator.tokenizer, translator.family = cut, None
-    translator.generation = {"decoder_start_token_id": cut.eos_id}
-    translator.files[JOB] = {"job": "translate", "languages": ["de", "en", "ko"], "to": None}
-    bundles = {
-        "pocket": (translator, "Translates.", "de, en, ko"),
-        "pocket-lm": (tiny.bundle("gpt2", max_len=128), "Writes.", "en"),
-        "pocket-digits": (tiny.bundle("vit"), "Reads digits.", ""),
-        "pocket-series": (tiny.bundle("patchtst"), "Forecasts.", ""),
-    }
-    for name, (bundle, does, languages) in bundles.items():
-        folder = glassformer.save(bundle, here / name, dtype="int8" if name == "pocket" else None)
-        count = sum(one.numel() for one in bundle.model.parameters())
-        told = CARD.format(name=name, does=does, languages=languages, parameters=count)
-        (folder / models.CARD).write_text(told)
-    return here
+    return make(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

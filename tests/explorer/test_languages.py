@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 import glassformer
-from tests.explorer.conftest import Opened, browser, opened, playing  # noqa: F401
+from tests.explorer.conftest import Opened
 from tests.explorer.seen import settled
+from tests.models.made import make
 from tests.serve.made import Server, serving
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +26,7 @@ def server(made: Path) -> Iterator[Server]:
         yield running
 
 
-def test_the_language_and_an_example_are_chosen(opened: Opened, browser: Browser, made: Path) -> None:  # noqa: F811
+def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> None:
     bundle = glassformer.load(made / "pocket")
     with opened("#/pocket/model") as page:
         language, examples = page.get_by_label("Language to write in"), page.get_by_label("Examples")
@@ -41,7 +47,7 @@ def test_the_language_and_an_example_are_chosen(opened: Opened, browser: Browser
         assert page.locator("[data-figure=decoding-next]").count()
 
 
-def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:  # noqa: F811
+def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:
     with opened("#/pocket/model", language="ko") as page:
         assert page.get_by_label("번역할 언어").locator("option").all_inner_texts() == [
             "독일어",
