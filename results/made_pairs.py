@@ -1,7 +1,7 @@
 """Two made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
 
 copy:    bo da fu bo          ->  bo da fu bo
-recall:  su fo bi da ? bi K da R su K fo B  ->  K B K R
+recall:  su ? bi ? da ? bi K da R su K  ->  su K bi K da R
 """
 
 from __future__ import annotations
@@ -38,27 +38,29 @@ class Copying:
 
 @dataclass(frozen=True, kw_only=True)
 class Recalling:
-    """`shortest` to `longest` keys to be answered with their values, then all keys and values."""
+    """A form of `shortest` to `longest` keys to be filled in from the keys and values that follow it."""
 
-    shortest: int = 4
-    longest: int = 48
+    shortest: int = 1
+    longest: int = 32
 
     def pair(self, size: int, rng: np.random.Generator) -> Pair:
-        """`size` questions with all keys and values behind them, and the answers."""
+        """A form of `size` keys with their values behind it in another order, and the form filled in."""
         keys, values = rng.permutation(KEYS)[:size], rng.choice(VALUES, size)
         asked = rng.permutation(size)
         told = " ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-        return f"{' '.join(keys[asked])} ? {told}", " ".join(values[asked])
+        form = " ".join(f"{key} ?" for key in keys[asked])
+        return f"{form} {told}", " ".join(f"{keys[n]} {values[n]}" for n in asked)
 
 
 Task = Copying | Recalling
 
 
 def drawn(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
-    """So many pairs of every size alike."""
+    """So many pairs of all sizes; twice the size is half as likely, so that the short ones show the way."""
     rng = np.random.default_rng(seed)
+    least, most = np.log(task.shortest), np.log(task.longest + 1)
     for _ in range(count):
-        yield task.pair(int(rng.integers(task.shortest, task.longest + 1)), rng)
+        yield task.pair(int(np.exp(rng.uniform(least, most))), rng)
 
 
 def of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iterator[Pair]:

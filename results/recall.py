@@ -21,7 +21,7 @@ from results.place import Place, glassformer
 
 ROW = "recall"
 TASKS: dict[str, Task] = {"copy": Copying(), "recall": Recalling()}
-SIZES = {"copy": (10, 20, 30, 40, 50, 60), "recall": (4, 8, 16, 32, 48)}  # tested, each apart
+SIZES = {"copy": (10, 20, 30, 40, 50, 60), "recall": (2, 4, 8, 16, 32)}  # tested, each apart
 MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for parameters within 2 %
     "transformer": ("recall-pairs", ()),
     "lstm": ("lstm-recall", ()),
