@@ -30,6 +30,7 @@ PARTS = frozenset(
     }
     | {
         "families",
+        "models",
         "quick",
         "recipes",
         "serve",
@@ -51,7 +52,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "explorer": frozenset({"api", "trace"}),
     "families": frozenset({"core", "weights"}),
     # `decoding` and `verbs` for the methods of a Bundle, which import what they need when they are called
-    "api": frozenset({"baselines", "core", "decoding", "families", "quick", "text", "verbs", "weights"}),
+    "api": frozenset(
+        {"baselines", "core", "decoding", "families", "models", "quick", "text", "verbs", "weights"}
+    ),
+    "models": frozenset({"core"}),
     "baselines": frozenset({"core", "decoding"}),
     "torch_modules": frozenset({"core"}),
     "quick": frozenset({"core"}),
