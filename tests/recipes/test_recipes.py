@@ -52,6 +52,8 @@ def test_paths_are_plain_names(name):
 NOT_COMPILED = "training.compile=off"
 SMALL = {  # what two steps on a CPU have no time for
     "translate-base": ["model.d_model=64", "model.num_layers=1", "model.d_ff=64"],
+    "pocket": ["model.d_model=48", "model.num_layers=1", "model.d_ff=64", "training.batch=2048"],
+    "pocket-teacher": ["model.d_model=64", "model.num_layers=1", "model.d_ff=64", "training.batch=2064"],
     "lm-char-shakespeare": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-wikitext2": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
     "lm-enwik8": ["model.d_model=48", "model.num_layers=1", "training.batch=512", NOT_COMPILED],
