@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for para
     "lstm": ("lstm-recall", ()),
     "lstm-alone": ("lstm-recall", ("model.attention=none", "model.d_model=182")),
 }
+STEPS = {"copy": 3000, "recall": 4000}  # the same for every model
 LEARNED, HELD, TESTED = 100_000, 128, 200  # pairs to learn from, to validate with, to test with for each size
 DONE = 0.99  # a task counts as learned from the first validation on with so many exact answers
 
@@ -41,7 +42,15 @@ def run(place: Place, name: str) -> None:
     recipe, changes = MODELS[model]
     files = made(place, task)
     data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
-    found = trained.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=(*data, *changes))
+    found = trained.train(
+        place,
+        ROW,
+        name,
+        recipe,
+        seed=int(number),
+        of="exact",
+        changes=(*data, f"training.steps={STEPS[task]}", *changes),
+    )
     figures = {**answered(place, task, found.model, files["test"]), **pace(found)}
     noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
