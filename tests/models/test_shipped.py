@@ -73,7 +73,7 @@ def test_the_page_has_something_to_begin_with(name: str) -> None:
 @only("pocket")
 def test_pocket_translates_into_every_language_it_names(run: Any) -> None:
     languages = set(models.card("pocket").languages)
-    assert languages == {"en", "de", "fr", "ko"} == set(model_info(glassformer.load("pocket"), "p")["tags"])
+    assert languages == {"en", "de", "fr", "ko"} <= set(model_info(glassformer.load("pocket"), "p")["tags"])
     found = {
         to: run("translate", "pocket", "--to", to, "The old man is reading a book.").out
         for to in sorted(languages - {"en"})
