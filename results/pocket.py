@@ -42,7 +42,12 @@ WAYS = {
     ),
     "teacher": Way(recipe="pocket-teacher"),
     "small": Way(recipe="pocket"),
-    "student": Way(recipe="pocket", made=True),
+    "student": Way(
+        recipe="pocket",
+        changes=("training.lr=0.0008", "training.warmup=300"),
+        made=True,
+        after="small/1",
+    ),
     "student-again": Way(
         recipe="pocket",
         changes=("training.lr=0.0004", "training.warmup=200"),
