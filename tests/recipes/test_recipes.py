@@ -65,6 +65,9 @@ SMALL = {  # what two steps on a CPU have no time for
         "tokenizer.vocab_size=300",
     ],
     "classify-reviews": ["data.max_len=16"],
+    "classify-nsmc": ["model.d_model=48", "model.num_layers=1", "model.d_ff=64", "training.batch=2048"],
+    "restore-sentences": ["model.d_model=48", "model.num_layers=1", "model.d_ff=64", "training.batch=2048"],
+    "lstm-restore": ["model.d_model=48", "model.num_layers=1", "training.batch=2048"],
     "forecast-ett": ["data.context=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
 }
 
