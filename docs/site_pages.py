@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
@@ -28,19 +29,37 @@ FORMULA = re.compile(
 )
 
 
-def outside() -> dict[str, str]:
-    """What the site has from outside this folder: where it lies -> where it stands in the site."""
+def pages() -> dict[str, str]:
+    """The pages from outside this folder: where each lies -> where it stands in the site."""
     cards = {
         path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
         for path in sorted(ROOT.glob("glassformer/models/*/CARD.md"))
     }
-    return {source: page for source, page in {**PAGES, **OTHERS, **cards}.items() if (ROOT / source).exists()}
+    return {source: page for source, page in {**PAGES, **cards}.items() if (ROOT / source).exists()}
+
+
+@cache
+def outside() -> dict[str, str]:
+    """All that the site has from outside this folder: the pages, and every file that a page links to."""
+    known = pages() | OTHERS
+    for source in [*pages(), *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]:
+        for link in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
+            place = lies(link["to"], source)
+            if place not in known and not place.startswith("docs/") and (ROOT / place).is_file():
+                known[place] = f"files/{place}"
+    return known
+
+
+def lies(link: str, source: str) -> str:
+    """Where in the checkout the target of a link lies, which stands in the page `source`."""
+    return normpath((PurePosixPath(source).parent / link).as_posix())
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Headings get the anchors that GitHub gives them, and cards their place in the navigation."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
-    cards = [page for page in outside().values() if page.startswith("models/")]
+    outside.cache_clear()  # while MkDocs watches, pages change
+    cards = [page for page in pages().values() if page.startswith("models/")]
     assert config.nav is not None
     config.nav = there([*config.nav, *([{"Model cards": cards}] if cards else [])])
     return config
@@ -48,7 +67,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def there(nav: list[Any]) -> list[Any]:
     """The navigation without the pages that this checkout does not have."""
-    known = {path.name for path in (ROOT / "docs").glob("*.md")} | set(outside().values())
+    known = {path.name for path in (ROOT / "docs").glob("*.md")} | set(pages().values())
     kept: list[Any] = []
     for entry in nav:
         title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
@@ -63,7 +82,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add what lies outside this folder."""
     for source, page in outside().items():
         path = ROOT / source
-        if path.suffix == ".md":
+        if source in pages():
             text = led(path.read_text(encoding="utf-8"), source, page)
             files.append(File.generated(config, page, content=text))
         else:
@@ -78,7 +97,7 @@ def led(text: str, source: str, page: str) -> str:
         to = found["to"]
         if "://" in to:
             return found.group()
-        place = normpath((PurePosixPath(source).parent / to).as_posix())
+        place = lies(to, source)
         target = outside().get(place, place.removeprefix("docs/"))
         return found["before"] + relpath(target, PurePosixPath(page).parent.as_posix() or ".")
 
@@ -86,13 +105,9 @@ def led(text: str, source: str, page: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links out of this folder lead to the pages made from what lies there."""
-    source = page.file.src_uri
-    if source in outside().values():
-        return markdown
-    return re.sub(
-        r"\]\(\.\./([^)#\s]+)", lambda found: f"]({outside().get(found[1], f'../{found[1]}')}", markdown
-    )
+    """Links out of this folder lead to what the site has from there."""
+    place = page.file.src_uri
+    return markdown if place in pages().values() else led(markdown, f"docs/{place}", place)
 
 
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
