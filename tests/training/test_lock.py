@@ -17,10 +17,11 @@ import pytest
 from glassformer.core.errors import GlassformerError
 from glassformer.training import lock
 from glassformer.training.lock import RunLock
+from tests.faults.scale import trials
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Run in a child process, forked because a hundred new interpreters would take minutes."""
+    """Run in a child process, forked because hundreds of new interpreters would take minutes."""
     pid = os.fork()
     if pid:
         return pid
@@ -83,10 +84,11 @@ def test_the_second_is_refused_by_name_and_let_in_when_the_first_has_gone(tmp_pa
         pass
 
 
-def test_a_hundred_races_have_one_winner_each(tmp_path: Path, kind: str) -> None:
+@pytest.mark.slow
+def test_races_have_one_winner_each(tmp_path: Path, kind: str) -> None:
     """Four processes at once for a folder whose last holder was killed: one gets it, three are refused."""
     kill(holder(tmp_path))
-    for _ in range(100 if kind == "system" else 25):
+    for _ in range(trials(400 if kind == "system" else 100)):
         start_read, start_write = os.pipe()
         told_read, told_write = os.pipe()
         end_read, end_write = os.pipe()
