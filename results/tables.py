@@ -1,0 +1,180 @@
+"""The tables of docs/results.md, made from the figures noted: anchors beside ours, reached ones in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from results.noted import Noted, runs_of
+from results.summary import bold_where, by_kind, of, seconds, size, table, told
+
+# Published: Transformer-Tiny (Wu et al. 2021), tokenised lower-case BLEU on 2016, 2017 and COCO.
+TINY = {"en-de": (41.02, 33.36, 29.88), "en-fr": (61.80, 53.46, 44.52)}
+CAPTIONS = ("2016", "2017", "coco")
+# Published: PatchTST/64, PatchTST/42, DLinear, NLinear, each with its own length of past; MSE.
+ETT: Mapping[str, Sequence[float]] = {
+    "etth1/96": (0.370, 0.375, 0.375, 0.374),
+    "etth1/192": (0.413, 0.414, 0.405, 0.408),
+    "etth1/336": (0.422, 0.431, 0.439, 0.429),
+    "etth1/720": (0.447, 0.449, 0.472, 0.440),
+    "etth2/96": (0.274, 0.274, 0.289, 0.277),
+    "etth2/192": (0.341, 0.339, 0.383, 0.344),
+    "etth2/336": (0.329, 0.331, 0.448, 0.357),
+    "etth2/720": (0.379, 0.379, 0.605, 0.394),
+    "ettm1/96": (0.293, 0.290, 0.299, 0.306),
+    "ettm1/192": (0.333, 0.332, 0.335, 0.349),
+    "ettm1/336": (0.369, 0.366, 0.369, 0.375),
+    "ettm1/720": (0.416, 0.420, 0.425, 0.433),
+}
+NEAR = 0.005  # of MSE, within which a cell counts as matched
+
+
+def captions(figures: Path) -> str:
+    """Multi30k by the published protocol."""
+    kinds, rows = by_kind(runs_of("multi30k", figures)), []
+    for kind, anchors in TINY.items():
+        rows.append([f"{kind}, Transformer-Tiny (published)", "2.6M", "", *(f"{one:.2f}" for one in anchors)])
+        runs = kinds.get(kind, [])
+        if runs:
+            scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
+            cells = [
+                bold_where(told(one), mean(one) >= anchor)
+                for one, anchor in zip(scores, anchors, strict=True)
+            ]
+            rows.append([f"{kind}, ours, {len(runs)} seeds", size(runs), seconds(runs), *cells])
+    return table(("", "weights", "training", "2016", "2017", "COCO"), rows)
+
+
+def cased(figures: Path) -> str:
+    """Multi30k on plain text."""
+    kinds, rows = by_kind(runs_of("multi30k", figures)), []
+    for kind in ("en-de-cased", "en-fr-cased"):
+        if runs := kinds.get(kind, []):
+            cells = [told(of(runs, f"{what}_{one}")) for one in CAPTIONS for what in ("bleu", "chrf")]
+            rows.append([f"{kind.removesuffix('-cased')}, {len(runs)} seeds", *cells])
+    head = [f"{name} {what}" for name in ("2016", "2017", "COCO") for what in ("BLEU", "chrF")]
+    return table(("", *head), rows) if rows else NOT_RUN
+
+
+def letters(figures: Path) -> str:
+    """tiny-shakespeare."""
+    kinds, rows = by_kind(runs_of("shakespeare", figures)), []
+    for kind, name, anchor, most in (
+        ("gpu", "GPU", ("1.4697", "about 3 min, A100"), 1.4697),
+        ("cpu", "CPU", ("1.88", "about 3 min"), 1.80),
+    ):
+        rows.append([f"{name}, nanoGPT (published)", "", anchor[1], anchor[0], "", ""])
+        if runs := kinds.get(kind, []):
+            estimate = of(runs, "estimate")
+            cells = [bold_where(told(estimate, 4), mean(estimate) <= most)]
+            cells += [told(of(runs, one), 4) for one in ("exact", "strided")]
+            rows.append([f"{name}, ours ({runs[0].hardware})", size(runs), seconds(runs), *cells])
+    return table(("", "weights", "training", "its estimate", "exact", "exact, stride of a quarter"), rows)
+
+
+def series(figures: Path) -> str:
+    """ETT, cell by cell."""
+    runs = {one.name: one for one in runs_of("ett", figures)}
+    rows = []
+    for which in ("etth1", "etth2", "ettm1", "ettm2"):
+        for horizon in (96, 192, 336, 720):
+            cell = f"{which}/{horizon}"
+            ours, linear, repeat = (runs.get(f"{cell}/{kind}") for kind in ("1", "linear", "repeat"))
+            anchors = ETT.get(cell, ())
+            near = bool(ours and anchors and _early(ours, "mse_published") <= min(anchors[:2]) + NEAR)
+            rows.append(
+                [
+                    f"{which.replace('ett', 'ETT')} {horizon}",
+                    *([f"{one:.3f}" for one in anchors] or [""] * 4),
+                    bold_where(f"{_early(ours, 'mse_published'):.3f}" if ours else "", near),
+                    f"{_early(ours, 'mse'):.3f}" if ours else "",
+                    _cell(linear, "mse_published"),
+                    _cell(linear, "mse"),
+                    _cell(repeat, "mse"),
+                ]
+            )
+    published = ("PatchTST/64", "PatchTST/42", "DLinear", "NLinear")
+    return table(("", *published, "ours", "ours, all", "linear", "linear, all", "repeat, all"), rows)
+
+
+def _early(run: Noted, figure: str) -> float:
+    """Of the weights that were best in validation, which is how the published ones were chosen."""
+    return run.figures[f"{figure}_early"]
+
+
+def _cell(run: Noted | None, figure: str) -> str:
+    return f"{run.figures[figure]:.3f}" if run else ""
+
+
+def labels(figures: Path) -> str:
+    """Accuracy: reviews, digits, photographs."""
+    reviews, digits, photographs = (by_kind(runs_of(row, figures)) for row in ("nsmc", "mnist", "cifar"))
+    rows = [["Korean reviews, best from scratch (published, another split)", "", "", "86.37"]]
+    rows += _labelled(
+        reviews, {"recipe": "ours", "ngrams": "linear, of letter n-grams"}, "Korean reviews", 86.4
+    )
+    rows += _labelled(digits, {"": "ours"}, "MNIST", 99.3)
+    rows += _labelled(
+        photographs, {"vit": "ViT", "convolution": "residual network"}, "CIFAR-10, 8,000 pictures"
+    )
+    return table(("", "weights", "training", "accuracy"), rows)
+
+
+def _labelled(
+    kinds: Mapping[str, list[Noted]], names: Mapping[str, str], task: str, least: float = 101.0
+) -> list[list[str]]:
+    return [
+        [
+            f"{task}, {name}, {len(runs)} seed{'s' if len(runs) > 1 else ''}",
+            size(runs),
+            seconds(runs),
+            bold_where(told(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
+        ]
+        for kind, name in names.items()
+        if (runs := kinds.get(kind, []))
+    ]
+
+
+def against_nanogpt(figures: Path) -> str:
+    """Language models in the same seconds."""
+    rows = []
+    for row, name in (("wikitext2", "WikiText-2"), ("enwik8", "enwik8, first 10 MB")):
+        for kind, runs in by_kind(runs_of(row, figures)).items():
+            cells = [told(of(runs, one), 4) for one in ("valid", "test")]
+            rows.append([f"{name}, {kind}", size(runs), told(of(runs, "seconds of steps"), 0) + " s", *cells])
+    return table(("", "weights", "steps", "validation", "test"), rows) if rows else NOT_RUN
+
+
+def attention(figures: Path) -> str:
+    """Copying and recalling, by length."""
+    lines = []
+    for kind, runs in by_kind(runs_of("recall", figures)).items():
+        for name in (one for one in runs[0].figures if one.startswith("exact at ")):
+            lines.append(
+                [kind, name.removeprefix("exact at "), told([100 * one for one in of(runs, name)], 1)]
+            )
+    return table(("", "length", "exactly right, %"), lines) if lines else NOT_RUN
+
+
+def mended(figures: Path) -> str:
+    """Restoring sentences, by kind of damage."""
+    rows = []
+    for kind, runs in by_kind(runs_of("restore", figures)).items():
+        for damage in ("trim", "gap", "shuffle", "all"):
+            cells = [told(of(runs, f"{damage} {one}"), 1) for one in ("chrf as damaged", "chrf", "exact")]
+            rows.append([f"{kind}, {damage}", *cells])
+    return table(("", "chrF as damaged", "chrF", "exact"), rows) if rows else NOT_RUN
+
+
+NOT_RUN = "*Not run yet.*"
+TABLES: Mapping[str, Callable[[Path], str]] = {
+    "captions": captions,
+    "cased": cased,
+    "letters": letters,
+    "series": series,
+    "labels": labels,
+    "against-nanogpt": against_nanogpt,
+    "attention": attention,
+    "mended": mended,
+}
