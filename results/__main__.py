@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from results.place import FIGURES, Place, data_folder
 from results.rows import ROWS
+
+
+def chosen(runs: Sequence[str], only: str) -> list[str]:
+    """The run of that name, or all below it; all of them where nothing is asked for.
+
+    >>> chosen(("en-de/1", "en-de/11", "en-de-deep/1"), "en-de")
+    ['en-de/1', 'en-de/11']
+    >>> chosen(("en-de/1", "en-de/11", "en-de-deep/1"), "en-de/1")
+    ['en-de/1']
+    """
+    return [one for one in runs if not only or f"{one}/".startswith(f"{only.removesuffix('/')}/")]
 
 
 def main() -> None:
@@ -16,9 +28,13 @@ def main() -> None:
     words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
     words.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
     words.add_argument("--figures", type=Path, default=FIGURES, help="where figures are noted")
-    words.add_argument("--only", default="", help="of a row, only the runs whose names contain this")
+    words.add_argument("--only", default="", help="of a row, one run (en-de/1), or all of a kind (en-de)")
     words.add_argument("--device", default="auto")
     words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
+    words.add_argument(
+        "--seconds", type=float, help="of runs that train for a time (the language rows and pocket): how long"
+    )
+    words.add_argument("--most", type=int, help="of pocket: how many lines of each set are translated")
     words.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
     given = words.parse_args()
     for name in given.rows:
@@ -35,11 +51,13 @@ def main() -> None:
         figures=given.figures,
         device=given.device,
         beside=given.beside,
+        seconds=given.seconds,
         changes=tuple(given.set),
+        most=given.most,
     )
     for name in given.rows:
         row = ROWS[name]
-        wanted = [one for one in row.runs if given.only in one]
+        wanted = chosen(row.runs, given.only)
         if not wanted:
             words.error(f"{name} has no run '{given.only}'; it has {', '.join(row.runs)}")
         run = importlib.import_module(f"results.{row.module}").run

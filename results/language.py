@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,7 @@ from results.place import glassformer as command
 from results.text_loss import Ids, Scores
 from results.trained import Trained, train
 
-SECONDS = float(os.environ.get("RESULTS_SECONDS", "45"))  # of steps, for each side
+SECONDS = 45.0  # of steps, for each side
 REHEARSED, EVERY = 200, 50  # steps by which the time of one is measured; steps between two noted ones
 RATES = (1e-3, 6e-4)  # nanoGPT is tried with, and its better one is kept
 PARTS = ("train", "valid", "test")
@@ -81,7 +80,7 @@ def _ours(
     first = train(
         place, row, f"timed/{name}", corpus.recipe, seed=seed, of="loss", changes=(*changes, *rehearsal)
     )
-    steps = max(10, int(SECONDS / a_step(first)))
+    steps = max(10, int((place.seconds or SECONDS) / a_step(first)))
     length = _steps(steps, max(1, steps // 10))
     trained = train(place, row, name, corpus.recipe, seed=seed, of="loss", changes=(*changes, *length))
     device = _device(place)
@@ -99,7 +98,8 @@ def _theirs(corpus: Corpus, place: Place, name: str, seed: int, vocab_size: int,
     def measure(scores: Scores, of: Ids) -> float:
         return _loss(corpus, scores, of, device)
 
-    each = [peer.contest(lr, SECONDS, ids["valid"], ids["test"], measure) for lr in RATES]
+    seconds = place.seconds or SECONDS
+    each = [peer.contest(lr, seconds, ids["valid"], ids["test"], measure) for lr in RATES]
     best = min(each, key=lambda one: one.valid)
     figures = _told(corpus, ids, {"valid": best.valid, "test": best.test})
     figures |= {f"valid at rate {one.lr:g}": one.valid for one in each}

@@ -16,14 +16,18 @@ FIGURES = ROOT / "results" / "figures"
 class Place:
     """data: the folder of data sets; work: prepared files and runs; figures: what was measured, a file a run
     device: as training.device; beside: how many other runs share the device meanwhile
-    changes: of every recipe, for a quick try"""
+    seconds: of a run that trains for a time, in place of the row's own
+    changes: of every recipe, for a quick try; most: lines of a set that the default translator is measured by
+    """
 
     data: Path
     work: Path
     figures: Path = FIGURES
     device: str = "auto"
     beside: int = 0
+    seconds: float | None = None
     changes: tuple[str, ...] = ()
+    most: int | None = None
 
     def run(self, row: str, name: str) -> Path:
         """The run folder of one training of a row."""
@@ -41,16 +45,18 @@ def data_folder() -> Path:
     return Path(os.environ.get("GLASSFORMER_DATA", ROOT.parent / "shared" / "data"))
 
 
+def environment() -> dict[str, str]:
+    """What a child process needs to find this checkout's package and rows."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def glassformer(*words: str | Path) -> str:
     """What a glassformer command prints; the command is shown first, as a person would type it."""
     told = [str(word) for word in words]
     print("$ glassformer", " ".join(told), file=sys.stderr, flush=True)
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [sys.executable, "-m", "glassformer", *told],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-m", "glassformer", *told], stdout=subprocess.PIPE, text=True, env=environment()
     )
     if done.returncode:
         sys.exit(done.returncode)

@@ -2,13 +2,12 @@
 
 Runs: "base/1", the paper's base model on the pairs as they are; "small/1", the shipped size on the same;
 "teacher/1", base size held back by dropout; "student/1", the shipped size on the pairs and on what the
-teacher wrote (results/pocket_made.py); "student-again/1" goes on from it. Each trains for a time:
-POCKET_SECONDS, preparing counted in. A teacher then translates, for POCKET_MADE_SECONDS.
+teacher wrote (results/pocket_made.py); "student-again/1" goes on from it. Each trains for a time, preparing
+counted in. The teacher then writes for a part of it more.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,8 @@ from results.pocket_measure import measure
 from results.timed import train_for
 
 ROW = "pocket"
-SECONDS = float(os.environ.get("POCKET_SECONDS", "420"))
-MADE_SECONDS = float(os.environ.get("POCKET_MADE_SECONDS", "120"))
-MOST = int(os.environ.get("POCKET_MOST", "0")) or None  # sentences of each test set
-REHEARSAL = tuple(os.environ.get("POCKET_SET", "").split())  # changes for a small try, as model.d_model=32
+SECONDS = 420.0  # of training
+WRITING = 0.3  # of the time of training, for the teacher to write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +66,20 @@ def run(place: Place, name: str) -> None:
         f"data.valid=[{tables / 'dev.tsv.gz'}]",
         f"tokenizer.folder={tables / 'tokenizer'}",
         *way.changes,
-        *REHEARSAL,
     ]
     if way.after is not None:
         changes.append(f"model.folder={place.run(ROW, way.after) / 'model'}")
+    seconds = place.seconds or SECONDS
     trained = train_for(
-        place, ROW, name, way.recipe, seconds=SECONDS, seed=int(seed), of="loss", changes=changes
+        place, ROW, name, way.recipe, seconds=seconds, seed=int(seed), of="loss", changes=changes
     )
-    if kind == "teacher" and MADE_SECONDS:
+    if kind == "teacher":
+        writing = WRITING * seconds
         pocket_made.make(
-            trained.model, tables, tables, seconds=MADE_SECONDS, shards=4, device=place.device, beams=4
+            trained.model, tables, tables, seconds=writing, shards=4, device=place.device, beams=4
         )
     written = trained.folder / "written.tsv.gz"
-    figures = measure(trained.model, tables, place.data, device=place.device, most=MOST, out=written)
+    figures = measure(trained.model, tables, place.data, device=place.device, most=place.most, out=written)
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
 
 

@@ -12,7 +12,6 @@ rest out.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import glassformer
 from glassformer.training.machine import device_for
-from results.place import ROOT
+from results.place import environment
 from results.pocket_data import Row, read, share_of, write
 from results.pocket_text import fitting, same
 
@@ -116,11 +115,8 @@ def make(
     until = time.time() + seconds
     words = [sys.executable, "-m", "results.pocket_made", model, "--tables", tables, "--out", out]
     words += ["--device", device, "--beams", beams, "--until", until]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     children = [
-        subprocess.Popen(
-            [*map(str, words), "--shard", str(number), str(shards)], env={**os.environ, "PYTHONPATH": path}
-        )
+        subprocess.Popen([*map(str, words), "--shard", str(number), str(shards)], env=environment())
         for number in range(shards)
     ]
     codes = [child.wait() for child in children]

@@ -8,7 +8,6 @@ has room for at the speed that was seen; over these the rate falls to nothing.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from results.place import ROOT, Place
+from results.place import Place, environment
 from results.trained import Trained, read
 
 LEVEL = 0.75  # of the time, before the rate falls
@@ -39,7 +38,7 @@ def train_for(
     """Train a recipe for so many seconds, its preparations counted in; a finished run is read."""
     folder, began = place.run(row, name), time.monotonic()
     if not (folder / "model").is_dir():
-        words = [f"seed={seed}", f"training.device={place.device}", *changes]
+        words = [f"seed={seed}", f"training.device={place.device}", *changes, *place.changes]
         command = ["train", recipe, "--out", str(folder)]
         command += [word for change in words for word in ("--set", change)]
         _child([*command, "--set", f"training.steps={UNREACHED}"], stop_after=LEVEL * seconds)
@@ -54,10 +53,8 @@ def train_for(
 def _child(words: Sequence[str], stop_after: float | None = None) -> None:
     """Run a glassformer command, and stop it as a person would when its time is over."""
     print("$ glassformer", " ".join(words), file=sys.stderr, flush=True)
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
     child = subprocess.Popen(
-        [sys.executable, "-m", "glassformer", *words], env=environment, stdout=sys.stderr
+        [sys.executable, "-m", "glassformer", *words], env=environment(), stdout=sys.stderr
     )
     try:
         child.wait(stop_after)
