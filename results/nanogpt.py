@@ -1,6 +1,6 @@
 """The peer of the language rows: nanoGPT's own model in a plain loop with the settings of its script.
 
-Its model file is not kept here: the variable NANOGPT_MODEL says where it is, else peers/nanogpt_model.py.
+Its model file is not kept here: the variable NANOGPT_MODEL says where its model.py is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from results.place import ROOT
 from results.text_loss import Ids, Scores
 
 WARMUP, TIMED = 100, 50  # steps in which the rate rises; steps by which the time of one is measured
@@ -143,9 +142,9 @@ class Peer:
 
 
 def _model(size: Size) -> Any:
-    path = Path(os.environ.get("NANOGPT_MODEL", ROOT / "peers" / "nanogpt_model.py"))
+    path = Path(os.environ.get("NANOGPT_MODEL", ""))
     if not path.is_file():
-        raise SystemExit(f"nanoGPT's model.py is not at '{path}'; put it there or set NANOGPT_MODEL")
+        raise SystemExit("this run needs nanoGPT's model.py: set NANOGPT_MODEL to the path of that file")
     found = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
