@@ -30,7 +30,6 @@ from results.trained import Trained, train
 
 ROW = "ett"
 FILES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "ettm2": "ETTm2"}
-HORIZONS = (96, 192, 336, 720)
 CONTEXTS = (336, 512)  # as in PatchTST/42 and /64; a cell keeps the one better in validation
 TOGETHER = 512  # windows told at a time
 HOURLY = (8_640, 11_520, 14_400)  # rows at which training, validation and test end

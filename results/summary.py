@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 
 from results.noted import Noted
@@ -69,8 +69,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def bold_where(text: str, reached: bool) -> str:
     """Bold where a target was reached."""
     return f"**{text}**" if reached and text else text
-
-
-def only(kinds: Mapping[str, list[Noted]], *names: str) -> dict[str, list[Noted]]:
-    """Some kinds, those that were run."""
-    return {name: kinds[name] for name in names if name in kinds}
