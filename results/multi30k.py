@@ -7,7 +7,6 @@ sacreBLEU's own words and by chrF; the others are the first with one thing chang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def read_name(name: str) -> Asked:
     return Asked(source=source, target=target, way="".join(way), seed=int(seed))
 
 
-def run(place: Place, name: str, changes: Sequence[str] = ()) -> None:
+def run(place: Place, name: str) -> None:
     """Train one run and measure it on the validation and test sets."""
     asked = read_name(name)
     data = folder_of(place, asked)
@@ -71,7 +70,7 @@ def run(place: Place, name: str, changes: Sequence[str] = ()) -> None:
     def files(part: str) -> str:
         return f"[{data / f'{part}.{asked.source}.gz'},{data / f'{part}.{asked.target}.gz'}]"
 
-    words = (f"data.train={files('train')}", f"data.valid={files('val')}", *LEAN, *WAYS[asked.way], *changes)
+    words = (f"data.train={files('train')}", f"data.valid={files('val')}", *LEAN, *WAYS[asked.way])
     trained = train(place, "multi30k", name, RECIPE, seed=asked.seed, of="loss", changes=words)
     figures = measured(trained.model, data, asked, device=str(device_for(place.device)))
     note(place, "multi30k", name, seed=asked.seed, trained=trained, figures=figures)

@@ -53,6 +53,7 @@ def test_runs_are_known_and_small(name):
     assert sum(weights.numel() for weights in model.parameters()) <= 2_700_000
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("name", ["en-de/1", "en-fr-cased/2"])
 def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
     asked, data = read_name(name), tmp_path / "data" / "multi30k"
@@ -60,9 +61,15 @@ def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
     for part in ("train", *TESTS.values()):
         for language, texts in SENTENCES.items():
             moses.write(data / f"{part}.{language}.gz", texts * 4)
-    place = Place(data=data.parent, work=tmp_path / "work", figures=tmp_path / "figures", device="cpu")
     small = ("steps=40", "batch=512", "r_drop=0", "lr=0.01", "warmup=5", "validate_every=20", "average=1")
-    run(place, name, [f"training.{word}" for word in small] + ["model.d_model=32", "model.dropout=0"])
+    place = Place(
+        data=data.parent,
+        work=tmp_path / "work",
+        figures=tmp_path / "figures",
+        device="cpu",
+        changes=(*(f"training.{word}" for word in small), "model.d_model=32", "model.dropout=0"),
+    )
+    run(place, name)
     (noted,) = (tmp_path / "figures" / "multi30k").glob("*.json")
     figures = json.loads(noted.read_text())["figures"]
     expected = SENTENCES if asked.way == "cased" else WORDS
