@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results.place import FIGURES, Place, data_folder
-from results.rows import ROWS
+from results.rows import ROWS, Row
 
 
 def chosen(runs: Sequence[str], only: str) -> list[str]:
@@ -22,7 +22,8 @@ def chosen(runs: Sequence[str], only: str) -> list[str]:
     return [one for one in runs if not only or f"{one}/".startswith(f"{only.removesuffix('/')}/")]
 
 
-def main() -> None:
+def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str]]]:
+    """Where to run what: rows with the names of their runs."""
     words = argparse.ArgumentParser(prog="python -m results", description=__doc__)
     words.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
     words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
@@ -36,33 +37,37 @@ def main() -> None:
     )
     words.add_argument("--most", type=int, help="of pocket: how many lines of each set are translated")
     words.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
-    given = words.parse_args()
-    for name in given.rows:
+    asked = words.parse_args(given)
+    wanted = []
+    for name in asked.rows:
         if name not in ROWS:
             words.error(f"there is no row '{name}'; there are {', '.join(ROWS)}")
-    if not given.rows:
+        row = ROWS[name]
+        runs = chosen(row.runs, asked.only)
+        if not runs:
+            words.error(f"{name} has no run '{asked.only}'; it has {', '.join(row.runs)}")
+        wanted += [(row, run) for run in runs]
+    place = Place(
+        data=asked.data,
+        work=asked.work,
+        figures=asked.figures,
+        device=asked.device,
+        beside=asked.beside,
+        seconds=asked.seconds,
+        changes=tuple(asked.set),
+        most=asked.most,
+    )
+    return place, wanted
+
+
+def main() -> None:
+    place, wanted = read()
+    if not wanted:
         width = max(map(len, ROWS))
         for name, row in ROWS.items():
             print(f"python -m results {name:{width}}  # {row.title}")
-        return
-    place = Place(
-        data=given.data,
-        work=given.work,
-        figures=given.figures,
-        device=given.device,
-        beside=given.beside,
-        seconds=given.seconds,
-        changes=tuple(given.set),
-        most=given.most,
-    )
-    for name in given.rows:
-        row = ROWS[name]
-        wanted = chosen(row.runs, given.only)
-        if not wanted:
-            words.error(f"{name} has no run '{given.only}'; it has {', '.join(row.runs)}")
-        run = importlib.import_module(f"results.{row.module}").run
-        for one in wanted:
-            run(place, one)
+    for row, name in wanted:
+        importlib.import_module(f"results.{row.module}").run(place, name)
 
 
 if __name__ == "__main__":
