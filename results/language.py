@@ -5,23 +5,22 @@ How many steps fit is measured first, on each side; compiling and validating are
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import glassformer
 from glassformer.text import Tokenizer, load_tokenizer
+from glassformer.training.machine import device_for
 from results import nanogpt, text_loss
-from results.noted import Noted, hardware, keep, note
+from results.noted import note
 from results.place import Place
 from results.place import glassformer as command
 from results.text_loss import Ids, Scores
-from results.trained import Trained, train
+from results.trained import Trained, log, train
 
 SECONDS = 45.0  # of steps, for each side
 REHEARSED, EVERY = 200, 50  # steps by which the time of one is measured; steps between two noted ones
@@ -104,28 +103,19 @@ def _theirs(corpus: Corpus, place: Place, name: str, seed: int, vocab_size: int,
     figures = _told(corpus, ids, {"valid": best.valid, "test": best.test})
     figures |= {f"valid at rate {one.lr:g}": one.valid for one in each}
     figures |= {"steps": float(best.steps), "seconds of steps": best.seconds}
-    keep(
-        place,
-        Noted(
-            row=corpus.row,
-            name=name,
-            seed=seed,
-            parameters=best.parameters,
-            seconds=round(best.seconds, 1),
-            figures={key: round(value, 6) for key, value in figures.items()},
-            of="loss",
-            curve=best.curve,
-            hardware=hardware(place.device),
-            torch=torch.__version__,
-            beside=place.beside,
-        ),
+    trained = Trained(
+        folder=place.run(corpus.row, name),
+        seconds=best.seconds,
+        parameters=best.parameters,
+        of="loss",
+        curve=best.curve,
     )
+    note(place, corpus.row, name, seed=seed, trained=trained, figures=figures)
 
 
 def a_step(trained: Trained) -> float:
     """Seconds of one step, from the noted ones between which nothing was validated, the first left out."""
-    lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    noted = [one for one in map(json.loads, lines) if one["kind"] in ("step", "valid")][1:]
+    noted = [one for one in log(trained.folder) if one["kind"] in ("step", "valid")][1:]
     pairs = [(a, b) for a, b in pairwise(noted) if a["kind"] == b["kind"] == "step"]
     steps = sum(b["step"] - a["step"] for a, b in pairs)
     return sum(b["time"] - a["time"] for a, b in pairs) / steps if steps else math.inf
@@ -174,4 +164,4 @@ def _told(corpus: Corpus, ids: dict[str, Ids], found: dict[str, float]) -> dict[
 
 
 def _device(place: Place) -> str:
-    return "cuda" if place.device != "cpu" and torch.cuda.is_available() else "cpu"
+    return device_for(place.device).type

@@ -18,7 +18,7 @@ import glassformer
 from results.noted import note
 from results.place import Place
 from results.plain_english import wikipedia_articles, wikitext_articles
-from results.trained import train
+from results.trained import log, train
 
 ROW = "pocket-lm"
 PAIRS = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz", "tatoeba-kor-eng/eng-kor.txt.gz")
@@ -30,8 +30,7 @@ def run(place: Place, name: str) -> None:
     changes = (f"data.train=[{learned.absolute()}]",)
     trained = train(place, ROW, name, "pocket-lm", seed=int(name), of="loss", changes=changes)
     best = min(trained.curve, key=lambda one: one[1])[1]
-    lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    bits = [one["metrics"]["bits_per_character"] for one in map(json.loads, lines) if one["kind"] == "valid"]
+    bits = [one["metrics"]["bits_per_character"] for one in log(trained.folder) if one["kind"] == "valid"]
     note(
         place,
         ROW,

@@ -7,12 +7,10 @@ speed: how fast each learns from ever longer strings, nothing else running
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from glassformer.evaluation.exact import Exact
 from results import noted, recall_speed, trained
@@ -98,10 +96,7 @@ def pace(found: trained.Trained) -> dict[str, float]:
     Of the stretches between noted steps the middle one counts, so neither compiling nor validating does.
     What was never done has no such figure.
     """
-    lines = [
-        json.loads(line) for line in (found.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    steps: list[dict[str, Any]] = [line for line in lines if line["kind"] == "step"]
+    steps = [line for line in trained.log(found.folder) if line["kind"] == "step"]
     between = [
         (after["time"] - before["time"]) / (after["step"] - before["step"])
         for before, after in pairwise(steps)

@@ -15,8 +15,9 @@ from glassformer.training.building import fresh, fresh_spec
 from glassformer.training.learner import PairLearner
 from glassformer.training.machine import device_for
 from glassformer.training.recipe import changed, read_data, recipe_from
-from results import noted
+from results.noted import note
 from results.place import Place
+from results.trained import Trained
 
 LENGTHS = (16, 32, 64, 128, 256, 512)  # symbols of each string
 VOCABULARY = 40
@@ -37,18 +38,15 @@ def run(
         for length in LENGTHS:
             rows = max(1, A_STEP[device.type] // length)
             figures[f"{model} at {length}"] = rows * length / seconds_a_step(learner, rows, length, device)
-    keep = noted.Noted(
-        row=row,
-        name=name,
-        seed=seed,
+    measured = Trained(
+        folder=place.run(row, name),
+        seconds=time.perf_counter() - began,
         parameters=sizes[0],
-        seconds=round(time.perf_counter() - began, 1),
-        figures={key: round(value) for key, value in figures.items()},
-        hardware=noted.hardware(place.device),
-        torch=torch.__version__,
-        beside=place.beside,
+        of="",
+        curve=[],
     )
-    noted.keep(place, keep)
+    rounded = {key: round(value) for key, value in figures.items()}
+    note(place, row, name, seed=seed, trained=measured, figures=rounded)
 
 
 def built(recipe: str, changes: Sequence[str]) -> nn.Module:

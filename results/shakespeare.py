@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import glassformer
+from glassformer.training.machine import device_for
 from results import text_loss
 from results.noted import note
 from results.place import Place
@@ -89,7 +89,7 @@ def files(place: Place) -> tuple[Path, Path]:
 def measured(model: Path, held: Path, device: str, sample: Sample) -> dict[str, float]:
     """Nats a letter of the text held out, in float32, with as many letters at once as were learned with."""
     bundle = glassformer.load(str(model))
-    where = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+    where = device_for(device).type
     scorer = bundle.model.to(where).eval()
     assert bundle.tokenizer is not None
     text = held.read_text(encoding="utf-8")

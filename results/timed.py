@@ -7,7 +7,6 @@ has room for at the speed that was seen; over these the rate falls to nothing.
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results.place import Place, environment
-from results.trained import Trained, read
+from results.trained import Trained, log, read
 
 LEVEL = 0.75  # of the time, before the rate falls
 AGAIN = 45.0  # seconds that going on takes: reading, compiling, the last validation
@@ -67,8 +66,7 @@ def _child(words: Sequence[str], stop_after: float | None = None) -> None:
 
 def _standing(folder: Path) -> tuple[int, float]:
     """The last step of a run, and steps a second in the latter half of it, validations counted in."""
-    noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    steps = [(one["step"], one["time"]) for one in noted if one["kind"] == "step"]
+    steps = [(one["step"], one["time"]) for one in log(folder) if one["kind"] == "step"]
     if len(steps) < 2:
         sys.exit(f"{folder}: there was no time for two noted steps; give more seconds")
     (first, then), (last, now) = steps[len(steps) // 2 - (len(steps) == 2)], steps[-1]

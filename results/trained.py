@@ -42,7 +42,7 @@ def train(
 
 def read(folder: Path, of: str) -> Trained:
     """What a run folder says of its run."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = log(folder)
     facts = [one["facts"] for one in lines if "facts" in one]
     return Trained(
         folder=folder,
@@ -51,6 +51,11 @@ def read(folder: Path, of: str) -> Trained:
         of=of,
         curve=[(one["step"], one["metrics"][of]) for one in lines if of in one.get("metrics", {})],
     )
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def _seconds(lines: Sequence[dict[str, Any]]) -> float:
