@@ -1,24 +1,38 @@
 """`glassformer evaluate` and `average`: the figures of a run's own validation, and means of weights."""
 
 import json
+import shutil
 
 import pytest
 import sacrebleu
 import torch
 
 import glassformer
+from glassformer.cli.main import main
 from glassformer.weights.store import open_weights
-from tests.cli.test_train import PAIRS, place, quick
+from tests.cli.test_train import place, quick
+from tests.recipes.made_up import text_files
 
 __all__ = ["place"]
 
 
-@pytest.fixture
-def trained(run, place):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
     """A run that keeps its last two weights, whose model is that of its last step."""
+    folder = tmp_path_factory.mktemp("finished")
+    text_files(folder)
     words = ("training.steps=4", "training.validate_every=2", "training.average=2")
-    done = run("train", *PAIRS, "--valid", "test.tsv", *quick(*words), "--out", "runs/x")
-    assert done.code == 0, done.err
+    files = ("--train", folder / "pairs.tsv", "--valid", folder / "test.tsv")
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in ("train", "translate", *files, *quick(*words), "--out", folder / "run")])
+    assert not stop.value.code
+    return folder / "run"
+
+
+@pytest.fixture
+def trained(finished, place):
+    """The run as each test may change it."""
+    shutil.copytree(finished, place / "runs/x")
     return place / "runs/x"
 
 
