@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -63,7 +64,6 @@ def run(
     *,
     seed: int,
     device: str,
-    passes: float | None = None,
 ) -> tuple[Trained, float]:
     """Train as the Transformer's recipe says, and measure: what the run was, and the test accuracy."""
     recipe = read_recipe(ready("images-cifar"))
@@ -80,7 +80,7 @@ def run(
     model = network().to(on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     batch, wanted = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
-    epochs = passes or recipe.training.epochs or 300
+    epochs = recipe.training.epochs or 300
     a_pass = len(images) // batch
     steps, step, curve = math.ceil(epochs * a_pass), 0, list[tuple[int, float]]()
     changes, began = changes_of(recipe, seed), time.monotonic()
@@ -124,9 +124,10 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Te
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, images: Pictures, labels: Pictures, ready_for: object) -> float:
+def accuracy(
+    model: nn.Module, images: Pictures, labels: Pictures, ready_for: Callable[[Pictures], Tensor]
+) -> float:
     """The share of pictures that are told right, in percent."""
-    assert callable(ready_for)
     model.eval()
     right = 0
     for begin in range(0, len(images), 500):
