@@ -1,4 +1,4 @@
-"""`glassformer demo`: build the paper's Transformer, teach it a small translation, look inside."""
+"""`glassformer demo`: translate with the model that comes along, see how it did it, and watch one learn."""
 
 from __future__ import annotations
 
@@ -6,160 +6,231 @@ import os
 import shlex
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glassformer.cli.dates import Seen
+    from glassformer.api import Bundle
 
-STEPS = 400
+MODEL = "pocket"
+LANGUAGES = {"de": "German", "fr": "French", "ko": "Korean"}
+SENTENCES = (
+    "I would like to learn how it works.",
+    "Click the button to save the file.",
+    "My brother bought a new car yesterday.",
+)
+LEARNING = {  # what `glassformer train translate` would choose is made for longer runs
+    "tokenizer.kind": "char",
+    "model.preset": "original",
+    "model.d_model": 64,
+    "model.num_heads": 4,
+    "model.d_ff": 256,
+    "model.num_layers": 2,
+    "training.batch": 2048,
+    "training.lr": 0.003,
+    "training.label_smoothing": 0.0,
+    "training.film": 8,
+    "training.samples": 1,
+    "training.max_valid": 200,
+    "training.metric": "exact",
+}
 
 
 @dataclass
 class SoFar:
     """What was done, told to a person who stops the demo."""
 
-    text: str = "nothing was trained and nothing was written"
+    text: str = "nothing was written"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures and the trained model.")] = Path(
-        "demo_out"
-    ),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps; 400 take about 20 seconds.")] = STEPS,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=2**32 - 1, help="Draws the first weights and the dates kept for the test."),
-    ] = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the page, the pictures and the trained model.")
+    ] = Path("demo_out"),
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; 600 take about half a minute.")] = 600,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the explorer is served.")] = 8017,
 ) -> None:
-    """Train a small Transformer on the spot and see what it looks at."""
+    """Translate real sentences, look inside, and watch a small Transformer learn.
+
+    On a terminal it asks for a sentence of yours and ends with the explorer in the browser; elsewhere it asks
+    nothing, writes the explorer's page to a file, and ends by itself.
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
     so_far = SoFar()
     try:
-        _run(console, out, steps, seed, so_far)
+        _check(out)
+        chosen = _translations(console)
+        _page(console, chosen, out, so_far)
+        _learning(console, out, steps, so_far)
+        _next(console, out, chosen, port)
     except KeyboardInterrupt:
-        console.print(f"\nstopped: {so_far.text}", markup=False)
+        console.print(f"\nstopped: {so_far.text}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
 
-def _run(console: Console, out: Path, steps: int, seed: int, so_far: SoFar) -> None:
-    import torch
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The translation that is looked into."""
 
-    from glassformer.api import save
-    from glassformer.cli import dates
+    bundle: Bundle
+    text: str
+    to: str
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {"text": self.text, "tag": self.to}
+
+
+def _check(out: Path) -> None:
+    """What is wrong with the folder is better known now than after the training."""
     from glassformer.core.errors import GlassformerError
 
     if out.exists() and not out.is_dir():
         raise GlassformerError(f"'{out}' is a file; give a folder with --out")
     there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not os.access(there, os.W_OK | os.X_OK):  # better known now than after the training
+    if not os.access(there, os.W_OK | os.X_OK):
         raise GlassformerError(f"'{there}' cannot be written to; give another folder with --out")
-    torch.set_num_threads(1)  # matrices this small gain nothing from more
-    learn, held_out = dates.split(seed=seed)
-    bundle = dates.fresh(seed)
+
+
+def _translations(console: Console) -> Chosen:
+    """Translate our sentences and a person's own; the last one is looked into."""
+    from glassformer.api import load
+
+    bundle = load(MODEL)
     count = sum(p.numel() for p in bundle.model.parameters())
-    console.print("[bold]The Transformer of the paper, at a small size[/]")
-    console.print(f"  2 + 2 layers, 4 heads, d_model 64: {count:,} parameters")
-    console.print(f"  task: {held_out[0][0]} -> {held_out[0][1]}, letter by letter")
-    console.print(f"  {len(learn):,} dates to learn from, {len(held_out):,} others kept for the test\n")
-    began = time.perf_counter()
-    with progress(console, steps) as report:
-
-        def note(step: int, loss: float) -> None:
-            so_far.text = f"{step} of {steps} training steps were done and nothing was written"
-            report(step, loss)
-
-        dates.train(bundle, learn, steps=steps, report=note)
-    console.print(f"trained in {time.perf_counter() - began:.0f} s\n")
-
-    answers = dates.translate(bundle, [source for source, _ in held_out])
-    right = sum(answer == wanted for answer, (_, wanted) in zip(answers, held_out, strict=True))
-    console.print("[bold]Dates it has never seen[/]")
-    for (source, wanted), answer in list(zip(held_out, answers, strict=True))[:5]:
-        mark = "[green]right[/]" if answer == wanted else f"[red]wrong[/], it is {wanted}"
-        console.print(f"  {source} -> {answer:<18} {mark}")
-    console.print(f"  {right} of {len(held_out)} exactly right ({right / len(held_out):.1%})\n")
-
-    seen = dates.look(bundle)
-    _look(console, seen)
-    for picture in pictures(seen, out):
-        so_far.text = f"the model was trained and {picture} drawn, but the model was not saved"
-    save(bundle, out / "model")
-    so_far.text = f"everything was done and written to {out}"
-    console.print("[bold]Written[/]")
-    console.print(f"  {out}/: attention.png, heads.png, model/\n", markup=False, soft_wrap=True)
-    console.print("[bold]Try next[/]")
-    for verb in ("explore", "inspect", "verify"):
-        line = shlex.join((*_command(), verb, str(out / "model")))
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+    console.print(
+        f"[bold]1. Translation[/]: the model '{MODEL}', {count / 1e6:.0f} million weights, offline\n"
+    )
+    for text in SENTENCES:
+        _translate(console, bundle, text)
+    chosen = Chosen(bundle=bundle, text=SENTENCES[-1], to="de")
+    while sys.stdin.isatty() and console.is_terminal:
+        try:
+            text = console.input("  [bold]yours[/] (Enter goes on) > ").strip()
+        except EOFError:
+            console.print()
+            break
+        if not text:
+            break
+        _translate(console, bundle, text, shown=False)
+        chosen = Chosen(bundle=bundle, text=text, to=_targets(text)[0])
+    return chosen
 
 
-def _look(console: Console, seen: Seen) -> None:
-    """The alignment in the terminal: the mean of the heads."""
+def _targets(text: str) -> tuple[str, ...]:
+    """Korean goes into English; anything else is taken for English and goes into all three.
+
+    >>> _targets("안녕하세요"), _targets("hello")
+    (('en',), ('de', 'fr', 'ko'))
+    """
+    korean = any("가" <= letter <= "힣" for letter in text)
+    return ("en",) if korean else tuple(LANGUAGES)
+
+
+def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> None:
+    from glassformer.core.errors import GlassformerError
+
+    if shown:
+        console.print(f"  {text}", markup=False)
+    try:
+        for to in _targets(text):
+            (said,) = bundle.translate(text, to=to)
+            console.print(f"    {LANGUAGES.get(to, 'English'):8} {said}", markup=False, soft_wrap=True)
+    except GlassformerError as error:  # a person's text that cannot be read is no reason to end
+        console.print(f"    {error}", markup=False)
+    console.print()
+
+
+def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
+    """Show in the terminal what was looked at, and write the whole translation as a page to open."""
+    from glassformer.explorer.frozen import single_page
+    from glassformer.trace.taken import take
+
+    console.print(f"[bold]2. How it did it[/]: {chosen.text}")
+    console.print("  a row for each piece it wrote, a column for each it read; fuller is more\n")
+    _look(console, take(chosen.bundle, chosen.given))
+    out.mkdir(parents=True, exist_ok=True)
+    page = out / "translation.html"
+    page.write_text(single_page(chosen.bundle, chosen.given, name=MODEL), encoding="utf-8")
+    so_far.text = f"{page} was written"
+    console.print(f"  all of it, head by head: open {page} in a browser\n", markup=False, soft_wrap=True)
+
+
+def _look(console: Console, trace: Any) -> None:
+    """The alignment: the last cross-attention, the mean of its heads."""
     from glassformer import draw
 
-    console.print("[bold]What it looks at[/]: a row for each letter it writes, a column for each it reads")
-    console.print("  (cross-attention of the last layer, mean of its 4 heads; fuller is more)\n")
+    name = [one.name for one in trace.attentions() if one.name.endswith("cross_attn")][-1]
+    read = [token.piece for token in trace.sequence("source").tokens]
+    # each row writes the piece after the one it reads
+    written = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
+    weights = trace.record.weights(name)[0].mean(0)  # (T, S)
     plain = not console.encoding.lower().startswith("utf")
-    width = console.width - 2
-    text = draw.attention_text(seen.heads.mean(0), seen.written, seen.read, width=width, ascii_only=plain)
+    text = draw.attention_text(weights, written, read, width=console.width - 2, ascii_only=plain)
     for line in text.split("\n"):
         console.print("  ", line, sep="", soft_wrap=True)
     console.print()
 
 
-def pictures(seen: Seen, folder: Path) -> Iterator[Path]:
-    """Draw the alignment into a folder: the mean of the heads, then every head alone."""
-    from glassformer import draw
+def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
+    """Train a tiny Transformer from nothing, with the command that a person would type."""
+    import torch
 
-    figure = draw.attention_map(
-        seen.heads.mean(0),
-        queries=seen.written,
-        keys=seen.read,
-        title=seen.title,
-        query_name="written",
-        key_name="read",
-    )
-    yield draw.save(figure, folder / "attention.png")
-    title = "The last cross-attention, head by head"
-    figure = draw.attention_grid(seen.heads, queries=seen.written, keys=seen.read, title=title)
-    yield draw.save(figure, folder / "heads.png")
+    from glassformer.cli import dates
+    from glassformer.training.recipe import changed
+    from glassformer.training.train import train
+
+    learn, held_out = dates.split()
+    table, test = dates.write(out / "dates.tsv", learn), dates.write(out / "dates-test.tsv", held_out)
+    run = out / "dates"
+    shutil.rmtree(run, ignore_errors=True)  # an earlier demo's
+    console.print("[bold]3. Learning[/]: a Transformer from nothing learns to write dates in words\n")
+    asked = {"job": "translate", "data": {"train": [str(table)], "valid": [str(test)]}}
+    settings = {**LEARNING, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
+    so_far.text += "; the training was not finished"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # matrices this small gain nothing from more
+    bundle = train(changed(asked, [f"{key}={value}" for key, value in settings.items()]), run)
+    torch.set_num_threads(threads)
+    _tested(console, bundle, held_out)
+    so_far.text = f"everything was done and written to {out}"
 
 
-@contextmanager
-def progress(console: Console, steps: int) -> Iterator[Callable[[int, float], None]]:
-    """A bar on a terminal; elsewhere ten plain lines."""
-    if not console.is_terminal:
+def _tested(console: Console, bundle: Bundle, held_out: list[tuple[str, str]]) -> None:
+    said = bundle.translate([read for read, _ in held_out], num_beams=1)
+    right = sum(one == wanted for one, (_, wanted) in zip(said, held_out, strict=True))
+    console.print(f"\n  {held_out[0][0]} -> {said[0]}", markup=False)
+    console.print(f"  {right} of {len(held_out)} dates it has never seen are exactly right\n")
 
-        def line(step: int, loss: float) -> None:
-            if step % max(1, steps // 10) == 0:
-                console.print(f"  step {step:>4} of {steps}   loss {loss:.4f}")
-                sys.stdout.flush()
 
-        yield line
+def _next(console: Console, out: Path, chosen: Chosen, port: int) -> None:
+    """What to type next; on a terminal the explorer opens and stays until Ctrl-C."""
+    command = shlex.join(_command())
+    console.print("[bold]Now yours[/]: a table with a sentence and its translation in each row")
+    for line in (
+        "train translate --train pairs.tsv --out runs/mine",
+        f'translate {MODEL} --to ko "{SENTENCES[-1]}"',
+        f"explore {MODEL} {out / 'dates'}",
+    ):
+        console.print(f"  {command} {line}", markup=False, soft_wrap=True)
+    if not (sys.stdin.isatty() and console.is_terminal):
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from glassformer.cli.explore import explore
+    from glassformer.core.errors import GlassformerError
 
-    columns = (
-        TextColumn("  training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("training", total=steps, loss=float("nan"))
-        yield lambda step, loss: bar.update(task, completed=step, loss=loss)
+    console.print("\n[bold]The explorer[/], on your translation and on the run that learned")
+    sys.stdout.flush()
+    try:
+        explore(models=[MODEL, str(out / "dates")], text=chosen.text, to=chosen.to, port=port)
+    except GlassformerError as error:  # all else was done; a port that is taken should not hide it
+        console.print(f"  {error}", markup=False)
 
 
 def _command() -> list[str]:
