@@ -1,7 +1,4 @@
-"""Draws the pictures of the explorer for README and docs/explorer.md, from models that you have.
-
-python docs/explorer_pictures.py TRANSLATOR PICTURES SERIES
-"""
+"""python docs/explorer_pictures.py: draws the explorer's pictures for README and docs/explorer.md."""
 
 from __future__ import annotations
 
@@ -18,15 +15,16 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent / "pictures"
-READ = f"in={quote('A man is playing guitar on the street.')}"
+MODELS = ("pocket", "pocket-digits", "pocket-series")
+READ = f"in={quote('My brother bought a new car yesterday.')}&tag=ko"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 
 class Shot(NamedTuple):
-    """A view: which of the models, its address, how it is looked at."""
+    """A view: the model, its address, how it is looked at."""
 
     name: str
-    model: int
+    model: str
     view: str
     language: str = "en-US"
     theme: str = "light"
@@ -34,28 +32,25 @@ class Shot(NamedTuple):
 
 
 SHOTS = (
-    Shot("explorer", 0, f"model?{READ}"),
+    Shot("explorer", "pocket", f"model?{READ}"),
     Shot(
         "explorer-scores",
-        0,
+        "pocket",
         f"model?{READ}&at=decoder.0.cross&tab=scores&head=1",
         size=(1320, 1120),
     ),
-    Shot("explorer-beam", 0, f"decoding?{READ}&way=beam", size=(1320, 1120)),
-    Shot("explorer-image", 1, "model", "ko-KR", "dark", (1320, 1000)),
-    Shot("explorer-series", 2, "model", "ko-KR", "light", (1320, 1000)),
+    Shot("explorer-beam", "pocket", f"decoding?{READ}&way=beam", size=(1320, 1120)),
+    Shot("explorer-image", "pocket-digits", "model", "ko-KR", "dark", (1320, 1000)),
+    Shot("explorer-series", "pocket-series", "model", "ko-KR", "light", (1320, 1000)),
 )
 
 
-def main(models: list[str]) -> None:
-    if len(models) != 3:
-        sys.exit(__doc__)
-    words = [sys.executable, "-m", "glassformer", "serve", *models, "--port", "0"]
+def main() -> None:
+    words = [sys.executable, "-m", "glassformer", "serve", *MODELS, "--port", "0"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         told = "".join(next(server.stdout) for _ in range(3))
-        names = re.search(r"serving (.+)", told)[1].split(", ")
         url = re.search(r"(http\S+)/v1", told)[1]
         with sync_playwright() as playing:
             browser = playing.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
@@ -68,7 +63,7 @@ def main(models: list[str]) -> None:
                     reduced_motion="reduce",
                     device_scale_factor=1.25,
                 )
-                page.goto(f"{url}/#/{names[shot.model]}/{shot.view}")
+                page.goto(f"{url}/#/{shot.model}/{shot.view}")
                 page.wait_for_load_state("networkidle")
                 page.wait_for_timeout(1500)
                 picture = Image.open(BytesIO(page.screenshot()))
@@ -81,4 +76,4 @@ def main(models: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
