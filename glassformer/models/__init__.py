@@ -49,10 +49,18 @@ def folder_of(name: str) -> Path:
 def located(model: str | Path) -> Path:
     """Where a model lies that was asked for: a path as it is, or the folder that a bare name means.
 
-    What is there in the working directory under that name comes first.
+    What is there in the working directory under that name comes first, unless it is a folder of other things,
+    such as the tables that a recipe of the same name reads.
     """
     path = Path(model)
-    return path if path.exists() or not is_shipped(model) else HERE / path.name
+    return HERE / path.name if is_shipped(model) and not _stands(path) else path
+
+
+def _stands(path: Path) -> bool:
+    """Whether a file, a model's folder or a run's is there."""
+    if not path.is_dir():
+        return path.exists()
+    return any((path / name).exists() for name in ("config.json", "spec.json", "recipe.yaml", "model"))
 
 
 def is_shipped(model: str | Path) -> bool:

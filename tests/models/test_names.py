@@ -94,6 +94,12 @@ def test_a_folder_here_comes_first_and_that_is_said(run: Any, shipped: Shipped, 
     assert run("inspect", "./pocket").err == ""
 
 
+def test_a_folder_of_other_things_does_not_stand_in_the_way(shipped: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "pocket").mkdir()
+    (tmp_path / "pocket" / "train.tsv").write_text("source\ttarget\n")
+    assert glassformer.load("pocket").folder == shipped("pocket")
+
+
 def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:
     with pytest.raises(GlassformerError, match="did you mean 'pocket-lm'"):
         glassformer.load("poket-lm")
