@@ -29,7 +29,7 @@ from torch.distributed.run import get_args_parser
 from glassformer.cli.main import main
 from glassformer.serve import run as serving
 from results.__main__ import read as scoreboard
-from tests.docs.pages import ROOT, Block, absent
+from tests.docs.pages import ROOT, Block
 
 QUICK = ["training.steps=2", "training.validate_every=1", "training.device=cpu"]
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(?:8000|8017)")
@@ -62,8 +62,6 @@ class Shell:
     def run(self, block: Block) -> None:
         code = self.led(block.code).replace("\\\n", " ").replace(SHARED, str(Path.cwd() / "shared"))
         for line in filter(None, map(str.strip, code.splitlines())):
-            if absent(line):
-                continue
             with self._telling(line):
                 self._line(line)
 

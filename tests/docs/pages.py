@@ -47,11 +47,3 @@ def blocks(page: Path) -> list[Block]:
 def prose(page: Path) -> str:
     """The page without its blocks, where a bracket or a # means what Markdown says."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def absent(code: str) -> set[str]:
-    """The shipped models that a piece of code names and this checkout does not have."""
-    names = set(re.findall(r"\bpocket(?:-lm|-digits|-series)?\b", code))
-    if re.fullmatch(r"glassformer (?:explore|models)\s*(?:#.*)?", code.strip()):
-        names.add("pocket")  # no model is named, so all that are shipped are meant
-    return names - {card.parent.name for card in CARDS}
