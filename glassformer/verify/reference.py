@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glassformer.api import Bundle, read_json, save
 from glassformer.core import spec
+from glassformer.core.distributions import KINDS
 from glassformer.core.errors import GlassformerError
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
@@ -104,7 +105,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
 
 
 def _compare(reference: Any, model: AnyModel, sample: Sample) -> Iterator[float]:
-    theirs = reference(**_named(model.spec, sample))
+    theirs = _parameters(model.spec.head, reference(**_named(model.spec, sample)))
     real = sample.real[-1]
     if isinstance(model.spec.head, spec.Embed):  # the reference's model ends before the pooling
         yield gap(_last_vectors(model, sample)[real], theirs["last_hidden_state"][real])
@@ -114,6 +115,17 @@ def _compare(reference: Any, model: AnyModel, sample: Sample) -> Iterator[float]
         if real is not None and per_token(model.spec.head, key):
             other = other[real]
         yield gap(mine, other)
+
+
+def _parameters(head: Any, result: Any) -> Any:
+    """The reference's answer; of a distribution its parameters, in the series' own units as ours are."""
+    match head:
+        case spec.Forecast(distribution=kind) if kind != "none":
+            told = KINDS[kind](*result["prediction_outputs"])
+            return told.undone(result["loc"], result["scale"])._asdict()
+        case spec.SeriesRegress(distribution=kind) if kind != "none":
+            return KINDS[kind](*result["regression_outputs"])._asdict()
+    return result
 
 
 def _named(what: spec.Model, sample: Sample) -> dict[str, Tensor]:
