@@ -22,16 +22,23 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
 
-# Folders whose tests share a server, or a server and a browser: one process has them all.
-SHARING = ("tests/explorer/", "tests/serve/")
+# Tests that share what takes long to make, as a server, a browser or a training: one process has them all.
+SHARING = (
+    "tests/cli/test_evaluate.py",
+    "tests/cli/test_going_on.py",
+    "tests/explorer/",
+    "tests/serve/",
+    "tests/training/test_jobs_tags.py",
+    "tests/training/test_parallel.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFolder(LoadScopeScheduling):
+    class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in SHARING if nodeid.startswith(folder)), nodeid)
+            return next((shared for shared in SHARING if nodeid.startswith(shared)), nodeid)
 
-    return ByFolder(config, log)
+    return Together(config, log)
