@@ -9,7 +9,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 # A line for each thing that pip fetches, so that minutes of installing are seen to go on.
-PIP := $(PY) -m pip install --progress-bar off -c constraints.txt
+PIP := PYTHONUNBUFFERED=1 $(PY) -m pip install --progress-bar off -c constraints.txt
 TOLD := awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing coll/ { print "  installing them"; fflush() }'
 SHELL := bash
 
