@@ -1,4 +1,4 @@
-"""The demo's task to learn: dates, letter by letter, from "2024-03-17" to "17 march 2024".
+"""The demo's task to learn: dates, letter by letter, from "2024-03-17" to "march 17, 2024".
 
 Small enough to learn in half a minute, and still a translation: the parts change places, the month becomes a
 word, and the day loses its leading zero.
@@ -21,9 +21,9 @@ def pair(day: date) -> Pair:
     """What is read and what is to be written.
 
     >>> pair(date(2024, 3, 7))
-    ('2024-03-07', '7 march 2024')
+    ('2024-03-07', 'march 7, 2024')
     """
-    return day.isoformat(), f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+    return day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}"
 
 
 def split(held_out: int = 500, seed: int = 0) -> tuple[list[Pair], list[Pair]]:

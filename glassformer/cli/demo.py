@@ -188,13 +188,16 @@ def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
     from glassformer.training.train import train
 
     learn, held_out = dates.split()
-    table, test = dates.write(out / "dates.tsv", learn), dates.write(out / "dates-test.tsv", held_out)
-    run = out / "dates"
-    shutil.rmtree(run, ignore_errors=True)  # an earlier demo's
+    table, test, run = out / "dates.tsv", out / "dates-test.tsv", out / "dates"
+    if (run / "model").exists():  # an earlier demo's; one that was stopped is gone on with
+        shutil.rmtree(run, ignore_errors=True)
+    if not (run / "recipe.yaml").exists():
+        dates.write(table, learn)
+        dates.write(test, held_out)
     console.print("[bold]3. Learning[/]: a Transformer from nothing learns to write dates in words\n")
     asked = {"job": "translate", "data": {"train": [str(table)], "valid": [str(test)]}}
     settings = {**LEARNING, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
-    so_far.text += "; the training was not finished"
+    so_far.text += "; the same command goes on with the training"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # matrices this small gain nothing from more
     bundle = train(changed(asked, [f"{key}={value}" for key, value in settings.items()]), run)

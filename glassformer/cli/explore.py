@@ -77,7 +77,11 @@ def explore(
 
             webbrowser.open(where)
 
-    serving(named, port=port, opening=opening, ready=ready)
+    def fits(bundles: Mapping[str, Any]) -> None:
+        if to is not None:
+            _check_language(next(iter(bundles.values())), to)
+
+    serving(named, port=port, opening=opening, ready=ready, fits=fits)
 
 
 def _export(
@@ -104,11 +108,21 @@ def _export(
     wants, asked = ("--image" if kind_of(bundle) == "image" else "--text"), "--image" if image else "--text"
     if given and wants != asked:
         raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
-    if to is not None and kind_of(bundle) != "translate":
-        raise GlassformerError("--to is for models that translate; leave it out for this one")
+    if to is not None:
+        _check_language(bundle, to)
     if text is not None or to is not None:
         example = example_of(bundle)
         given = {"text": example.text if text is None else text, "tag": to or example.tag}
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")
+
+
+def _check_language(bundle: Any, to: str) -> None:
+    """A sentence where the model cannot be told this language."""
+    from glassformer.trace.outline import kind_of
+    from glassformer.verbs.writing.sources import language
+
+    if kind_of(bundle) != "translate":
+        raise GlassformerError("--to is for models that translate; leave it out for this one")
+    language(bundle, to)

@@ -90,9 +90,11 @@ def serving(
     slots: int = 32,
     opening: Mapping[str, Any],
     ready: Callable[[str, list[str]], None],
+    fits: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
 ) -> None:
     """Answer until told to end; `ready` is called with the address and the models' names when it listens.
 
+    fits: is given the models by name before that, and may refuse them.
     opening: where and in which precision the models run, as `source.opened` takes it.
     """
     from glassformer.serve.guard import Address
@@ -109,6 +111,7 @@ def serving(
             from glassformer.serve.models import opened
         places = [str(located(model)) for model in models]
         bundles, runs = opened(places, lambda model: source.opened(model, **opening))
+        fits(bundles)
         address = Address(host=host, port=sock.getsockname()[1], token=token)
         made = app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
         run(made, sock, ready=lambda: ready(address.url, list(bundles)))

@@ -144,13 +144,14 @@ def scaler_of(bundle: Bundle, names: Sequence[str]) -> Scaler:
     if isinstance(read, specs.SeriesPatches) and read.channels != count:
         raise GlassformerError(
             f"there are {count} columns ({', '.join(names[:8])}), and {named(bundle)} reads "
-            f"{read.channels}; name as many"
+            f"{read.channels}; name as many (--columns, `columns`)"
         )
     if "mean" not in job or "std" not in job:
         return Scaler((0.0,) * count, (1.0,) * count)
     if not len(job["mean"]) == len(job["std"]) == count:
         raise GlassformerError(
-            f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; name as many"
+            f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; "
+            "name as many (--columns, `columns`)"
         )
     return Scaler(tuple(job["mean"]), tuple(job["std"]))
 

@@ -94,7 +94,9 @@ def test_ctrl_c_says_what_was_done(
     with pytest.raises(SystemExit) as end:
         main(["demo", "--out", str(tmp_path / "demo")])
     assert end.value.code == 130
-    assert "translation.html was written; the training was not finished" in capsys.readouterr().out
+    assert (
+        "translation.html was written; the same command goes on with the training" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("place", "told"), [("taken", "is a file"), ("taken/demo", "cannot be written to")])

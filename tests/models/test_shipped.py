@@ -107,3 +107,9 @@ def test_pocket_series_sees_a_wave_go_on(run: Any, tmp_path: Path) -> None:
     ours = found.values[0, : len(truth)]
     assert np.abs(ours - truth[: len(ours)]).mean() < 0.5 * np.abs(last - truth[: len(ours)]).mean()
     assert run("forecast", "pocket-series", tmp_path / "past.csv").code == 0
+
+
+@pytest.mark.parametrize(("name", "told"), [("pocket", "no language 'xx'"), ("pocket-lm", "that translate")])
+def test_the_explorer_opens_on_no_language_that_a_model_lacks(name: str, told: str, run: Any) -> None:
+    done = run("explore", name, "--to", "xx", "--no-browser", "--port", "0")
+    assert done.code == 2 and told in done.err
