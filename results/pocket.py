@@ -1,9 +1,9 @@
 """The translator that comes with the package: English to and from German, French and Korean.
 
 Runs: "base/1", the paper's base model on the pairs as they are; "small/1", the shipped size on the same;
-"teacher/1", base size held back by dropout; "student/1", the shipped size on the pairs and on what the
-teacher wrote (results/pocket_made.py); "student-again/1" goes on from it. Each trains for a time, preparing
-counted in. The teacher then writes for a part of it more.
+"teacher/1", base size held back by dropout; "student/1" goes on from the small one, on the pairs and on
+what the teacher wrote (results/pocket_made.py); "student-again/1" goes on from that. Each trains
+for a time, preparing counted in. The teacher then writes for a part of it more.
 """
 
 from __future__ import annotations
