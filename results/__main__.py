@@ -67,7 +67,7 @@ def main() -> None:
         for name, row in ROWS.items():
             print(f"python -m results {name:{width}}  # {row.title}")
     for row, name in wanted:
-        importlib.import_module(f"results.{row.module}").run(place, name)
+        importlib.import_module(f"results.{row.module}").run(place, name, *row.given)
 
 
 if __name__ == "__main__":

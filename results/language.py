@@ -15,7 +15,9 @@ import numpy as np
 import glassformer
 from glassformer.text import Tokenizer, load_tokenizer
 from glassformer.training.machine import device_for
+from glassformer.weights.replacing import replacing
 from results import nanogpt, text_loss
+from results.corpora import CORPORA, Corpus
 from results.noted import note
 from results.place import Place
 from results.place import glassformer as command
@@ -25,73 +27,80 @@ from results.trained import Trained, log, train
 SECONDS = 45.0  # of steps, for each side
 REHEARSED, EVERY = 200, 50  # steps by which the time of one is measured; steps between two noted ones
 RATES = (1e-3, 6e-4)  # nanoGPT is tried with, and its better one is kept
-PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """A row: its recipe, its files, how they are cut, and what nanoGPT needs to be of the same size.
+class Given:
+    """What both sides have: files to learn from and their tokenizer, the ids and units of each part."""
 
-    units: how many words or bytes each part has, by which the loss is told too
-    """
-
-    row: str
-    recipe: str
+    corpus: Corpus
     files: dict[str, Path]
-    kind: str
-    vocab_size: int
-    length: int
-    rows: int
-    dropout: float
+    folder: Path
+    tokenizer: Tokenizer
+    ids: dict[str, Ids]
     units: dict[str, int]
 
-    @property
-    def learned_positions(self) -> str:
-        """The same size with GPT-2's positions, as was tried."""
-        words = f"dropout: {self.dropout}, attention_dropout: {self.dropout}, embed_dropout: {self.dropout}"
-        size = f"d_model: 384, num_heads: 6, d_ff: 1536, num_layers: 6, max_len: {self.length}"
-        return f"model={{preset: gpt2, {size}, {words}}}"
+
+def run(place: Place, name: str, corpus: str) -> None:
+    """A run is a side and a seed, as "ours/1"."""
+    contest(CORPORA[corpus], place, name)
 
 
-def run(corpus: Corpus, place: Place, name: str) -> None:
+def contest(corpus: Corpus, place: Place, name: str) -> None:
     kind, seed = name.split("/")
-    tokenizer = _tokenizer(corpus, place)
-    ids = {part: _ids(tokenizer, corpus.files[part]) for part in PARTS}
+    given = prepared(corpus, place)
     if kind == "nanogpt":
-        _theirs(corpus, place, name, int(seed), tokenizer.vocab_size, ids)
+        _theirs(given, place, name, int(seed))
     else:
         tried = (corpus.learned_positions,) if kind.startswith("tried") else ()
-        _ours(corpus, place, name, int(seed), ids, tried)
+        _ours(given, place, name, int(seed), tried)
 
 
-def _ours(
-    corpus: Corpus, place: Place, name: str, seed: int, ids: dict[str, Ids], tried: tuple[str, ...]
-) -> None:
+def prepared(corpus: Corpus, place: Place) -> Given:
+    """The texts as files, cut by a tokenizer that is learned from the first where it is not there."""
+    texts, data = corpus.texts(place.data), place.prepared(corpus.row)
+    files = {part: data / f"{part}.txt" for part in texts}
+    for part, path in files.items():
+        with replacing(path) as file:  # runs side by side may all write it
+            file.write(texts[part].encode())
+    folder = data / "tokenizer"
+    tokenizer = _tokenizer(corpus, files["train"], folder)
+    return Given(
+        corpus=corpus,
+        files=files,
+        folder=folder,
+        tokenizer=tokenizer,
+        ids={part: _ids(tokenizer, path) for part, path in files.items()},
+        units={part: corpus.units(text) for part, text in texts.items()},
+    )
+
+
+def _ours(given: Given, place: Place, name: str, seed: int, tried: tuple[str, ...]) -> None:
+    row, recipe = given.corpus.row, given.corpus.recipe
     changes = (
-        f"data.train=[{corpus.files['train'].absolute()}]",
-        f"data.valid=[{corpus.files['valid'].absolute()}]",
-        f"tokenizer.folder={(place.prepared(corpus.row) / 'tokenizer').absolute()}",
+        f"data.train=[{given.files['train'].absolute()}]",
+        f"data.valid=[{given.files['valid'].absolute()}]",
+        f"tokenizer.folder={given.folder.absolute()}",
         f"training.log_every={EVERY}",
         *tried,
     )
-    row = corpus.row
     rehearsal = _steps(REHEARSED, REHEARSED)
-    first = train(
-        place, row, f"timed/{name}", corpus.recipe, seed=seed, of="loss", changes=(*changes, *rehearsal)
-    )
+    first = train(place, row, f"timed/{name}", recipe, seed=seed, of="loss", changes=(*changes, *rehearsal))
     steps = max(10, int((place.seconds or SECONDS) / a_step(first)))
     length = _steps(steps, max(1, steps // 10))
-    trained = train(place, row, name, corpus.recipe, seed=seed, of="loss", changes=(*changes, *length))
+    trained = train(place, row, name, recipe, seed=seed, of="loss", changes=(*changes, *length))
     device = _device(place)
     model = glassformer.load(str(trained.model)).model.to(device).eval()
-    found = {part: _loss(corpus, model, ids[part], device) for part in PARTS[1:]}
+    found = {part: _loss(given.corpus, model, given.ids[part], device) for part in ("valid", "test")}
     figures = {"steps": float(steps), "seconds of steps": steps * a_step(trained)}
-    note(place, row, name, seed=seed, trained=trained, figures=_told(corpus, ids, found) | figures)
+    note(place, row, name, seed=seed, trained=trained, figures=_told(given, found) | figures)
 
 
-def _theirs(corpus: Corpus, place: Place, name: str, seed: int, vocab_size: int, ids: dict[str, Ids]) -> None:
-    device = _device(place)
-    size = nanogpt.Size(vocab_size=vocab_size, length=corpus.length, rows=corpus.rows, dropout=corpus.dropout)
+def _theirs(given: Given, place: Place, name: str, seed: int) -> None:
+    corpus, ids, device = given.corpus, given.ids, _device(place)
+    size = nanogpt.Size(
+        vocab_size=given.tokenizer.vocab_size, length=corpus.length, rows=corpus.rows, dropout=corpus.dropout
+    )
     peer = nanogpt.Peer(size, ids["train"], device=device, seed=seed)
 
     def measure(scores: Scores, of: Ids) -> float:
@@ -100,7 +109,7 @@ def _theirs(corpus: Corpus, place: Place, name: str, seed: int, vocab_size: int,
     seconds = place.seconds or SECONDS
     each = [peer.contest(lr, seconds, ids["valid"], ids["test"], measure) for lr in RATES]
     best = min(each, key=lambda one: one.valid)
-    figures = _told(corpus, ids, {"valid": best.valid, "test": best.test})
+    figures = _told(given, {"valid": best.valid, "test": best.test})
     figures |= {f"valid at rate {one.lr:g}": one.valid for one in each}
     figures |= {"steps": float(best.steps), "seconds of steps": best.seconds}
     trained = Trained(
@@ -129,12 +138,10 @@ def _steps(steps: int, validate_every: int) -> tuple[str, ...]:
     )
 
 
-def _tokenizer(corpus: Corpus, place: Place) -> Tokenizer:
-    folder = place.prepared(corpus.row) / "tokenizer"
+def _tokenizer(corpus: Corpus, text: Path, folder: Path) -> Tokenizer:
     if not (folder / "tokenizer.json").is_file():
-        size = ("--vocab-size", str(corpus.vocab_size))
-        words = ("--kind", corpus.kind, *size, "--marks", "none", "--out", folder)
-        command("tokenizer", "train", corpus.files["train"], *words)
+        words = ("--kind", corpus.kind, "--vocab-size", str(corpus.vocab_size), "--marks", "none")
+        command("tokenizer", "train", text, *words, "--out", folder)
     found = load_tokenizer(folder)
     assert found is not None
     return found
@@ -151,12 +158,12 @@ def _loss(corpus: Corpus, scores: Scores, ids: Ids, device: str) -> float:
     return text_loss.exact(scores, ids, length=corpus.length, batch=corpus.rows, device=device)
 
 
-def _told(corpus: Corpus, ids: dict[str, Ids], found: dict[str, float]) -> dict[str, float]:
+def _told(given: Given, found: dict[str, float]) -> dict[str, float]:
     """Nats a token, and bits a byte or perplexity a word, of each part."""
     told = dict(found)
     for part, loss in found.items():
-        a_unit = loss * (len(ids[part]) - 1) / corpus.units[part]
-        if corpus.kind == "char":
+        a_unit = loss * (len(given.ids[part]) - 1) / given.units[part]
+        if given.corpus.unit == "byte":
             told[f"{part} bits a byte"] = a_unit / math.log(2)
         else:
             told[f"{part} perplexity a word"] = math.exp(a_unit)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """title: what is measured; module: the file of results/ whose `run(place, name)` makes one run
+    given: what else its `run` is given, where a module serves several rows
     runs: the names of its runs, as "1" for a seed or "etth1/96/1"."""
 
     title: str
     module: str
+    given: tuple[str, ...] = ()
     runs: tuple[str, ...]
 
 
@@ -75,12 +77,14 @@ ROWS: dict[str, Row] = {
     ),
     "wikitext2": Row(
         title="WikiText-2 against nanoGPT of the same size, for the same seconds",
-        module="wikitext2",
+        module="language",
+        given=("wikitext2",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
     ),
     "enwik8": Row(
         title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for the same seconds",
-        module="enwik8",
+        module="language",
+        given=("enwik8",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
     ),
     "pocket-lm": Row(

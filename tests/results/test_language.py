@@ -1,5 +1,6 @@
 """The language rows: what their losses count, and a contest of two small models from end to end."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from torch.nn import functional as F
 
 from glassformer.recipes import ready
 from results import language, nanogpt, text_loss
-from results.place import Place
+from results.corpora import CORPORA, PARTS, Corpus
+from results.place import Place, data_folder
 
 LETTERS = np.random.default_rng(0).integers(0, 7, 101)
 TABLE = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
@@ -45,6 +47,23 @@ def test_the_estimate_is_near_the_exact_loss():
     assert found == pytest.approx(text_loss.exact(by_last, LETTERS, length=16), abs=0.05)
 
 
+@pytest.mark.skipif(not (data_folder() / "wikitext-2").is_dir(), reason="GLASSFORMER_DATA has no wikitext-2")
+def test_words_are_counted_as_published_perplexities_count_them():
+    corpus = CORPORA["wikitext2"]
+    found = {part: corpus.units(text) for part, text in corpus.texts(data_folder()).items()}
+    assert found == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+
+
+def test_letters_stand_for_the_bytes_of_the_file(tmp_path):
+    (tmp_path / "enwik8-10M").mkdir()
+    whole = np.random.default_rng(0).integers(0, 256, 10_000_000).astype(np.uint8).tobytes()
+    path = tmp_path / "enwik8-10M" / "enwik8.first10M.gz"
+    path.write_bytes(gzip.compress(whole, compresslevel=0))
+    texts = CORPORA["enwik8"].texts(tmp_path)
+    assert "".join(texts[part] for part in PARTS).encode("latin-1") == whole
+    assert [len(texts[part]) for part in PARTS] == [9_000_000, 500_000, 500_000]
+
+
 PEER = """
 from dataclasses import dataclass
 import torch
@@ -75,12 +94,9 @@ class GPT(torch.nn.Module):
 
 
 @pytest.fixture
-def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[language.Corpus, Place]:
+def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Place]:
     """A small text of one letter after the other, small models, and a moment for each side."""
-    files = {}
-    for part in language.PARTS:
-        files[part] = tmp_path / f"{part}.txt"
-        files[part].write_text("abcdefghij" * (80 if part == "train" else 30))
+    texts = {part: "abcdefghij" * (80 if part == "train" else 30) for part in PARTS}
     recipe = tmp_path / "small.yaml"
     words = ready("lm-enwik8").read_text(encoding="utf-8")
     for old, new in {
@@ -99,16 +115,16 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[language.C
     for name, value in {"REHEARSED": 8, "EVERY": 2}.items():
         monkeypatch.setattr(language, name, value)
     monkeypatch.setattr(nanogpt, "TIMED", 3)
-    corpus = language.Corpus(
+    corpus = Corpus(
         row="contest",
         recipe=str(recipe),
-        files=files,
+        texts=lambda _: texts,
         kind="char",
         vocab_size=100,
+        unit="byte",
         length=16,
         rows=4,
         dropout=0.1,
-        units={part: len(path.read_text()) for part, path in files.items()},
     )
     place = Place(
         data=tmp_path, work=tmp_path / "work", figures=tmp_path / "figures", device="cpu", seconds=0.3
@@ -121,7 +137,7 @@ def test_a_contest_is_run_and_noted_on_both_sides(contest):
     corpus, place = contest
     found = {}
     for name in ("ours/1", "nanogpt/1"):
-        language.run(corpus, place, name)
+        language.contest(corpus, place, name)
         path = place.figures / "contest" / f"{name.replace('/', '-')}.json"
         found[name] = json.loads(path.read_text())
     for noted in found.values():
