@@ -20,9 +20,10 @@ from glassformer.data.windows import Scaler
 from glassformer.trace.kinds import Given
 from glassformer.trace.ready import Ready
 from glassformer.trace.sequences import stretches
-from glassformer.verbs.forecast import scaler_of, steps_of
+from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.quantiles import LEVELS, quantiles
 from glassformer.verbs.reading import device_of, named
+from glassformer.verbs.units import WindowScale, check_columns, scale_of
 
 ROWS = 100_000  # values of a column at most
 
@@ -38,7 +39,7 @@ class Past:
     names: tuple[str, ...]
     values: NDArray[np.float32]
     truth: NDArray[np.float32] | None
-    scaler: Scaler
+    scale: Scaler | WindowScale
     horizon: int
 
 
@@ -47,7 +48,7 @@ def ready(bundle: Bundle, given: Given) -> Ready:
     read: Any = getattr(bundle.spec, "input", None)
     assert isinstance(read, specs.SeriesPatches)
     past = _past(bundle, given)
-    scaled = torch.from_numpy(past.scaler.scaled(past.values[None])).to(device_of(bundle))
+    scaled = torch.from_numpy(past.scale.scaled(past.values[None])).to(device_of(bundle))
     return Ready(
         kind="forecast",
         given=given,
@@ -75,7 +76,7 @@ def _past(bundle: Bundle, given: Given) -> Past:
         )
     if not names or len({len(columns[name]) for name in names}) != 1:
         raise GlassformerError("the columns must be as long as each other, and at least one")
-    scaler = scaler_of(bundle, names)
+    check_columns(bundle, names)
     rows = len(columns[names[0]])
     if rows > ROWS:
         raise GlassformerError(
@@ -93,11 +94,12 @@ def _past(bundle: Bundle, given: Given) -> Past:
             f"{context or 1:,}; give longer ones"
         )
     end = rows - held
+    read = values[end - (context or 1) : end]
     return Past(
         names=names,
-        values=values[end - (context or 1) : end],
+        values=read,
         truth=values[end : end + horizon] if held else None,
-        scaler=scaler,
+        scale=scale_of(bundle, read),
         horizon=horizon,
     )
 
@@ -107,7 +109,7 @@ def outcome(past: Past, told: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     point = told if isinstance(told, Tensor) else told.mean
     kept = {
         "forecast.past": past.values.T,
-        "forecast.values": past.scaler.undone(point[0].float().cpu().numpy()).T,
+        "forecast.values": past.scale.undone(point[0].float().cpu().numpy()).T,
         "forecast.persistence": np.repeat(past.values[-1:].T, past.horizon, 1),
     }
     if past.truth is not None:
@@ -116,7 +118,7 @@ def outcome(past: Past, told: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(told, Tensor):
         levels = list(LEVELS)
         sure = quantiles(told, LEVELS)[:, 0].float().cpu().numpy()  # (Q, N, C)
-        kept["forecast.quantiles"] = past.scaler.undone(sure).transpose(2, 0, 1)
+        kept["forecast.quantiles"] = past.scale.undone(sure).transpose(2, 0, 1)
     tensors = {name: torch.from_numpy(np.ascontiguousarray(one)) for name, one in kept.items()}
     names = {
         "past": "forecast.past",

@@ -26,12 +26,11 @@ from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.series_steps import Fill
 from glassformer.data.timestamps import later, written
-from glassformer.data.windows import Scaler
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
 from glassformer.verbs.reading import device_of, model_of, named
+from glassformer.verbs.units import Floats, check_columns, scale_of
 
 TOGETHER = 256  # series told at a time
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +86,16 @@ def forecast(
     """How the series in a file, or in a table in memory (a data frame, or a dict of columns), go on.
 
     The columns are those the model was trained on, unless others are named; the scale it learned is put on
-    and taken off again. Quantiles come from a model that tells a distribution; one that tells single values
-    gives those alone, and a note says so.
+    and taken off again, and where it learned none the units make no difference (`verbs.units`). Quantiles
+    come from a model that tells a distribution; one that tells single values gives those alone, and a note
+    says so.
     """
     levels = checked(levels)
     context, horizon = steps_of(bundle)
     job: Mapping[str, Any] = bundle.files.get(JOB, {})
     wanted = columns if columns is not None else job.get("columns")
     past, notes = _read(series, time, wanted, fill)
-    scaler = scaler_of(bundle, past.names)
+    check_columns(bundle, past.names)
     context = context or int(job.get("context") or 1)
     short = np.flatnonzero(past.lengths < context)
     if short.size:
@@ -106,7 +106,7 @@ def forecast(
     step = str(past.step)
     if job.get("frequency", step) != step:
         notes.append(f"the model learned steps of {job['frequency']}, and these are of {step}")
-    values, sure = _told(bundle, past, scaler, context, levels)
+    values, sure = _told(bundle, past, context, levels)
     if not len(sure):
         levels = ()
         notes.append("the model tells single values and not how sure it is, so there are no quantiles")
@@ -136,30 +136,8 @@ def steps_of(bundle: Bundle) -> tuple[int | None, int]:
     raise GlassformerError(f"{named(bundle)} forecasts nothing; give one that was trained to")
 
 
-def scaler_of(bundle: Bundle, names: Sequence[str]) -> Scaler:
-    """What the values of these columns are scaled by; nothing where the model's folder says nothing."""
-    job: Mapping[str, Any] = bundle.files.get(JOB, {})
-    count = len(names)
-    read = getattr(bundle.spec, "input", None)
-    if isinstance(read, specs.SeriesPatches) and read.channels != count:
-        raise GlassformerError(
-            f"there are {count} columns ({', '.join(names[:8])}), and {named(bundle)} reads "
-            f"{read.channels}; name as many (--columns, `columns`)"
-        )
-    if "mean" not in job or "std" not in job:
-        return Scaler((0.0,) * count, (1.0,) * count)
-    if not len(job["mean"]) == len(job["std"]) == count:
-        raise GlassformerError(
-            f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; "
-            "name as many (--columns, `columns`)"
-        )
-    return Scaler(tuple(job["mean"]), tuple(job["std"]))
-
-
 @torch.inference_mode()
-def _told(
-    bundle: Bundle, past: SeriesSet, scaler: Scaler, context: int, levels: Sequence[float]
-) -> tuple[Floats, Floats]:
+def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]) -> tuple[Floats, Floats]:
     """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
     model = model_of(bundle)
     device = device_of(bundle)
@@ -167,12 +145,13 @@ def _told(
     for at in range(0, len(past), TOGETHER):
         ends = past.ends[at : at + TOGETHER]
         rows = past.values[ends[:, None] + np.arange(-context, 0)]  # (B, context, C)
-        told = model(torch.from_numpy(scaler.scaled(rows)).to(device))
+        scale = scale_of(bundle, rows)
+        told = model(torch.from_numpy(scale.scaled(rows)).to(device))
         if isinstance(told, Tensor):
-            points.append(scaler.undone(told.float().cpu().numpy()))
+            points.append(scale.undone(told.float().cpu().numpy()))
             continue
-        points.append(scaler.undone(told.mean.float().cpu().numpy()))
-        sure.append(scaler.undone(quantiles(told, levels).float().cpu().numpy()))
+        points.append(scale.undone(told.mean.float().cpu().numpy()))
+        sure.append(scale.undone(quantiles(told, levels).float().cpu().numpy()))
     values = np.concatenate(points)
     return values, np.concatenate(sure, 1) if sure else np.empty((0, *values.shape), np.float32)
 
