@@ -34,10 +34,17 @@ def train(
     place: Place, row: str, name: str, recipe: str, *, seed: int, of: str, changes: Sequence[str] = ()
 ) -> Trained:
     """Train a ready recipe with changes such as `training.lr=3e-4`; a run that is there is gone on with."""
-    folder = place.run(row, name)
-    words = [f"seed={seed}", f"training.device={place.device}", *changes, *place.changes]
-    glassformer("train", recipe, "--out", folder, *(word for change in words for word in ("--set", change)))
-    return read(folder, of)
+    glassformer(*command(place, row, name, recipe, seed=seed, changes=changes))
+    return read(place.run(row, name), of)
+
+
+def command(
+    place: Place, row: str, name: str, recipe: str, *, seed: int, changes: Sequence[str]
+) -> list[str | Path]:
+    """The words by which a run is begun and gone on with; what the place changes holds over all else."""
+    changed = [f"seed={seed}", f"training.device={place.device}", *changes, *place.changes]
+    sets = (word for change in changed for word in ("--set", change))
+    return ["train", recipe, "--out", place.run(row, name), *sets]
 
 
 def read(folder: Path, of: str) -> Trained:
