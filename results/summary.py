@@ -34,15 +34,8 @@ def of(runs: Sequence[Noted], figure: str) -> list[float]:
 
 
 def size(runs: Sequence[Noted]) -> str:
-    """How many weights.
-
-    >>> told_size(2_600_000)
-    '2.60M'
-    """
-    return told_size(runs[0].parameters)
-
-
-def told_size(count: int) -> str:
+    """How many weights: "2.60M", or in full where they are few."""
+    count = runs[0].parameters
     return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
 
 
