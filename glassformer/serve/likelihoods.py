@@ -1,6 +1,6 @@
 """How likely an answer's tokens were, as OpenAI tells it: each spelt by itself, and its place.
 
-What was begun of a letter that never came is counted with the token that follows.
+What was begun of a letter that never came stands nowhere in the text, and is not counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Likelihoods:
         """top: how many of the likeliest are told. bare: the text begins without its first token's space."""
         self._spelling, self._top, self._bare = spelling, top, bare
         self._letters = 0
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._bytes = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def told(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """How likely the next tokens were, and where in the text they begin."""
@@ -63,9 +63,8 @@ class Likelihoods:
         part = self._spelling.part(token, bare=self._bare)
         self._bare = False
         if isinstance(part, str):
-            broken = self._bytes.decode(b"", final=True)
             self._bytes.reset()
-            self._letters += len(broken) + len(part)
+            self._letters += len(part)
         else:
             self._letters += len(self._bytes.decode(part))
         return begin

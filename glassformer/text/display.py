@@ -59,16 +59,35 @@ def letters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
 
 
 def joined(parts: Sequence[Part]) -> str:
-    """The text of the parts in a row; a stray byte becomes U+FFFD."""
+    """The text of the parts in a row; bytes that make no letter are left out."""
     text, run = [], b""
     for part in [*parts, ""]:
         if isinstance(part, bytes):
             run += part
         else:
-            text += ["\ufffd" if letter is None else letter for letter, _, _ in letters(run)]
-            text.append(part)
+            text += [run.decode("utf-8", "ignore"), part]
             run = b""
     return "".join(text)
+
+
+def strays(parts: Sequence[Part]) -> set[int]:
+    """The places of parts that are bytes and no share of any letter.
+
+    >>> wave = "🌊".encode()
+    >>> strays([b"sea", wave[:2], wave[:2], wave[2:]])
+    {1}
+    """
+    owners = list[int]()
+    found, run = set[int](), b""
+    for place, part in enumerate([*parts, ""]):
+        if isinstance(part, bytes):
+            run += part
+            owners += [place] * len(part)
+            continue
+        whole = {owners[at] for letter, start, end in letters(run) if letter for at in range(start, end)}
+        found |= set(owners) - whole
+        owners, run = [], b""
+    return found
 
 
 def readable(parts: Sequence[Part]) -> list[str]:

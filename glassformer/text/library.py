@@ -9,9 +9,11 @@ from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from glassformer.text.declared import Declared
-from glassformer.text.display import Part, from_byte_level, from_metaspace
+from glassformer.text.display import Part, from_byte_level, from_metaspace, joined, strays
 from glassformer.text.folder import translated
 from glassformer.text.tokenizer import Encoded, Side, Tokenizer
+
+_BROKEN = "\ufffd"  # what the library writes for a byte that makes no letter
 
 
 class LibraryTokenizer(Tokenizer):
@@ -68,7 +70,29 @@ class LibraryTokenizer(Tokenizer):
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         with translated("The ids cannot be decoded"):
-            return self._backend.decode(ids, skip_special_tokens=skip_special)
+            text = self._backend.decode(ids, skip_special_tokens=skip_special)
+            return self._mended(ids, skip_special) if _BROKEN in text else text
+
+    def _mended(self, ids: list[int], skip_special: bool) -> str:
+        """The text without the bytes that make no letter, for which the backend would write U+FFFD.
+
+        Of a run of byte tokens with one stray byte it would write nothing else, so strays go before it reads.
+        """
+        passed = self._marks if skip_special else frozenset()
+        known = [index for index in ids if index not in passed and self._token(index, "target") is not None]
+        parts = [self._part(index, "target") for index in known]
+        if self._spelling == "bytes":  # tokens of several bytes, some of which may be stray
+            return joined(parts)
+        lost = strays(parts)
+        return self._backend.decode(
+            [index for place, index in enumerate(known) if place not in lost], skip_special_tokens=False
+        )
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """The ids that the backend skips as special."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return frozenset(index for index, token in added if token.special)
 
     def _token(self, index: int, side: Side) -> str | None:
         return self._backend.id_to_token(index)
@@ -116,10 +140,7 @@ class LibraryTokenizer(Tokenizer):
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        added = self._backend.get_added_tokens_decoder().items()
-        return frozenset(index for index, token in added if token.special) | frozenset(
-            index for _, index in self._given_roles()
-        )
+        return self._marks | frozenset(index for _, index in self._given_roles())
 
 
 def _encoded(encoding: Encoding) -> Encoded:

@@ -100,7 +100,7 @@ class Tokenizer(ABC):
         return [one.ids for one in self._encode(texts, None, special=True, keep=False, side=side)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
-        """The text of the ids. Ids the tokenizer does not know are left out."""
+        """The text of the ids, without those the tokenizer does not know and bytes that make no letter."""
         self._check_side(side)
         text = self._decode(_whole(ids), skip_special=skip_special, side=side)
         if self._declared.config.get("clean_up_tokenization_spaces") is True and self._tidies:

@@ -88,7 +88,7 @@ def written_text(
     spans: dict[int, tuple[int, int]] = {}
     at = first
     for letter, start, end in letters(run):
-        place = _place(text, at, letter or "\ufffd")
+        place = None if letter is None else _place(text, at, letter)
         if place is None:
             continue
         at = place + 1

@@ -17,7 +17,6 @@ from glassformer.verbs.writing.pieces import TOGETHER
 BEFORE = 8  # tokens of a prompt that are decoded with what follows: the first of a text loses its space
 _HELD = 4  # letters not given out at once: a later token may still change the space before them
 _WINDOW = 128  # tokens decoded at once while text comes in pieces
-_BROKEN = "\ufffd"
 
 
 def prompt_ids(
@@ -96,10 +95,7 @@ class Pieces:
         self._text = self._tokenizer.decode(self._ids)
         if not self._begun:
             self._given = _alike(self._known, self._text)
-        certain = len(self._text)
-        while certain > 0 and self._text[certain - 1] == _BROKEN and len(self._text) - certain < _HELD:
-            certain -= 1  # a letter whose last bytes are yet to come
-        return self._give(min(certain, len(self._text) - self._held))
+        return self._give(len(self._text) - self._held)
 
     def end(self) -> str:
         """What was held back."""
