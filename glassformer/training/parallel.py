@@ -14,6 +14,7 @@ Every rank builds the same model from the same seed, and makes these calls in th
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -80,8 +81,11 @@ class Alone:
         """True on every rank as soon as it is on one."""
         return flag
 
+    def meet(self) -> None:
+        """Wait until every rank has come here; the first leaves last, for it may keep the others' store."""
+
     def close(self) -> None:
-        """Take leave of the other ranks."""
+        """Hang up on the other ranks; after a `meet` none of them listens any more."""
 
     def norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The length of the whole gradient."""
@@ -95,7 +99,9 @@ class Alone:
 
 @dataclass(frozen=True, kw_only=True)
 class _Several(Alone):
-    """One of the ranks of torch's default process group."""
+    """One of the ranks of torch's default process group, which found each other in `store`."""
+
+    store: dist.Store = field(repr=False)
 
     def settle(self, module: nn.Module) -> None:
         kept = [buffer for buffer in running_statistics(module) if buffer.is_floating_point()]
@@ -112,9 +118,21 @@ class _Several(Alone):
     def agree(self, flag: bool) -> bool:
         return bool(self.total(torch.tensor(int(flag))))
 
+    def meet(self) -> None:
+        # In the store: a rank whose part of a sum is done may hang up while another still waits for it.
+        _counted(self.store, "came", self.ranks)
+        self.store.wait(["all came"], PATIENCE)
+        if not self.main:
+            _counted(self.store, "left", self.ranks - 1)
+        elif self.ranks > 1:  # the store may live in this process
+            self.store.wait(["all left"], PATIENCE)
+
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # Threads that listen to the other ranks end with the last that holds the group; where they outlive
+        # the interpreter, they can take the process down. Wrapped models hold the group, in circles.
+        gc.collect()
 
     def gather(self, tensors: Tensors) -> dict[str, Tensor]:
         found = {}
@@ -155,6 +173,11 @@ class Fsdp(_Several):
     """Every rank holds a slice of each weight; those of a block are whole only while it runs."""
 
     mesh: DeviceMesh = field(repr=False)
+
+    def close(self) -> None:
+        # torch remembers each mesh it has seen for as long as the process lives, and with it the group
+        getattr(self.mesh, "_pg_registry", {}).clear()
+        super().close()
 
     def wrap(self, learner: nn.Module) -> nn.Module:
         for block in [module for module in learner.modules() if isinstance(module, Block)]:
@@ -230,8 +253,14 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
     if kind == "fsdp":
         mesh = init_device_mesh(device.type, (ranks,))
-        return Fsdp(device=device, rank=rank, ranks=ranks, local_rank=local_rank, mesh=mesh)
-    return Ddp(device=device, rank=rank, ranks=ranks, local_rank=local_rank)
+        return Fsdp(device=device, rank=rank, ranks=ranks, local_rank=local_rank, store=store, mesh=mesh)
+    return Ddp(device=device, rank=rank, ranks=ranks, local_rank=local_rank, store=store)
+
+
+def _counted(store: dist.Store, what: str, ranks: int) -> None:
+    """One rank more; the last of them says so."""
+    if store.add(what, 1) == ranks:
+        store.set(f"all {what}", "")
 
 
 def _parts(module: nn.Module) -> list[FSDPModule]:

@@ -68,7 +68,9 @@ def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
             RunLock(root) if parallel.main else nullcontext(),
             Stopping(main=parallel.main) as stopping,
         ):
-            return _run(asked, root, parallel, stopping, say)
+            outcome = _run(asked, root, parallel, stopping, say)
+        parallel.meet()
+        return outcome
     finally:
         parallel.close()
 

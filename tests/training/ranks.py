@@ -17,7 +17,7 @@ from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORED
 from glassformer.training.losses import projected_cross_entropy
-from glassformer.training.parallel import Ddp, Parallel, parallel_from_environment
+from glassformer.training.parallel import Ddp, Fsdp, Parallel, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.checkpoint import save_checkpoint
 from glassformer.training.saving.named import named_state
@@ -175,6 +175,11 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     }
 
 
+def threads() -> list[str]:
+    """What this process is doing at once, as Linux names it."""
+    return sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+
+
 def more_ranks(folder: Path) -> dict[str, Any]:
     """On from what two ranks saved and from what one did, on three."""
     parallel = parallel_from_environment("fsdp", "cpu")
@@ -184,6 +189,7 @@ def more_ranks(folder: Path) -> dict[str, Any]:
         assert run.resume(folder / source / "sharded") is not None
         run.save(folder / f"three-from-{source}", SAVED)
         said[source] = run.steps(range(SAVED + 1, STEPS + 1))
+    parallel.meet()
     parallel.close()
     return said
 
@@ -203,6 +209,7 @@ def killed(folder: Path, times: int) -> dict[str, Any]:
         if step == 3 and parallel.rank == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < times:
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    parallel.meet()
     parallel.close()
     return {"first": first, "losses": losses}
 
@@ -213,10 +220,12 @@ if __name__ == "__main__":
     match what:
         case "train":
             fsdp = parallel_from_environment("fsdp", "cpu")
-            ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, local_rank=fsdp.local_rank)
+            assert isinstance(fsdp, Fsdp)
+            ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, store=fsdp.store)
             answer: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
-            fsdp.agree(False)
+            fsdp.meet()
             fsdp.close()
+            answer["threads"] = threads()
         case "more":
             answer = more_ranks(folder)
         case _:

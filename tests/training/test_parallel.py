@@ -10,15 +10,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 import glassformer
 from glassformer.core.errors import GlassformerError
-from glassformer.training.parallel import Alone, parallel_from_environment
+from glassformer.training.parallel import Alone, Ddp, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.sharded import load_sharded
 from glassformer.training.saving.slices import Slices, consolidate
@@ -85,6 +88,33 @@ def test_a_run_goes_on_to_the_bit_on_as_many_ranks(kind: str, runs: tuple[Path, 
     assert said[kind]["changed"] == {"sharded": [], "whole": []}
     assert said[kind]["resumed"]["sharded"] == said[kind]["losses"][2 * SAVED :]
     assert said[kind]["resumed"]["whole"] == said[kind]["losses"][2 * SAVED :]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process's threads by name")
+def test_ranks_that_have_left_listen_to_none(runs: tuple[Path, dict[str, Any]]) -> None:
+    """Threads that still hear the others while a process ends can take it down."""
+    _, said = runs
+    assert said["threads"] and not [name for name in said["threads"] if "gloo" in name]
+
+
+def test_no_rank_leaves_before_all_have_come() -> None:
+    store, left = dist.HashStore(), Queue[int]()
+
+    def come(rank: int) -> Thread:
+        def meet() -> None:
+            Ddp(device=torch.device("cpu"), rank=rank, ranks=3, store=store).meet()
+            left.put(rank)
+
+        thread = Thread(target=meet, daemon=True)
+        thread.start()
+        return thread
+
+    early = [come(0), come(1)]
+    with pytest.raises(Empty):
+        left.get(timeout=0.3)
+    for thread in (*early, come(2)):
+        thread.join(timeout=20)
+    assert sorted(left.get_nowait() for _ in range(3)) == [0, 1, 2]
 
 
 def test_a_run_goes_on_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
