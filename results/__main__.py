@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from glassformer.core.errors import GlassformerError
 from results.place import FIGURES, Place, data_folder
 from results.rows import ROWS, Row
 
@@ -22,9 +26,16 @@ def chosen(runs: Sequence[str], only: str) -> list[str]:
     return [one for one in runs if not only or f"{one}/".startswith(f"{only.removesuffix('/')}/")]
 
 
+class Words(argparse.ArgumentParser):
+    """A command line whose faults are told as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise GlassformerError(f"{message}; `{self.prog} --help` tells what can be said")
+
+
 def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str]]]:
     """Where to run what: rows with the names of their runs."""
-    words = argparse.ArgumentParser(prog="python -m results", description=__doc__)
+    words = Words(prog="python -m results", description=__doc__)
     words.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
     words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
     words.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
@@ -32,20 +43,27 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
     words.add_argument("--only", default="", help="of a row, one run (en-de/1), or all of a kind (en-de)")
     words.add_argument("--device", default="auto")
     words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
-    words.add_argument(
-        "--seconds", type=float, help="of runs that train for a time (the language rows and pocket): how long"
-    )
-    words.add_argument("--most", type=int, help="of pocket: how many lines of each set are translated")
+    words.add_argument("--seconds", type=float, help=f"how long to train; of {_taking('seconds')}")
+    words.add_argument("--most", type=int, help=f"how many lines of a set to measure; of {_taking('most')}")
     words.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
     asked = words.parse_args(given)
+    if asked.beside < 0:
+        raise GlassformerError(f"--beside is {asked.beside}; it counts other runs, 0 or more")
+    for option in ("seconds", "most"):
+        value = getattr(asked, option)
+        if value is not None and not 0 < value < math.inf:
+            raise GlassformerError(f"--{option} is {value}; give a number above 0")
     wanted = []
     for name in asked.rows:
         if name not in ROWS:
-            words.error(f"there is no row '{name}'; there are {', '.join(ROWS)}")
+            raise GlassformerError(f"there is no row '{name}'; there are {', '.join(ROWS)}")
         row = ROWS[name]
         runs = chosen(row.runs, asked.only)
         if not runs:
-            words.error(f"{name} has no run '{asked.only}'; it has {', '.join(row.runs)}")
+            raise GlassformerError(f"{name} has no run '{asked.only}'; it has {', '.join(row.runs)}")
+        for option in ("seconds", "most"):
+            if getattr(asked, option) is not None and option not in row.takes:
+                raise GlassformerError(f"{name} takes no --{option}; it is for {_taking(option)}")
         wanted += [(row, run) for run in runs]
     place = Place(
         data=asked.data,
@@ -60,14 +78,49 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
     return place, wanted
 
 
-def main() -> None:
-    place, wanted = read()
-    if not wanted:
-        width = max(map(len, ROWS))
-        for name, row in ROWS.items():
-            print(f"python -m results {name:{width}}  # {row.title}")
+def _taking(option: str) -> str:
+    """The rows that take an option."""
+    return ", ".join(name for name, row in ROWS.items() if option in row.takes)
+
+
+def run(place: Place, wanted: Sequence[tuple[Row, str]]) -> None:
+    """One run after another; a folder that cannot be written is found out before any."""
+    for folder in (place.work, place.figures):
+        folder.mkdir(parents=True, exist_ok=True)
     for row, name in wanted:
-        importlib.import_module(f"results.{row.module}").run(place, name, *row.given)
+        try:
+            importlib.import_module(f"results.{row.module}").run(place, name, *row.given)
+        except FileNotFoundError as error:
+            if error.filename is None or not Path(error.filename).is_relative_to(place.data):
+                raise
+            raise GlassformerError(
+                f"'{error.filename}' does not exist; name the folder of data sets with --data or "
+                "the variable GLASSFORMER_DATA"
+            ) from None
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    try:
+        place, wanted = read(given)
+        if wanted:
+            run(place, wanted)
+            return
+    except GlassformerError as error:
+        _fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"'{error.filename}': {error.strerror}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    width = max(map(len, ROWS))
+    for name, row in ROWS.items():
+        print(f"python -m results {name:{width}}  # {row.title}")
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

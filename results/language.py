@@ -48,6 +48,8 @@ def run(place: Place, name: str, corpus: str) -> None:
 
 def contest(corpus: Corpus, place: Place, name: str) -> None:
     kind, seed = name.split("/")
+    if kind == "nanogpt":
+        nanogpt.model_file()  # a missing one is told before minutes of preparing
     given = prepared(corpus, place)
     if kind == "nanogpt":
         _theirs(given, place, name, int(seed))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.core.errors import GlassformerError
 from results.text_loss import Ids, Scores
 
 WARMUP, TIMED = 100, 50  # steps in which the rate rises; steps by which the time of one is measured
@@ -141,14 +142,25 @@ class Peer:
         return time.perf_counter()
 
 
-def _model(size: Size) -> Any:
+def model_file() -> Path:
+    """Where nanoGPT's model.py is."""
     path = Path(os.environ.get("NANOGPT_MODEL", ""))
-    if not path.is_file():
-        raise SystemExit("this run needs nanoGPT's model.py: set NANOGPT_MODEL to the path of that file")
+    if not path.is_file() or path.suffix != ".py":
+        told = f"NANOGPT_MODEL is '{path}'" if path.name else "NANOGPT_MODEL is not set"
+        raise GlassformerError(
+            f"this run needs nanoGPT's model.py, and {told}; set it to the path of that file"
+        )
+    return path
+
+
+def _model(size: Size) -> Any:
+    path = model_file()
     found = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
+    if not hasattr(module, "GPT") or not hasattr(module, "GPTConfig"):
+        raise GlassformerError(f"NANOGPT_MODEL is '{path}', which has no GPT or GPTConfig; give nanoGPT's")
     config = module.GPTConfig(
         block_size=size.length,
         vocab_size=size.vocab_size,

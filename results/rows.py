@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """title: what is measured; module: the file of results/ whose `run(place, name)` makes one run
     given: what else its `run` is given, where a module serves several rows
-    runs: the names of its runs, as "1" for a seed or "etth1/96/1"."""
+    runs: the names of its runs, as "1" for a seed or "etth1/96/1"
+    takes: which of the options `seconds` and `most` mean something to it
+    """
 
     title: str
     module: str
     given: tuple[str, ...] = ()
     runs: tuple[str, ...]
+    takes: tuple[Literal["seconds", "most"], ...] = ()
 
 
 def seeds(*kinds: str, count: int = 3) -> tuple[str, ...]:
@@ -80,12 +84,14 @@ ROWS: dict[str, Row] = {
         module="language",
         given=("wikitext2",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+        takes=("seconds",),
     ),
     "enwik8": Row(
         title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for the same seconds",
         module="language",
         given=("enwik8",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+        takes=("seconds",),
     ),
     "pocket-lm": Row(
         title="the language model that comes with the package",
@@ -126,5 +132,6 @@ ROWS: dict[str, Row] = {
         title="the default translator, English to and from German, French and Korean",
         module="pocket",
         runs=("base/1", "small/1", "teacher/1", "student/1", "student-again/1"),
+        takes=("seconds", "most"),
     ),
 }
