@@ -32,6 +32,7 @@ from glassformer.core.stack import Stack
 from glassformer.families.family import Config, Family
 from glassformer.families.family import read_json as json_file
 from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of
+from glassformer.families.published import published_files
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
 from glassformer.text import Tokenizer, load_tokenizer
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 Layout = Literal["hf", "glassformer"]
 JOB = "job.json"  # what a model was trained to do: its labels, its scaling
 PICTURES = "preprocessor_config.json"  # how pictures are made ready for a model, as it is published
+PUBLISHED = "published.json"  # in our own layout, the published config that the model came with
 KEPT = (JOB, PICTURES)  # files beside a model that its spec does not tell
 
 
@@ -225,6 +227,7 @@ def load(
     family: Family | None = None
     if (path / "spec.json").is_file():
         what = read_spec(path / "spec.json")
+        config = read_json(path / PUBLISHED) if (path / PUBLISHED).is_file() else {}
     elif (path / "config.json").is_file():
         config = read_json(path / "config.json")
         reader = Config(config, str(path / "config.json"), path)
@@ -275,9 +278,10 @@ def save(
     """Write a model folder that `load` reads.
 
     layout "hf" is the published one, which the reference library reads too; "glassformer" is `spec.json`
-    with our own names. By default the published one where the family has one. dtype "int8" stores matrices
-    rounded to eight bits (`weights.rounded`), in our own layout only. `checksums.json` comes last: a save
-    into an older folder that stops half-way, like any later damage, is noticed at load.
+    with our own names, beside the published config that it came with (`published.json`). By default the
+    published one where the family has one. dtype "int8" stores matrices rounded to eight bits
+    (`weights.rounded`), in our own layout only. `checksums.json` comes last: a save into an older folder that
+    stops half-way, like any later damage, is noticed at load.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -304,9 +308,17 @@ def save(
     files: dict[str, Any] = {}
     if layout == "hf" and family is not None:
         state = to_theirs(state, family.table(bundle.spec, ()))
-        files = published_files(bundle, family, state)
+        files = published_files(
+            family,
+            bundle.model,
+            config=bundle.config,
+            files=bundle.files,
+            names=state,
+            classes=bundle.files.get(JOB, {}).get("classes"),
+        )
     else:
         files["spec.json"] = spec_dict(bundle.spec)
+        files |= {PUBLISHED: bundle.config} if bundle.config else {}
     if dtype == "int8":
         state = in_eight_bits(bundle.model, state)
     files |= {name: bundle.files[name] for name in KEPT if name in bundle.files}
@@ -324,23 +336,9 @@ def save(
     return path
 
 
-def published_files(bundle: Bundle, family: Family, names: Collection[str]) -> dict[str, Any]:
-    """The config the model came with where it still describes it, else one written anew; so the files beside.
-
-    `names` are those of the tensors that will lie beside them.
-    """
-    config, files = dict(bundle.config), dict(bundle.files)
-    if not config or family.from_config(Config(config, files=files, names=names)) != bundle.spec:
-        config, files = family.to_config(bundle.spec), family.files(bundle.spec)
-    floats = {t.dtype for t in bundle.model.parameters() if t.is_floating_point()}
-    config.pop("torch_dtype", None)
-    config["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
-    return {"config.json": config, **files}
-
-
 def clear_folder(path: Path, keep: Collection[str]) -> None:
     """Remove what an earlier save left and this one did not write: it would contradict the new files."""
-    stale = ["spec.json", "config.json", "generation_config.json", *KEPT]
+    stale = ["spec.json", PUBLISHED, "config.json", "generation_config.json", *KEPT]
     stale += [name for family in families().values() for name in family.beside]
     for name in stale:
         if name not in keep:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from glassformer.core.errors import GlassformerError
+
 
 def class_names(job: Mapping[str, Any], config: Mapping[str, Any], count: int = 0) -> list[str] | None:
     """By class number: what job.json says, else what config.json does; None where neither names any.
@@ -17,7 +19,12 @@ def class_names(job: Mapping[str, Any], config: Mapping[str, Any], count: int = 
     told = job.get("classes")
     if told is not None:
         return [str(name) for name in told]
-    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    try:
+        named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    except (AttributeError, ValueError):
+        raise GlassformerError(
+            f"the config's id2label is {config['id2label']!r:.60}; it must give a name to each label's number"
+        ) from None
     if not named:
         return None
     return [named.get(n, f"LABEL_{n}") for n in range(max(count, max(named) + 1))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -190,7 +190,11 @@ def labels_of(head: Head) -> dict[str, Any]:
     """Numbered labels, in the config's words, for a head that has any."""
     if not isinstance(head, Classify | ClassifyTwice | TokenClassify):
         return {}
-    names = [f"LABEL_{n}" for n in range(head.num_labels)]
+    return named_labels([f"LABEL_{n}" for n in range(head.num_labels)])
+
+
+def named_labels(names: Sequence[str]) -> dict[str, Any]:
+    """The names of labels, by their numbers, in the config's words."""
     return {
         "id2label": {str(n): name for n, name in enumerate(names)},
         "label2id": {name: n for n, name in enumerate(names)},

@@ -57,7 +57,7 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
         return _unavailable(name, "this model has no published layout", required)
     with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as place:
         folder = bundle.folder
-        if folder is None or not bundle.config:  # made here, or kept in our own layout
+        if folder is None or not (folder / "config.json").is_file():  # made here, or kept in our own layout
             folder = save(bundle, Path(place) / "model", layout="hf")
         reference = _reference(folder, bundle.model)
         if isinstance(reference, str):

@@ -12,6 +12,7 @@ from glassformer import api
 from glassformer.core.errors import GlassformerError
 from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
+from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
 from glassformer.training.labelling import LabelLearner
 from glassformer.training.learner import tokens_learned
@@ -42,11 +43,7 @@ def named(bundle: api.Bundle, job: str, classes: Sequence[str], **about: Any) ->
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
     config: dict[str, Any] = {}
     if family is not None:
-        names = {
-            "id2label": {str(n): name for n, name in enumerate(classes)},
-            "label2id": {name: n for n, name in enumerate(classes)},
-        }
-        config = {**(bundle.config or family.to_config(bundle.spec)), **names}
+        config = {**(bundle.config or family.to_config(bundle.spec)), **named_labels(classes)}
     files = {**bundle.files, api.JOB: {"job": job, "classes": list(classes), **about}}
     return replace(bundle, family=family.name if family else None, config=config, files=files)
 
