@@ -21,6 +21,7 @@ from glassformer.data.series import SeriesSet
 
 _BLOCK = 65_536
 PUBLISHED_BATCH = 128
+FAINT = 0.01  # of a column's spread
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,22 @@ class Scaler:
     def undone(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scaled values in the series' own units again."""
         return (values * np.array(self.std) + np.array(self.mean)).astype(np.float32)
+
+
+def faint(series: SeriesSet, part: Part, scaler: Scaler) -> list[str]:
+    """The series that vary, but so little beside the others of their column that hardly anything is learned.
+
+    One scale serves all series of a column, and errors count by it.
+    """
+    found = []
+    for number, first in enumerate(series.begins):
+        begin, end = int(first + part.begin[number]), int(first + part.end[number])
+        values = series.values[begin:end].astype(np.float64)
+        if end > begin:
+            spread, moves = values.std(0), np.ptp(values, 0) > 0
+            if (moves & (spread < FAINT * np.array(scaler.std))).any():
+                found.append(series.ids[number])
+    return found
 
 
 def _blocks(series: SeriesSet, part: Part) -> Iterator[NDArray[np.float64]]:

@@ -96,6 +96,35 @@ def test_a_distribution_is_learned_below_zero_without_a_step_skipped(waves: Path
     assert told.df.shape == told.mean.shape == (2, 12, COLUMNS) and bool((told.scale > 0).all())
 
 
+def test_a_forecaster_learns_the_same_in_any_units(tmp_path: Path) -> None:
+    """Returns of 1e-6 and loads of 1e6 come to the same scores, and to forecasts of their own size."""
+    time, draw = np.arange(300), np.random.default_rng(0)
+    values = np.tanh(2 * np.sin(time / 3)) + draw.normal(0, 0.1, 300)
+    scores, told = [], []
+    for unit in (1.0, 1e-6, 1e6):
+        file, out = tmp_path / f"{unit:g}.csv", tmp_path / f"{unit:g}"
+        file.write_text("ds,y\n" + "".join(f"{n},{unit * value:.8g}\n" for n, value in enumerate(values)))
+        scores.append(forecast(file, out, SIZES | {"distribution": "student_t"}, steps=12))
+        said = glassformer.load(out / "model").forecast(file)
+        told.append(np.concatenate([said.values[None], said.quantiles]) / unit)
+    for n in (1, 2):
+        assert scores[n] == pytest.approx(scores[0], rel=1e-3)
+        assert np.abs(told[n] - told[0]).max() < 0.02  # Adam's first steps blow up what rounding leaves
+
+
+def test_series_far_smaller_than_the_others_are_pointed_out(tmp_path: Path) -> None:
+    sizes = {"large": 1000.0, "small": 2.0, "middle": 90.0, "still": 0.0}
+    rows = [
+        f"{name},{n},{5 + size * np.sin(n / 3):.6f}\n" for name, size in sizes.items() for n in range(200)
+    ]
+    (tmp_path / "long.csv").write_text("unique_id,ds,y\n" + "".join(rows))
+    data = {"train": [str(tmp_path / "long.csv")], "context": 48, "horizon": 12}
+    asked = {"job": "forecast", "data": data, "model": "repeat", "training": {"steps": 1}}
+    said: list[str] = []
+    run(recipe_from(asked), tmp_path / "out", say=said.append)
+    assert [line for line in said if "1 of 4 series, 'small' first, vary less than a hundredth" in line]
+
+
 def test_a_forecaster_goes_on_with_its_own_steps(waves: Path, tmp_path: Path) -> None:
     forecast(waves, tmp_path / "first", SIZES, steps=40)
     before = read_history(tmp_path / "first").validations[-1]["metrics"]

@@ -18,7 +18,7 @@ from glassformer.data.lines import checked
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_of
-from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share
+from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
 from glassformer.training.building import accepted, fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
@@ -88,6 +88,12 @@ class Forecast(Job):
             "step": str(series.step),
         }
         many = f"{len(series):,} series" if len(series) > 1 else "a series"
+        few = faint(series, self.parts.train, self.scaler) if self.followed is None else []
+        if few:
+            self.say(
+                f"{len(few):,} of {len(series):,} series, '{few[0]}' first, vary less than a hundredth of "
+                "what all do together, and are hardly learned; bring them to a like size, or train them apart"
+            )
         self.say(
             f"{many} of {len(series.names)} columns, a row every {series.step}: {len(series.values):,} rows"
         )
