@@ -29,13 +29,14 @@ def average(
         raise GlassformerError("--last and --best are two ways to choose; give one of them")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
+    from glassformer.training.run_folder import is_run
     from glassformer.training.saving.keeping import average_folders, replace_folder
 
     chosen = _of_run(folders, last, best) if last or best else [located(folder) for folder in folders]
     for folder in chosen:
         if not folder.is_dir():
             raise GlassformerError(f"there is no folder '{folder}'; give model folders")
-        if (folder / "recipe.yaml").is_file():
+        if is_run(folder):
             raise GlassformerError(f"'{folder}' is a run; say which weights of it with --last N or --best N")
         _refuse_unlike(chosen[0], folder)
     if out.is_dir():

@@ -49,12 +49,13 @@ def train(
     from glassformer.cli.rehearsal import rehearse
     from glassformer.training.recipe import recipe_from
     from glassformer.training.run import run
+    from glassformer.training.run_folder import is_run
     from glassformer.training.train import tell
 
     data, name = _asked(what, files or [], valid or [], changes or [])
     recipe = recipe_from(data, name)
     folder = out or Path("runs") / _short(what, recipe.data.train[0])
-    if resume and not (folder / "recipe.yaml").is_file():
+    if resume and not is_run(folder):
         raise GlassformerError(f"'{folder}' holds no run to resume; leave --resume out to begin one")
     if dry_run:
         rehearse(recipe)

@@ -17,15 +17,10 @@ from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound
 from glassformer.serve.passage import Client, Left
 from glassformer.serve.writing import Writing
-from glassformer.trace.runs import result_of
+from glassformer.trace.runs import is_run, result_of, run_of
 from glassformer.verbs.writing.ends import shape_of
 
 Found = TypeVar("Found")
-MODEL, BEST, RECIPE = (
-    "model",
-    "best",
-    "recipe.yaml",
-)  # a run's results, and what it was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +111,7 @@ def opened(
     runs: dict[str, Path] = {}
     for folder in folders:
         name = unique(Path(folder), bundles)
-        if (Path(folder) / RECIPE).is_file():
+        if is_run(Path(folder)):
             runs[name] = Path(folder)
         bundles[name] = opening(str(result_of(folder)))
     return bundles, runs
@@ -129,8 +124,8 @@ def unique(folder: Path, taken: Mapping[str, object]) -> str:
     ('my-model', 'model-2')
     """
     where = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
-    run = where.parent if where.name in (MODEL, BEST) and (where.parent / RECIPE).is_file() else where
-    name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFC", run.name)).strip("-.") or MODEL
+    told = unicodedata.normalize("NFC", (run_of(where) or where).name)
+    name = re.sub(r"[^\w.-]+", "-", told).strip("-.") or "model"
     found, count = name, 1
     while found in taken:
         count += 1

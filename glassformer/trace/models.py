@@ -9,6 +9,7 @@ from glassformer.core import spec as specs
 from glassformer.trace.examples import examples_of
 from glassformer.trace.kinds import as_json
 from glassformer.trace.outline import kind_of, stacks_of
+from glassformer.trace.runs import run_of
 from glassformer.trace.series import names_of
 from glassformer.trace.tags import tags_of
 from glassformer.verbs.classify import labels_of
@@ -62,7 +63,7 @@ def _name(bundle: Bundle, id: str) -> str:
     if bundle.folder is None:
         return id
     where = bundle.folder.resolve()
-    return where.parent.name if (where.parent / "recipe.yaml").is_file() else where.name
+    return (run_of(where) or where).name
 
 
 def _room(bundle: Bundle) -> int | None:

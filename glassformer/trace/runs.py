@@ -16,6 +16,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.training.lock import holder_of
 from glassformer.training.notes.history import History, Line, read_history
 from glassformer.training.recipe import read_data
+from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.saving.slices import Slices
 
 POINTS: Final = 2000  # of a curve that are told at most
@@ -89,7 +90,7 @@ def _history(root: Path) -> History:
 
 def _recipe(root: Path) -> dict[str, Any]:
     try:
-        return read_data(root / "recipe.yaml")
+        return read_data(root / RECIPE)
     except GlassformerError:
         return {}
 
@@ -160,8 +161,8 @@ def snapshots(folder: str | Path) -> list[Snapshot]:
     for step, path in _steps(root / "checkpoints"):
         found[step] = Snapshot(step=step, path=path, checkpoint=True)
     best = _best_step(found.values())
-    if best is not None and (root / "best").is_dir():
-        found[best] = Snapshot(step=best, path=root / "best")
+    if best is not None and (root / BEST).is_dir():
+        found[best] = Snapshot(step=best, path=root / BEST)
     for name in ("kept", "film"):
         for step, path in _steps(root / name):
             found[step] = Snapshot(step=step, path=path)
@@ -211,17 +212,22 @@ def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
 def result_of(folder: str | Path) -> Path:
     """The model that a run made, or while it trains the best so far; any other folder is one itself."""
     root = Path(folder)
-    if not (root / "recipe.yaml").is_file():
+    if not is_run(root):
         return root
-    found = next((root / name for name in ("model", "best") if (root / name).is_dir()), None)
+    found = next((root / name for name in (MODEL, BEST) if (root / name).is_dir()), None)
     if found is None:
         raise GlassformerError(f"the run in '{folder}' has no model yet; wait until it has validated once")
     return found
 
 
+def run_of(model: Path) -> Path | None:
+    """The run that a model's folder is a result of, if it is one's."""
+    return model.parent if model.name in (MODEL, BEST) and is_run(model.parent) else None
+
+
 def _like(root: Path) -> Path:
     """A model folder of the run, which says what its checkpoints are of."""
-    saved = [root / "best", root / "model", *(path for _, path in _steps(root / "film"))]
+    saved = [root / BEST, root / MODEL, *(path for _, path in _steps(root / "film"))]
     for path in saved:
         if (path / "spec.json").is_file() or (path / "config.json").is_file():
             return path

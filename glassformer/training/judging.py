@@ -18,6 +18,7 @@ from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import JOBS, changed, recipe_from
+from glassformer.training.run_folder import MODEL
 from glassformer.training.task import Validation
 
 COLUMNS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
@@ -89,7 +90,8 @@ def job_of(folder: str | Path) -> str:
     if not path.is_dir():
         raise GlassformerError(f"there is no folder '{folder}'; give a model folder, as runs/x/model")
     if not (path / api.JOB).is_file():
-        hint = f"; did you mean '{path / 'model'}'?" if (path / "model" / api.JOB).is_file() else ""
+        inside = path / MODEL
+        hint = f"; did you mean '{inside}'?" if (inside / api.JOB).is_file() else ""
         raise GlassformerError(
             f"'{folder}' does not say what its model does{hint or '; name its job with --job'}"
         )

@@ -30,6 +30,7 @@ from glassformer.training.notes.log import RunLog, StepNote
 from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
 from glassformer.training.parallel import Fsdp, Parallel
 from glassformer.training.recipe import Training
+from glassformer.training.run_folder import BEST
 from glassformer.training.saving.keeping import replace_folder
 from glassformer.training.saving.saves import Saved, Saving
 from glassformer.training.signals import Stopping
@@ -332,7 +333,7 @@ class Loop:
             if worth >= before:
                 standing.best, standing.best_step = sign * worth, standing.step
                 if self.parallel.main:
-                    replace_folder(self.folder / "best", self.task.save)
+                    replace_folder(self.folder / BEST, self.task.save)
             self._keep_weights(worth)
         return self._impatient()
 

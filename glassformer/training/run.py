@@ -33,6 +33,7 @@ from glassformer.training.parallel import Parallel, parallel_from_environment
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.recompute import checkpoint_blocks
+from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
 from glassformer.training.saving.saves import Saving
 from glassformer.training.signals import Stopping
@@ -102,7 +103,7 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
             )
         finish(loop, root)
         with torch.no_grad():
-            tested = job.test(root / "model", parallel.device) if parallel.main else {}
+            tested = job.test(root / MODEL, parallel.device) if parallel.main else {}
         if tested:
             loop.log.facts({f"test {name}": value for name, value in tested.items()})
             told = ", ".join(f"{name} {value:.4g}" for name, value in tested.items())
@@ -131,7 +132,7 @@ def _in_turn(parallel: Parallel, prepare: Callable[[], Job]) -> Job:
 
 def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: int = 1) -> Job:
     """The job with its data gathered and every setting filled in, kept in the folder for the next time."""
-    for name in ("best", "model", "tokenizer"):
+    for name in (BEST, MODEL, "tokenizer"):
         mend_folder(root / name)
     known = settled(asked, root)
     job = job_for(known or shared_evenly(asked, ranks, say), root, say)
@@ -142,9 +143,9 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: i
             say(reason)
         job.facts["chosen"] = reasons
         _write(root / "asked.json", json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
-        _write(root / "recipe.yaml", job.recipe.to_yaml())
-    elif known != read_recipe(root / "recipe.yaml"):  # it goes further, or on another device
-        _write(root / "recipe.yaml", known.to_yaml())
+        _write(root / RECIPE, job.recipe.to_yaml())
+    elif known != read_recipe(root / RECIPE):  # it goes further, or on another device
+        _write(root / RECIPE, known.to_yaml())
     return job
 
 
@@ -162,16 +163,16 @@ def settled(asked: Recipe, root: Path) -> Recipe | None:
 
     Another run's folder is refused with the first setting that differs, unless nothing was saved of it yet.
     """
-    if not (root / "recipe.yaml").is_file():
+    if not is_run(root):
         return None
-    kept = read_recipe(root / "recipe.yaml")
+    kept = read_recipe(root / RECIPE)
     before = kept.to_dict()
     if (root / "asked.json").is_file():
         before = json.loads((root / "asked.json").read_text(encoding="utf-8"))
     now = asked.to_dict()
     differs = difference(now, before)
     if differs and difference(now, kept.to_dict()):
-        if not any((root / name).exists() for name in ("checkpoints", "model")):
+        if not any((root / name).exists() for name in ("checkpoints", MODEL)):
             return None  # it came to nothing, as where a setting turned out to be wrong
         name, new, old = differs
         raise GlassformerError(
@@ -186,7 +187,7 @@ def settled(asked: Recipe, root: Path) -> Recipe | None:
     epochs = kept.training.epochs
     if epochs and now["training"]["steps"] is None and further["epochs"] != epochs:
         further["steps"] = math.ceil(further["steps"] * further["epochs"] / epochs)
-    return recipe_from(changed, str(root / "recipe.yaml"))
+    return recipe_from(changed, str(root / RECIPE))
 
 
 def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
@@ -238,16 +239,16 @@ def _loop(job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stoppin
 def finish(loop: Loop, root: Path) -> None:
     """Write the model folder: an average, the best, or the last, as the recipe says."""
     words, standing = loop.words, loop.standing
-    model = root / "model"
+    model = root / MODEL
     if words.average and standing.kept:
         steps = [step for step, _ in standing.kept]
         if loop.parallel.main:
             folders = [loop.kept_folder(step) for step in steps]
             replace_folder(model, lambda path: average_folders(folders, path))
         loop.log.say(f"the model is the average of steps {', '.join(map(str, sorted(steps)))}: {model}")
-    elif words.final == "best" and (root / "best").is_dir():
+    elif words.final == "best" and (root / BEST).is_dir():
         if loop.parallel.main:
-            replace_folder(model, lambda path: shutil.copytree(root / "best", path))
+            replace_folder(model, lambda path: shutil.copytree(root / BEST, path))
         loop.log.say(f"the model is that of step {standing.best_step}, the best: {model}")
     else:
         with torch.no_grad(), loop.evaluating():

@@ -13,6 +13,7 @@ from glassformer.training.notes.bar import hush
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.run import run
+from glassformer.training.run_folder import MODEL
 
 
 def tell(sentence: str) -> None:
@@ -55,4 +56,4 @@ def train(recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *
         raise KeyboardInterrupt
     if outcome.exit_code:
         raise SystemExit(outcome.exit_code)
-    return load(outcome.folder / "model")
+    return load(outcome.folder / MODEL)

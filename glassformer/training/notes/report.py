@@ -19,6 +19,7 @@ from glassformer.training.notes.curves import Panel, panels, write_curves
 from glassformer.training.notes.history import NAME, History, number, read_history
 from glassformer.training.notes.page import page, preformatted, rows, section, table, tiles
 from glassformer.training.notes.words import duration, figure
+from glassformer.training.run_folder import RECIPE
 from glassformer.weights.replacing import replacing
 
 LOWER_IS_BETTER = ("loss", "perplexity", "error", "mse", "mae", "mase", "smape", "rmse", "bits")
@@ -49,7 +50,7 @@ def write_report(folder: str | Path) -> str:
 
 def _html(root: Path, history: History, drawn: list[Panel]) -> str:
     facts = history.facts()
-    recipe = _text_of(root / "recipe.yaml")
+    recipe = _text_of(root / RECIPE)
     name = root.resolve().name
     parts = [
         tiles(_tiles(history, facts)),
