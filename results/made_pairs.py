@@ -6,13 +6,14 @@ recall:  su ? bi ? da ? bi K da R su K  ->  su K bi K da R
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
 
 import numpy as np
+
+from glassformer.weights.replacing import replacing
 
 SYLLABLES = np.array([first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou"])  # 100
 SYMBOLS = SYLLABLES[:32]  # of the strings to copy
@@ -72,12 +73,10 @@ def of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iter
 
 
 def written(folder: Path, files: Mapping[str, Iterable[Pair]]) -> dict[str, Path]:
-    """The pairs as tables name.tsv; runs side by side may write them at once, so each comes whole or not."""
+    """The pairs as tables name.tsv; runs side by side may all write them."""
     paths = {name: folder / f"{name}.tsv" for name in files}
     for name, pairs in files.items():
-        if paths[name].exists():
-            continue
-        begun = paths[name].with_suffix(f".{os.getpid()}")
-        begun.write_text("".join(f"{read}\t{answer}\n" for read, answer in pairs), encoding="utf-8")
-        begun.replace(paths[name])
+        if not paths[name].exists():
+            with replacing(paths[name]) as file:
+                file.writelines(f"{read}\t{answer}\n".encode() for read, answer in pairs)
     return paths

@@ -7,11 +7,11 @@ Marks are not escaped ("'", not "&apos;"), which changes no count of words or ma
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from glassformer.core.errors import GlassformerError
+from glassformer.weights.replacing import replacing
 
 
 def words_of(texts: Iterable[str], language: str) -> list[str]:
@@ -46,6 +46,5 @@ def read(path: Path) -> list[str]:
 
 def write(path: Path, texts: Iterable[str]) -> None:
     """Write lines, gzipped and the same bytes each time; runs side by side may all write them."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_bytes(gzip.compress("".join(f"{text}\n" for text in texts).encode(), mtime=0))
-    part.replace(path)
+    with replacing(path) as file:
+        file.write(gzip.compress("".join(f"{text}\n" for text in texts).encode(), mtime=0))

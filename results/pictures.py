@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from glassformer.weights.replacing import replacing
 from results import convolution
 from results.noted import note
 from results.place import Place, glassformer
@@ -90,6 +90,5 @@ def digits_folder(place: Place) -> Path:
 def split(arrays: Arrays, held: int, folder: Path) -> None:
     """Write the last pictures apart from the rest; another run may be doing the same."""
     for name, part in (("train", slice(None, -held)), ("valid", slice(-held, None))):
-        made = folder / f"{name}.{time.time_ns()}.npz"
-        np.savez(made, images=arrays[0][part], labels=arrays[1][part].astype(np.int64))
-        made.rename(folder / f"{name}.npz")
+        with replacing(folder / f"{name}.npz") as file:
+            np.savez(file, images=arrays[0][part], labels=arrays[1][part].astype(np.int64))

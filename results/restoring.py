@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import glassformer as product
 from glassformer.data.noise import damage
 from glassformer.evaluation.bleu import chrf
 from glassformer.training.machine import device_for
+from glassformer.weights.replacing import replacing
 from results import noted, trained
 from results.place import Place
 from results.recall import pace
@@ -76,9 +76,8 @@ def split(place: Place) -> dict[str, Path]:
     held = {"test": long[:TESTED], "valid": long[TESTED : TESTED + HELD]}
     apart = {text for texts in held.values() for text in texts}
     for name, texts in {"train": [text for text in ordered if text not in apart], **held}.items():
-        begun = paths[name].with_suffix(f".{os.getpid()}")
-        begun.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        begun.replace(paths[name])
+        with replacing(paths[name]) as file:  # runs side by side may all write it
+            file.writelines(f"{text}\n".encode() for text in texts)
     return paths
 
 

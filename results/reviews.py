@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from glassformer.weights.replacing import replacing
 from results import ngrams
 from results.noted import Noted, hardware, keep, note
 from results.place import Place, glassformer
@@ -89,9 +90,8 @@ def unseen(data: Path, folder: Path) -> Path:
         known = {row.split("\t")[1] for row in rows_of(data / "train.tsv.gz")[1:]}
         header, *rows = rows_of(data / "test.tsv.gz")
         kept = [row for row in rows if row.split("\t")[1] not in known]
-        part = folder / f"unseen.{time.time_ns()}.part"  # another run may be making the same file
-        part.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
-        part.rename(path)
+        with replacing(path) as file:  # another run may be making the same file
+            file.writelines(f"{row}\n".encode() for row in (header, *kept))
     return path
 
 
