@@ -136,13 +136,16 @@ def _targets(text: str) -> tuple[str, ...]:
 
 def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> None:
     from glassformer.core.errors import GlassformerError
+    from glassformer.verbs.writing.doubts import doubt_told
 
     if shown:
         console.print(f"  {text}", markup=False)
     try:
         for to in _targets(text):
-            (said,) = bundle.translate(text, to=to)
-            console.print(f"    {LANGUAGES.get(to, 'English'):8} {said}", markup=False, soft_wrap=True)
+            (said,) = bundle.translate(text, to=to, details=True)
+            console.print(f"    {LANGUAGES.get(to, 'English'):8} {said.text}", markup=False, soft_wrap=True)
+        for doubt in said.doubts:  # of what was read, so the same for every language
+            console.print(f"    note: {doubt_told(bundle, doubt, 1)}", markup=False, soft_wrap=True)
     except GlassformerError as error:  # a person's text that cannot be read is no reason to end
         console.print(f"    {error}", markup=False)
     console.print()

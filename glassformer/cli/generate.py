@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from glassformer.cli.writing import Asked, Notes, answer, writing_verb
+from glassformer.cli.noted import noting
+from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -70,12 +71,13 @@ def _stream(asked: Asked, prompt: str, echo: bool, special: SpecialInText) -> No
     from glassformer.verbs.writing import stream
 
     bundle = asked.bundle()
-    with closing(stream(bundle, prompt, special_in_text=special, **asked.settings)) as pieces:
+    made = stream(bundle, prompt, special_in_text=special, **asked.settings)
+    with noting(bundle) as notes, closing(made) as pieces:
         sys.stdout.write(prompt if echo else "")
         for piece in pieces:
             sys.stdout.write(piece)
             sys.stdout.flush()
         sys.stdout.write("\n")
         sys.stdout.flush()
-    if pieces.written is not None:
-        Notes(bundle).hear(pieces.written.ended)
+        if pieces.written is not None:
+            notes.hear(pieces.written.ended, pieces.doubts)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
+from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 
+Kind = Literal["arguments", "file", "stdin", "terminal"]
 LONGEST = 1 << 20  # bytes of the longest line that is taken
 
 
@@ -17,9 +19,22 @@ LONGEST = 1 << 20  # bytes of the longest line that is taken
 class Given:
     """Texts in order. total: how many, where that is known without reading standard input."""
 
-    kind: Literal["arguments", "file", "stdin", "terminal"]
+    kind: Kind
     lines: Iterator[str]
     total: int | None = None
+
+    def saying_if_empty(self) -> Given:
+        """The same, with a sentence to the person who gave nothing to read."""
+        return replace(self, lines=_said_if_empty(self.lines))
+
+
+def _said_if_empty(lines: Iterator[str]) -> Iterator[str]:
+    first = next(lines, None)
+    if first is None:
+        say("note: there is nothing to read; give texts as arguments, with --file, or on standard input")
+        return
+    yield first
+    yield from lines
 
 
 def given(texts: Sequence[str], file: Path | None) -> Given:
@@ -32,7 +47,7 @@ def given(texts: Sequence[str], file: Path | None) -> Given:
         return Given(kind="stdin", lines=_stream_lines(file.open("rb"), f"'{file}'"))  # a pipe, read once
     if file is not None:
         return Given(kind="file", lines=_file_lines(file), total=_count(file))
-    kind: Literal["stdin", "terminal"] = "terminal" if sys.stdin.isatty() else "stdin"
+    kind: Kind = "terminal" if sys.stdin.isatty() else "stdin"
     return Given(kind=kind, lines=_stream_lines(sys.stdin.buffer, "standard input"))
 
 

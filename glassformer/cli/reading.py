@@ -31,7 +31,7 @@ class Reading(AskedOfLines):
 
     def inputs(self, texts: Sequence[str] | None) -> Inputs:
         """What is to be read: arguments, a file, or standard input."""
-        return Inputs(given(list(texts or ()), self.file))
+        return Inputs(given(list(texts or ()), self.file).saying_if_empty())
 
 
 reading_verb = asking(Reading)

@@ -22,12 +22,17 @@ def translate(
     asked: Asked,
     to: str | None = typer.Option(None, help="The language to write, where the model knows several, as fra."),
     prefix: str | None = typer.Option(None, help="Put this before every text."),
-    split: Split = typer.Option(Split.long, help="Which lines to translate sentence by sentence."),
+    split: Split | None = typer.Option(
+        None,
+        help="Which lines to translate sentence by sentence; by itself what suits the model.",
+        show_default=False,
+    ),
 ) -> None:
     """Translate texts: arguments, a file, or standard input; a line in is a line out.
 
-    An empty line stays empty. A line of more than 128 tokens is translated sentence by sentence. The
-    folder's generation_config.json holds where nothing else is given; where it is silent, 4 beams.
+    An empty line stays empty. Sentence by sentence is how lines of more than 128 tokens are translated, and
+    all lines where the model has learnt single sentences. The folder's generation_config.json holds where
+    nothing else is given; where it is silent, 4 beams.
     """
     from glassformer.verbs import writing
 
@@ -38,7 +43,7 @@ def translate(
             texts,
             to=to,
             prefix=prefix,
-            split=split.value,
+            split=None if split is None else split.value,
             details=True,
             **asked.budget(),
             **asked.settings,

@@ -15,6 +15,7 @@ from glassformer.cli.asking import AskedOfLines, options_of, with_options
 from glassformer.cli.given import given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
+from glassformer.cli.noted import noting
 from glassformer.cli.taken import say, taking
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
@@ -141,7 +142,7 @@ def _plain(name: str, value: Any) -> Any:
 def answer(asked: Asked, write: Write) -> None:
     """Take the texts given through `write`, in order, to where answers go.
 
-    That a text was stopped at the limit is said on standard error, once.
+    What a person should know of them all is said on standard error, once.
     """
     if asked.tree is not None:
         check_tree(asked.tree, asked.texts or ())
@@ -153,50 +154,35 @@ def answer(asked: Asked, write: Write) -> None:
         raise GlassformerError("--resume and --overwrite are about a file of answers; name it with --out")
     if asked.out is not None and asked.file is not None and _same(asked.out, asked.file):
         raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
-    source = given(asked.texts or (), asked.file)
+    source = given(asked.texts or (), asked.file).saying_if_empty()
     bundle = asked.bundle()
     for _ in write(bundle, iter(())):  # settings that are wrong are told before a file is touched
         pass
     telling = source.kind == "file" or asked.out is not None
-    notes = Notes(bundle)
     if asked.out is None:
-        with taking(total=source.total, telling=telling) as taker:
+        with taking(total=source.total, telling=telling) as taker, noting(bundle) as notes:
             for passage in _passages(bundle, write, source.kind, source.lines):
                 taker.take(_line(asked, bundle, passage))
-                notes.hear(passage.ended)
+                notes.hear(passage.ended, passage.doubts)
+                if source.kind == "terminal":  # somebody reads each
+                    notes.tell()
         return
-    with keeping(
-        asked.out,
-        source,
-        made=asked.made(bundle),
-        resume=asked.resume,
-        overwrite=asked.overwrite,
-        telling=telling,
-    ) as keeper:
+    with (
+        keeping(
+            asked.out,
+            source,
+            made=asked.made(bundle),
+            resume=asked.resume,
+            overwrite=asked.overwrite,
+            telling=telling,
+        ) as keeper,
+        noting(bundle) as notes,
+    ):
         if keeper.done and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
         for passage in _passages(bundle, write, source.kind, iter(keeper.texts)):
             keeper.take_at(_line(asked, bundle, passage), fresh=passage.fresh)
-            notes.hear(passage.ended)
-
-
-class Notes:
-    """Says once why texts stopped, where the model did not end them."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle, self._said = bundle, False
-
-    def hear(self, ended: str) -> None:
-        """How a text ended."""
-        if ended != "length" or self._said:
-            return
-        from glassformer.verbs.writing.ends import ends_of
-
-        self._said = True
-        if ends_of(self._bundle).eos_ids:
-            say("note: a text was stopped at the limit of tokens, which --max-new-tokens moves")
-        else:
-            say("note: the model has no end token, so it wrote up to the limit, which --max-new-tokens moves")
+            notes.hear(passage.ended, passage.doubts)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -221,7 +207,7 @@ def _line(asked: Asked, bundle: Bundle, passage: Passage) -> str:
 
 
 def _told(passage: Passage) -> dict[str, Any]:
-    names = ("text", "score", "tokens", "seconds", "ended")
+    names = ("text", "score", "tokens", "seconds", "ended", "doubts")
     told = {name: getattr(passage, name) for name in names}
     return {**told, "others": [_told(other) for other in passage.others]} if passage.others else told
 

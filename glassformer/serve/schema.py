@@ -136,7 +136,7 @@ class Translate(DecodingWords):
     texts: Texts | None = None
     to: Annotated[str, Field(min_length=1, max_length=32)] | None = None
     prefix: Annotated[str, Field(max_length=1000)] | None = None
-    split: Literal["long", "always", "never"] = "long"
+    split: Literal["long", "always", "never"] | None = None
 
 
 class Classify(Closed):

@@ -52,6 +52,7 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
                     "score": sum(one.score for one in row),
                     "tokens": sum(len(one.ids) for one in row),
                     "ended": _ended(row),
+                    "doubts": list(plan.doubts(layout)),
                 }
                 for layout, row in zip(layouts, found, strict=True)
             ],

@@ -4,6 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -210,6 +211,16 @@ class Tokenizer(ABC):
     @abstractmethod
     def special_ids(self) -> frozenset[int]:
         """Ids of all tokens that are marks and not text."""
+
+    @cached_property
+    def spelling_ids(self) -> frozenset[int]:
+        """Ids that stand for letters without a piece of their own: the unknown one, and single bytes.
+
+        None of a vocabulary that spells everything by bytes; nor those of ASCII, which are letters.
+        """
+        names = (f"<0x{byte:02X}>" for byte in range(0x80, 0x100))
+        found = (self.unk_id, *(self._id(name, "source") for name in names))
+        return frozenset(index for index in found if index is not None)
 
     # What a backend supplies.
     _class_name: str  # the reference library's class that reads our saved files

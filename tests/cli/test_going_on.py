@@ -116,7 +116,7 @@ def stopped_run(begun, tmp_path):
 OTHERS = {
     "settings": (["--num-beams", "3"], "begun with --num-beams 1, and now with --num-beams 3"),
     "a further setting": (["--length-penalty", "2"], "begun without --length-penalty"),
-    "an option of the verb": (["--split", "always"], "begun with --split long, and now with --split always"),
+    "an option of the verb": (["--split", "always"], "begun without --split, and now with --split always"),
     "the shape of a line": (["--json"], "begun without --json, and now with --json"),
     "precision": (["--dtype", "int8"], "begun with --dtype float32, and now with --dtype int8"),
 }

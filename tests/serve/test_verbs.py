@@ -37,6 +37,7 @@ def test_translate_is_the_librarys(server, bundles):
             [one.score for one in wanted], abs=1e-4
         )
         assert [one["ended"] for one in found["translations"]] == [one.ended for one in wanted]
+        assert [tuple(one["doubts"]) for one in found["translations"]] == [one.doubts for one in wanted]
 
 
 def test_classify_is_the_librarys(server, bundles):

@@ -62,7 +62,8 @@ def test_the_tag_tells_which_language_is_written(trained: Path) -> None:
         4,
         5,
     }
-    assert json.loads((model / "job.json").read_text())["languages"] == ["back", "same"]
+    job = json.loads((model / "job.json").read_text())
+    assert job["languages"] == ["back", "same"] and (job["unit"], job["usual_len"]) == ("sentence", 6)
 
 
 def test_a_language_must_be_named_and_known(trained: Path) -> None:
@@ -81,3 +82,23 @@ def test_the_column_of_the_language_is_none_of_the_pair(tmp_path: Path) -> None:
     assert list(pairs(table, columns=(2, 3), to=1).rows(Problems()))[-2:] == rows
     with pytest.raises(GlassformerError, match="give the two columns of the pair too"):
         pairs(table, to=1)
+
+
+@pytest.mark.parametrize(("share", "unit"), [(0.05, "sentence"), (0.2, "line")])
+def test_the_folder_says_whether_sentences_were_learnt(tmp_path: Path, share: float, unit: str) -> None:
+    table = tmp_path / "pairs.tsv"
+    rows = ["It rained. We left." if n < 200 * share else f"We left at {n}." for n in range(200)]
+    table.write_text("".join(f"{row}\t{row}\n" for row in rows))
+    recipe = recipe_from(
+        {
+            "job": "translate",
+            "data": {"train": str(table), "valid": str(table), "max_len": 40},
+            "tokenizer": {"kind": "char"},
+            "model": MODEL,
+            "training": {"device": "cpu", "steps": 1, "batch": 900, "validate_every": 10**6},
+        }
+    )
+    run(recipe, tmp_path / "run", say=lambda sentence: None)
+    job = json.loads((tmp_path / "run" / "model" / "job.json").read_text())
+    longest = len("It rained. We left.") + 1  # letters, and the end
+    assert job == {"job": "translate", "unit": unit, "usual_len": longest}

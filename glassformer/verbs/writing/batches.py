@@ -13,6 +13,7 @@ from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.tree import Tree
 from glassformer.verbs.writing.checks import within_bounds
+from glassformer.verbs.writing.doubts import Doubt
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import Layout, Place
 
@@ -26,6 +27,7 @@ class Passage:
     score: as the engine gives it, summed over the pieces that the text was read in. tokens: how many were
     written. seconds: from the text's being read until this was there, waiting for its batch included.
     ended: by the end token, the limit, or a stop text; "length" where the limit ended any of its pieces.
+    doubts: what was read and the model has not learnt to read (`doubts`).
     others: the next best, as many as num_return_sequences asks for. trees: how each piece was found, where
     that was asked for.
     fresh: whether batches began with this text, so that all from it on come out the same to the bit where the
@@ -37,6 +39,7 @@ class Passage:
     tokens: int
     seconds: float
     ended: Literal["end", "length", "stop"]
+    doubts: tuple[Doubt, ...] = ()
     others: tuple[Passage, ...] = ()
     trees: tuple[Tree, ...] = ()
     fresh: bool = False
@@ -46,8 +49,8 @@ class Passage:
 class Plan:
     """How texts become places for answers, and answers texts.
 
-    limit: the most tokens written, by how many were read, where the settings do not say. keep_tree: whether
-    passages tell how they were found.
+    limit: the most tokens written, by how many were read, where the settings do not say. doubts: what there
+    is to doubt of a text. keep_tree: whether passages tell how they were found.
     """
 
     bundle: Bundle
@@ -57,6 +60,7 @@ class Plan:
     compose: Callable[[Layout, list[list[int]]], str]
     decode: Callable[[list[int]], str]
     limit: Callable[[int], int]
+    doubts: Callable[[Layout], tuple[Doubt, ...]]
     keep_tree: bool = False
 
     @property
@@ -147,6 +151,7 @@ def _ranked(plan: Plan, done: _Waiting, rank: int, seconds: float) -> Passage:
         score=sum((one.score for one in found), 0.0),
         tokens=sum(len(one.ids) for one in found),
         seconds=seconds,
+        doubts=plan.doubts(done.layout),
         ended="length" if "length" in endings else "stop" if "stop" in endings else "end",
         trees=tuple(one.tree for one in found if one.tree is not None),
     )

@@ -11,6 +11,7 @@ from glassformer.text import SpecialInText
 from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
+from glassformer.verbs.writing.doubts import doubts_of
 from glassformer.verbs.writing.ends import ends_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.prompts import following, prompt_ids
@@ -77,4 +78,5 @@ def continuing(bundle: Bundle, settings: dict[str, Any], special_in_text: Specia
         compose=compose,
         decode=tokenizer.decode,
         limit=limit,
+        doubts=doubts_of(bundle),
     )

@@ -1,7 +1,8 @@
 """Whole texts as pieces that a model reads one by one, and what it wrote for them as whole texts again.
 
 Lines stay lines, and empty ones stay empty. A line that is too long becomes its sentences, a sentence that is
-too long its clauses or words. Nothing is ever left out: a word that does not fit is refused.
+too long its clauses or words. Nothing is ever left out: a word that does not fit is refused. Where a model's
+folder says that it has learnt single sentences, every line becomes its sentences.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class Place:
     ids: list[int]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be asked, and what goes before each of its pieces."""
+
+    lead: str
+    body: str
+
+
 Layout = list[str | Place]  # text that stays as it is, and places for answers
 
 
@@ -37,62 +46,90 @@ def no_tag(_: str) -> str:
     return ""
 
 
+def all_text(line: str) -> list[str]:
+    """Lines of which nothing is carried over."""
+    return [line]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cutter:
     """Texts into layouts.
 
-    encode: texts to ids as the model reads them. reads: the most tokens it can read, None: any.
-    split: which lines become sentences: those of more than LONG tokens, all, or none. unit: what is cut
-    at all; a "text" is one piece with its line ends in it. lead: what a line begins with that each of its
-    pieces must begin with too.
+    encode: texts to ids as the model reads them. reads: the most tokens it can read, None: any. learnt: the
+    most it has learnt to read, None: unknown.
+    split: which lines become sentences: those of more than LONG tokens (or than it learnt), all, or none.
+    unit: what is cut at all; a "text" is one piece with its line ends in it. lead: what a line begins with
+    that each of its pieces must begin with too. carried: cuts a line into texts and what stays as it is
+    between them, in turns.
     """
 
     encode: Encode
     reads: int | None
+    learnt: int | None = None
     split: Split = "long"
     unit: Literal["line", "text"] = "line"
     lead: Callable[[str], str] = no_tag
+    carried: Callable[[str], list[str]] = all_text
     what: str = "text"
 
     def layouts(self, texts: Iterable[str]) -> Iterator[Layout]:
         """One layout a text, in order; `TOGETHER` texts are looked at at once."""
         stream = numbered(texts, self.what)
         while many := list(islice(stream, TOGETHER)):
-            rows = [text.split("\n") if self.unit == "line" else [text] for _, text in many]
-            bodies = [body for row in rows for line in row if (body := line.strip())]
+            rows = [self._asked(text) for _, text in many]
+            bodies = [part.lead + part.body for row in rows for part in row if isinstance(part, _Asked)]
             encoded = iter(self.encode(bodies))
             for (number, _), row in zip(many, rows, strict=True):
                 layout: Layout = []
-                for at, line in enumerate(row):
-                    layout += ["\n"] if at else []
-                    if body := line.strip():
-                        layout.append(line[: line.index(body[0])] if self.unit == "line" else "")
-                        layout += self._line(body, next(encoded), number)
+                for part in row:
+                    layout += [part] if isinstance(part, str) else self._line(part, next(encoded), number)
                 yield layout
 
-    def _line(self, body: str, ids: list[int], number: int) -> Layout:
+    def _asked(self, text: str) -> list[str | _Asked]:
+        """A text's lines with what is to be asked in them; spaces before each stay, those at its end go."""
+        if self.unit == "text":
+            return [_Asked("", body)] if (body := text.strip()) else []
+        found: list[str | _Asked] = []
+        for at, line in enumerate(text.split("\n")):
+            found += ["\n"] if at else []
+            body = line.strip()
+            if not body:
+                continue
+            lead = self.lead(body)
+            found.append(line[: line.index(body[0])])
+            parts = self.carried(body[len(lead) :])
+            for turn, part in enumerate(parts):
+                asked = part.strip()
+                if turn % 2 or not asked or (len(parts) > 1 and not any(map(str.isalnum, asked))):
+                    found += [part] if part else []
+                    continue
+                begin = part.index(asked[0])
+                found += [part[:begin], _Asked(lead, asked), part[begin + len(asked) :]]
+        return found
+
+    def _line(self, asked: _Asked, ids: list[int], number: int) -> Layout:
         most = len(ids) if self.reads is None else self.reads
         if self.split == "never" and len(ids) > most:
             raise GlassformerError(
                 f"{self.what} {number} has {len(ids):,} tokens, and the model reads at most {most:,}; "
                 "shorten it"
             )
-        whole = self.split == "never" or (self.split == "long" and len(ids) <= min(most, LONG))
-        if whole:
+        long = min(most, self.learnt or LONG, LONG)
+        if self.split == "never" or (self.split == "long" and len(ids) <= long):
             return [Place(ids)]
-        lead = self.lead(body)
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.encode([lead + text for text in texts])
+            return self.encode([asked.lead + text for text in texts])
 
         found: Layout = []
-        parts = sentences(body[len(lead) :])
-        for (sentence, gap), one in zip(parts, encode([sentence for sentence, _ in parts]), strict=True):
+        parts = sentences(asked.body)
+        every = encode([sentence for sentence, _ in parts]) if len(parts) > 1 else [ids]
+        for (sentence, gap), one in zip(parts, every, strict=True):
             found += [*self._fitting(encode, sentence, one, most, number), gap]
         return found
 
     def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int, number: int) -> Layout:
-        if len(ids) <= min(most, LONGEST):
+        if len(ids) <= min(most, self.learnt or LONGEST, LONGEST):
             return [Place(ids)]
         cut = halved(sentence)
         if cut is None and len(ids) <= most:

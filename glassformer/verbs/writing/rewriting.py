@@ -11,9 +11,11 @@ from glassformer.decoding.stop import before_stop
 from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
+from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
 from glassformer.verbs.writing.pieces import Cutter, Layout, Split, no_tag
 from glassformer.verbs.writing.results import results
+from glassformer.verbs.writing.signs import carried_by
 from glassformer.verbs.writing.sources import Language, language, mending, own_tag, plain, task_prefix
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
@@ -25,7 +27,7 @@ def translate(
     *,
     to: str | None = None,
     prefix: str | None = None,
-    split: Split = "long",
+    split: Split | None = None,
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
@@ -36,8 +38,10 @@ def translate(
     to: the language to write, for a model that knows several, as its tokenizer spells it: "fra" for the tag
     >>fra<<, "fr_XX", or "de" where the folder names a task from one language into another.
     prefix: what is put before every piece, as "translate English to German: ".
-    split: a line is translated whole up to 128 tokens and by its sentences beyond ("long"), "always" by its
-    sentences, or "never": then a line that the model cannot read whole is refused.
+    split: a line is translated whole up to 128 tokens, or as many as the model has learnt, and by its
+    sentences beyond ("long"), "always" by its sentences, or "never": then a line that the model cannot read
+    whole is refused. By itself always where the folder says that the model has learnt single sentences,
+    else long. Pictures such as emoji that the vocabulary does not have stay as they are.
     """
     plan = translating(bundle, settings, to=to, prefix=prefix, split=split)
     return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens)
@@ -49,16 +53,25 @@ def translating(
     *,
     to: str | None = None,
     prefix: str | None = None,
-    split: Split = "long",
+    split: Split | None = None,
 ) -> Plan:
     """The plan of `translate`."""
-    check_job(bundle, "translate", jobs=("translate",))
+    about = check_job(bundle, "translate", jobs=("translate",))
     ends = _rewriting(bundle, "translate")
+    if split is None:
+        split = "always" if about.get("unit") == "sentence" else "long"
     spoken = language(bundle, to)
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
     lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
-    cutter = Cutter(encode=encode, reads=ends.reads, split=_known(split), lead=lead)
+    cutter = Cutter(
+        encode=encode,
+        reads=ends.reads,
+        learnt=learnt_length(bundle),
+        split=_known(split),
+        lead=lead,
+        carried=carried_by(tokenizer_of(bundle)),
+    )
     return _rewrites(bundle, ends, cutter, given)
 
 
@@ -138,6 +151,7 @@ def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, An
         compose=compose,
         decode=tokenizer.decode,
         limit=lambda read: 2 * read + 20,
+        doubts=doubts_of(bundle),
     )
 
 

@@ -15,6 +15,7 @@ from glassformer.decoding.written import Written
 from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import within_bounds
+from glassformer.verbs.writing.doubts import Doubt
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.prompts import Pieces
 
@@ -29,10 +30,14 @@ class _Stopped(Exception):
 
 
 class Stream(Iterator[str]):
-    """Pieces of text as they come; afterwards `written` says what they were made of, and how it ended."""
+    """Pieces of text as they come; afterwards `written` says what they were made of, and how it ended.
+
+    doubts: what the prompt has that the model has not learnt to read; known with the first piece.
+    """
 
     def __init__(self, plan: Plan, prompt: str) -> None:
         self.written: Written | None = None
+        self.doubts: tuple[Doubt, ...] = ()
         self._pieces = self._run(plan, prompt)
 
     def __next__(self) -> str:
@@ -46,6 +51,7 @@ class Stream(Iterator[str]):
         (layout,) = plan.layouts([prompt])
         (place,) = layout
         assert isinstance(place, Place)
+        self.doubts = plan.doubts(layout)
         before = place.ids if plan.ends.shape == "continues" else []
         pieces = Pieces(tokenizer_of(plan.bundle), before, plan.settings.stop)
         for token in self._tokens(plan, place.ids):

@@ -1,0 +1,41 @@
+"""What the verbs say on standard error of texts that they were not made for, and of none at all."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NOTHING = "note: there is nothing to read; give texts as arguments, with --file, or on standard input\n"
+
+
+def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
+    texts = ("Привет, how are you?", "Where is the library?", "Ελλάδα is nice.")
+    done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "--json", *texts)
+    told = [json.loads(line)["doubts"] for line in done.out.splitlines()]
+    assert done.code == 0 and told == [["letters"], [], ["letters"]]
+    assert done.err == (
+        "note: 2 texts have letters or signs that the model 'pocket' does not know; what it makes of the "
+        "words they stand in means nothing\n"
+    )
+    long = "I have two cats and a dog. " * 20
+    done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "--split", "never", long)
+    assert "note: 1 text is longer than the 57 tokens that the model 'pocket' has learnt to read" in done.err
+    assert run("translate", "pocket", "--to", "de", "--num-beams", 1, long).err == ""
+
+
+@pytest.mark.parametrize("verb", [["translate", "pocket", "--to", "de"], ["classify", "pocket-digits"]])
+def test_that_there_was_nothing_to_read(run: Any, verb: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    done = run(*verb)
+    assert (done.code, done.out, done.err) == (0, "", NOTHING)
+
+
+def test_an_empty_line_is_something(run: Any, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n\n")
+    done = run("translate", "pocket", "--to", "de", "--file", lines)
+    assert (done.code, done.out, done.err) == (0, "\n\n", "")

@@ -1,0 +1,90 @@
+"""Texts that a translator has not learnt to read: paragraphs, long sentences, pictures, strange letters."""
+
+from __future__ import annotations
+
+import pytest
+
+import glassformer
+from glassformer.api import Bundle
+from glassformer.verbs.writing.pieces import Place
+from glassformer.verbs.writing.rewriting import translating
+from glassformer.verbs.writing.signs import carried_by
+
+SENTENCES = (
+    "Hello everyone!",
+    "My name is Anna and I live in Berlin.",
+    "I have two cats and a dog.",
+    "Yesterday we went to the park.",
+    "Will you come with us tomorrow?",
+)
+KOREAN = ("어제 우리는 공원에 갔다.", "날씨가 아주 좋았다.", "내일 다시 오겠습니다.")
+
+
+@pytest.fixture(scope="module")
+def pocket() -> Bundle:
+    return glassformer.load("pocket")
+
+
+@pytest.mark.parametrize(("given", "to"), [(SENTENCES, "de"), (SENTENCES, "ko"), (KOREAN, "en")])
+def test_a_paragraph_is_translated_by_its_sentences(pocket: Bundle, given: list[str], to: str) -> None:
+    """The model has learnt single sentences, and drops or bends those that follow the first."""
+    alone = [pocket.translate(one, to=to)[0] for one in given]
+    (whole,) = pocket.translate(" ".join(given), to=to, details=True)
+    assert whole.text == " ".join(alone) and not whole.doubts
+    assert pocket.translate(" ".join(given), to=to, split="never") != [whole.text]
+
+
+def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
+    """A sentence of hundreds of words is cut at its clauses, and nothing of it is lost."""
+    sentence = " and ".join(f"the old captain number {n} sang to the sea, which was calm," for n in range(30))
+    plan = translating(pocket, {}, to="de")
+    (layout,) = plan.layouts([sentence])
+    read = [part.ids for part in layout if isinstance(part, Place)]
+    assert len(read) > 3 and max(map(len, read)) <= 57
+    assert plan.doubts(layout) == ()
+    assert pocket.tokenizer is not None
+    again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in layout]
+    assert "".join(again) == sentence
+
+
+@pytest.mark.parametrize("to", ["de", "fr", "ko"])
+@pytest.mark.parametrize(
+    ("text", "read", "kept"),
+    [
+        ("I love you 😀", "I love you", " 😀"),
+        ("I love you 😀.", "I love you.", " 😀"),
+        ("Thanks 🙏🏽 for your help.", "Thanks for your help.", " 🙏🏽"),
+        ("I love you. 👩‍🚀 🏴󠁧󠁢󠁳󠁣󠁴󠁿", "I love you.", " 👩‍🚀 🏴󠁧󠁢󠁳󠁣󠁴󠁿"),
+    ],
+)
+def test_a_picture_stays_and_the_words_are_as_without_it(
+    pocket: Bundle, text: str, read: str, kept: str, to: str
+) -> None:
+    (with_it,) = pocket.translate(text, to=to, details=True)
+    assert with_it.text == pocket.translate(read, to=to)[0] + kept
+    assert with_it.doubts == ()
+
+
+def test_what_the_vocabulary_has_is_read(pocket: Bundle) -> None:
+    assert pocket.tokenizer is not None
+    cut = carried_by(pocket.tokenizer)
+    assert pocket.tokenizer.token_id("°") is not None
+    assert cut("5 °C in May") == ["5 °C in May"] and cut("한국어 é") == ["한국어 é"]
+    assert cut("🎉") == ["", "🎉", ""]
+    assert pocket.translate("🎉 🎉", to="de") == ["🎉 🎉"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "doubts"),
+    [
+        ("Where is the library?", {}, ()),
+        ("Привет, how are you?", {}, ("letters",)),
+        (" ".join(SENTENCES * 3), {"split": "never"}, ("long",)),
+        (" ".join(SENTENCES * 3), {}, ()),
+    ],
+)
+def test_what_it_cannot_read_is_told(
+    pocket: Bundle, text: str, words: dict[str, str], doubts: tuple[str, ...]
+) -> None:
+    (found,) = pocket.translate(text, to="de", num_beams=1, details=True, **words)
+    assert found.doubts == doubts
