@@ -28,7 +28,6 @@ def bundle_of(
 
     import glassformer
     from glassformer.core.precision import dtype_for
-    from glassformer.core.schema import nearest
     from glassformer.families import registry
 
     if model.startswith(TINY):
@@ -38,16 +37,26 @@ def bundle_of(
         return glassformer.Bundle(model=fresh.to(device=device, dtype=stored).eval())
     known = registry.presets()
     if model not in known:
-        raise GlassformerError(
-            f"there is no folder, model or preset '{model}'; give a model folder, tiny:FAMILY "
-            f"or a name{nearest(model, [*models.names(), *known])}"
-        )
+        raise GlassformerError(_unknown(model, [*known] if presets == "described" else []))
     if presets == "refused":
         raise GlassformerError(
             f"'{model}' is a preset, a size without numbers; give a folder, or try tiny:{known[model].name}"
         )
     with torch.device("meta"):
         return glassformer.Bundle(model=glassformer.build(model).eval(), family=known[model].name)
+
+
+def _unknown(model: str, presets: list[str]) -> str:
+    """What to give instead of a word that names nothing: one much like it, else whatever there is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(model, models.names(), n=1) or get_close_matches(model, presets, n=1)
+    told = f"there is no folder or model '{model}'"
+    if close:
+        return f"{told}; did you mean '{close[0]}'?"
+    shipped = ", ".join(models.names())
+    others = f", tiny:FAMILY, or a preset ({', '.join(presets)})" if presets else ", or tiny:FAMILY"
+    return f"{told}; give a folder, as runs/x/model, a model that comes along ({shipped}){others}"
 
 
 def named(model: str) -> Path:

@@ -147,3 +147,13 @@ def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:
     assert tag_apart(bundle, ">>ko<< the cat") == ("the cat", "ko")
     assert tag_apart(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
     assert tag_apart(bundle, "a << b") == ("a << b", None)
+
+
+def test_a_word_that_names_nothing_is_told_the_nearest_model(run: Any, shipped: Shipped) -> None:
+    """Presets are no answer where a model has to have learnt something."""
+    for word, meant in (("poket", "pocket"), ("pocket_digits", "pocket-digits")):
+        told = f"error: there is no folder or model '{word}'; did you mean '{meant}'?\n"
+        assert run("translate", word, "--to", "de", "hello") == (2, "", told)
+    done = run("translate", "gpt22", "hello")
+    assert done.code == 2 and f"comes along ({', '.join(NAMES)})" in done.err and "gpt2-xl" not in done.err
+    assert "did you mean 'gpt2'?" in run("inspect", "gpt22").err
