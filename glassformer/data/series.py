@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import SHARE, Problems
-from glassformer.data.series_files import Layout, SeriesFile, open_series_file
-from glassformer.data.series_steps import Fill, Table, evened
+from glassformer.data.series_files import KEYS, Given, Layout, SeriesFile, open_series_file
+from glassformer.data.series_steps import Fill, Table, advice, evened
 from glassformer.data.timestamps import BadStampError, Step, read_stamp, written
 
 Floats = NDArray[np.float32]
@@ -71,20 +71,22 @@ def read_series(
     time: str | None = None,
     target: str | Sequence[str] | None = None,
     fill: Fill = "refuse",
+    given: Given = KEYS,
 ) -> SeriesSet:
     """The series in a CSV or Parquet file, wide (a column a channel) or long (unique_id, ds, y).
 
     time: the column of time stamps.    target: the column or columns of values; all without it.
     fill: what becomes of missing values and gaps: an error, a straight line across, the last value again,
     or ("ignore", for gaps and repeated stamps alone) the rows as they stand, as if evenly spaced.
+    given: by what a person says all this, for the sentences about what is wrong.
     """
     file = open_series_file(path)
-    layout = file.layout(time, [target] if isinstance(target, str) else target)
+    layout = file.layout(time, [target] if isinstance(target, str) else target, given)
     rows = _Rows(file, layout)
     rows.read()
     table = rows.table()
-    notes = rows.judged(table, fill)
-    even = evened(table, fill, problems.begin(path, unit=file.unit))
+    notes = rows.judged(table, fill, given)
+    even = evened(table, fill, problems.begin(path, unit=file.unit), by=given.fill)
     names = layout.values
     first = even.values[0]
     still = [name for n, name in enumerate(names) if (even.values[:, n] == first[n]).all()]
@@ -164,7 +166,7 @@ class _Rows:
             lines=np.frombuffer(self._lines, np.int32),
         )
 
-    def judged(self, table: Table, fill: Fill) -> tuple[str, ...]:
+    def judged(self, table: Table, fill: Fill, given: Given) -> tuple[str, ...]:
         """Every value a finite number, or what is to be said of those that are not."""
         bad = ~np.isfinite(table.values)  # (N, C)
         if not bad.any():
@@ -173,7 +175,7 @@ class _Rows:
             if count > _MOST_WORDS * len(bad):
                 raise GlassformerError(
                     f"column '{self.layout.values[column]}' of '{table.file}' holds words ('{word[:40]}' in "
-                    f"{table.unit} {line:,}); name the columns of numbers with `target`"
+                    f"{table.unit} {line:,}); name the columns of numbers with {given.columns}"
                 )
         row, column = (int(n) for n in np.argwhere(bad)[0])
         _, line, word = self._words.get(column, (0, 0, ""))
@@ -183,7 +185,7 @@ class _Rows:
             f"{int(bad.sum()) - 1:,} more values are missing or not numbers"
         )
         if fill in ("refuse", "ignore"):
-            raise GlassformerError(f'{told}; mend the file, or ask for fill "linear" or "last"')
+            raise GlassformerError(f"{told}; {advice(given.fill)}")
         share = bad.mean(0)
         if share.max() > SHARE:
             raise GlassformerError(

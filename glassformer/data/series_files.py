@@ -24,6 +24,18 @@ Row = tuple[int, Sequence[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """By what the person in front says which columns to use and how to fill gaps: keys, or options."""
+
+    time: str
+    columns: str
+    fill: str
+
+
+KEYS = Given(time="data.time", columns="data.target", fill="data.fill")  # of a recipe
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """The columns that are used. Without `series` the file is one series and each value column a channel."""
 
@@ -42,14 +54,14 @@ class SeriesFile:
     between: str | None  # what stands between cells; None: Parquet
     unit: str
 
-    def layout(self, time: str | None, target: Sequence[str] | None) -> Layout:
+    def layout(self, time: str | None, target: Sequence[str] | None, given: Given = KEYS) -> Layout:
         """Which columns to use: those asked for, else those that go by a usual name."""
         for name in ([] if time is None else [time]) + list(target or []):
             if name not in self.names:
                 raise GlassformerError(
                     f"'{self.path}' has no column '{name}'; it has {', '.join(self.names[:12])}"
                 )
-        time = time or known_one(self.names, TIMES) or self._looks_like_time()
+        time = time or known_one(self.names, TIMES) or self._looks_like_time(given)
         others = [name for name in self.names if name != time and name.lower() not in _INDEX]
         value = known_one(others, VALUES) if target is None else target[0]
         series = known_one(others, IDS)
@@ -60,13 +72,13 @@ class SeriesFile:
             raise GlassformerError(f"'{self.path}' has no column of values beside the time '{time}'")
         return Layout(time=time, values=values)
 
-    def _looks_like_time(self) -> str:
+    def _looks_like_time(self, given: Given) -> str:
         try:
             read_stamp(self.first[0])
         except (BadStampError, IndexError):
             raise GlassformerError(
                 f"'{self.path}' has no column of time stamps that is known ({', '.join(self.names[:12])}); "
-                "say which it is with `time`"
+                f"say which it is with {given.time}"
             ) from None
         return self.names[0]
 

@@ -13,7 +13,6 @@ from glassformer.data.problems import SHARE, Tally
 from glassformer.data.timestamps import Step, even_step, later, written
 
 Fill = Literal["refuse", "linear", "last", "ignore"]
-_ADVICE = 'mend the file, or ask for fill "linear" or "last"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +62,20 @@ class Evened:
     notes: tuple[str, ...]
 
 
-def evened(table: Table, fill: Fill, tally: Tally) -> Evened:
-    """Check the steps of a table; mend them where `fill` asks for it. Rows left out go into the tally."""
+def advice(by: str) -> str:
+    """What can be done about gaps, where `by` asks for their filling."""
+    return f"mend the file, or fill what is missing with {by} linear or last"
+
+
+def evened(table: Table, fill: Fill, tally: Tally, *, by: str) -> Evened:
+    """Check the steps of a table; mend them where `fill` asks for it. Rows left out go into the tally.
+
+    by: by what a person asks for the filling.
+    """
     notes: list[str] = []
     table = _in_order(table, notes)
     step, counted = even_step(table.stamps, table.dated, table.within())
-    table, counted = _once(table, counted, fill, tally, notes)
+    table, counted = _once(table, counted, fill, tally, notes, by)
     tally.good += len(counted)
     gone = np.where(table.within(), np.diff(counted), step.size)
     missing = np.maximum(gone // step.size - 1, 0)
@@ -89,7 +96,7 @@ def evened(table: Table, fill: Fill, tally: Tally) -> Evened:
             f"{table.at(gaps[0] + 1)} ({table.stamp(gaps[0] + 1)}), where the step is {step}"
         )
         if fill == "refuse":
-            raise GlassformerError(f"{table.file}: {told}; {_ADVICE}")
+            raise GlassformerError(f"{table.file}: {told}; {advice(by)}")
         if fill != "ignore" and lost > SHARE * (lost + len(counted)):
             raise GlassformerError(f"{table.file}: {told}; that is more than {SHARE:.0%}, too many to fill")
         notes.append(f"{told}; {'taken as if there were none' if fill == 'ignore' else 'filled in'}")
@@ -122,7 +129,7 @@ def _in_order(table: Table, notes: list[str]) -> Table:
 
 
 def _once(
-    table: Table, counted: NDArray[np.int64], fill: Fill, tally: Tally, notes: list[str]
+    table: Table, counted: NDArray[np.int64], fill: Fill, tally: Tally, notes: list[str], by: str
 ) -> tuple[Table, NDArray[np.int64]]:
     """Every time stamp once: of rows with the same one, the first."""
     again = np.flatnonzero(table.within() & (np.diff(counted) == 0)) + 1
@@ -132,7 +139,7 @@ def _once(
     told = f"repeats the time stamp {table.stamp(row)} of {table.at(row - 1)}"
     if fill == "refuse":
         more = f", and {again.size - 1:,} more do the like" if again.size > 1 else ""
-        raise GlassformerError(f"{table.file} {table.at(row)} {told}{more}; {_ADVICE}")
+        raise GlassformerError(f"{table.file} {table.at(row)} {told}{more}; {advice(by)}")
     if fill == "ignore":
         notes.append(f"{table.at(row)} {told} ({again.size:,} such rows); taken as a step of its own")
         return table, counted

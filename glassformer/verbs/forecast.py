@@ -24,6 +24,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
+from glassformer.data.series_files import Given
 from glassformer.data.series_steps import Fill
 from glassformer.data.timestamps import later, written
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
@@ -31,6 +32,7 @@ from glassformer.verbs.reading import device_of, model_of, named
 from glassformer.verbs.units import Floats, check_columns, scale_of
 
 TOGETHER = 256  # series told at a time
+OPTIONS = Given(time="--time (`time`)", columns="--columns (`columns`)", fill="--fill (`fill`)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,7 @@ def _read(
     problems = Problems()
     with _as_file(series) as path:
         try:
-            past = read_series(path, problems=problems, time=time, target=columns, fill=fill)
+            past = read_series(path, problems=problems, time=time, target=columns, fill=fill, given=OPTIONS)
         except GlassformerError as error:
             if isinstance(series, str | PathLike):
                 raise

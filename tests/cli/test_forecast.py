@@ -76,3 +76,19 @@ def test_what_cannot_be_done_is_a_sentence(
     data = written(tmp_path / "data.csv", table())
     done = run("forecast", model, *(str(data) if word == "DATA" else word for word in args))
     assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1 and not done.out
+
+
+def test_a_bad_table_is_told_with_the_options_of_the_verb(run: Any, model: Path, tmp_path: Path) -> None:
+    """A recipe's keys are nothing to somebody who has no recipe."""
+    good = table()
+    count = len(good["a"])
+    for name, bad, option in (
+        ("words", {**good, "a": ["Rome"] * count}, "--columns (`columns`)"),
+        ("a missing value", {**good, "b": ["", *good["b"][1:]]}, "--fill (`fill`) linear or last"),
+        ("a missing row", {key: [*all_[:9], *all_[10:]] for key, all_ in good.items()}, "--fill (`fill`)"),
+        ("a stamp twice", {key: [*all_[:9], *all_[8:]] for key, all_ in good.items()}, "--fill (`fill`)"),
+        ("no time", {"a": ["x"] * count, "b": good["b"], "c": good["c"]}, "--time (`time`)"),
+    ):
+        done = run("forecast", model, written(tmp_path / "bad.csv", bad))
+        assert done.code == 2 and f"with {option}" in done.err, (name, done.err)
+        assert "data." not in done.err and "target" not in done.err
