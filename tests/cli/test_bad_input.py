@@ -114,7 +114,8 @@ def test_bad_folder(run, folder, tmp_path, verb, case):
 @pytest.mark.parametrize("model", ["no/such/folder", "gpt22", "tiny:gpt22", ""])
 def test_no_such_model(run, verb, model):
     said = is_one_sentence(run(verb, model))
-    meant = "comes along" if (verb, model) == ("verify", "gpt22") else "did you mean 'gpt2'"  # a preset is none
+    bare = (verb, model) == ("verify", "gpt22")  # a preset has no numbers to verify
+    meant = "comes along" if bare else "did you mean 'gpt2'"
     assert "gpt22" not in model or meant in said
 
 
