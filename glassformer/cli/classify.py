@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import typer
 
 from glassformer.cli.reading import Reading, Truncate, printed, reading_verb, scored
+from glassformer.cli.taken import say
 
 
 @reading_verb
@@ -19,19 +22,23 @@ def classify(
     """Tell which label fits each text, one a line, or each picture file; with its probability.
 
     Texts come as arguments, with --file, or on standard input; answers in the same order, one line each:
-    label, tab, probability. --json tells every label.
+    label, tab, probability. --json tells every label. That pictures are unlike those learnt is said on
+    standard error.
     """
     inputs = asked.inputs(texts)
     bundle = asked.bundle()
     from glassformer.verbs.classify import Label
     from glassformer.verbs.classify import classify as labels
+    from glassformer.verbs.unlike import Unlike, unlike_told
 
+    heard: Counter[Unlike] = Counter()
     found = labels(
         bundle,
         inputs.lines,
         top=None if asked.as_json else top,
         truncate=truncate,
         ahead=inputs.ahead,
+        hear=lambda what: heard.update([what]),
         **asked.budget(),
     )
 
@@ -44,3 +51,5 @@ def classify(
         lambda one: scored((label.label, label.score) for label in one),
         full if asked.as_json else None,
     )
+    for what, pictures in heard.items():
+        say(f"note: {unlike_told(bundle, what, pictures)}")

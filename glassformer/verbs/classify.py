@@ -29,6 +29,7 @@ from glassformer.verbs.reading import (
     stretches,
     together,
 )
+from glassformer.verbs.unlike import Unlike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +48,14 @@ def classify(
     truncate: bool = False,
     batch_tokens: int = TOKENS,
     ahead: int = AHEAD,
+    hear: Callable[[Unlike], None] | None = None,
 ) -> Iterator[list[Label]]:
     """The labels of each text, or picture file, most likely first: the `top` ones, or all.
 
     Scores are probabilities: over all labels, or of each by itself where the model was trained to give
     several at once; of a model that tells a number, the number. A text longer than the model reads is
-    refused, or with `truncate` read up to there.
+    refused, or with `truncate` read up to there. `hear` is told in what each picture is unlike those that the
+    model has learnt.
     """
     head = bundle.spec.head if hasattr(bundle.spec, "head") else None
     if not isinstance(head, specs.Classify | specs.ClassifyTwice):
@@ -62,9 +65,10 @@ def classify(
     names = labels_of(bundle, head.num_labels)
     if top is not None and top < 1:
         raise GlassformerError(f"top is {top}; ask for at least 1 label")
-    scorer = (
-        _pictures(bundle, batch_tokens) if reads_pictures(bundle) else _texts(bundle, batch_tokens, truncate)
-    )
+    if reads_pictures(bundle):
+        scorer = _pictures(bundle, batch_tokens, hear)
+    else:
+        scorer = _texts(bundle, batch_tokens, truncate)
     probable = probabilities(bundle, head.num_labels)
     return _labelled(stretches(listed(inputs), ahead), scorer, probable, names, top)
 
@@ -115,7 +119,7 @@ def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
             return lambda scores: scores.softmax(-1)
 
 
-def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[str], int], list[Tensor]]:
+def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[Any], int], list[Tensor]]:
     reads(bundle)
     room = room_of(bundle)
 
@@ -145,8 +149,10 @@ def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
     return scores
 
 
-def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
-    ready, model = Ready(bundle), model_of(bundle)
+def _pictures(
+    bundle: Bundle, batch_tokens: int, hear: Callable[[Unlike], None] | None
+) -> Callable[[list[Any], int], list[Tensor]]:
+    ready, model = Ready(bundle, hear), model_of(bundle)
     dtype = next(bundle.model.parameters()).dtype
 
     def scores(part: list[Picture], first: int) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.pictures import BadPictureError, decode, outline
 from glassformer.verbs.reading import device_of, named, reading_of
+from glassformer.verbs.unlike import Unlike, unlike
 
 Picture = str | PathLike[str] | bytes
 
@@ -27,9 +28,12 @@ def reads_pictures(bundle: Bundle) -> bool:
 
 
 class Ready:
-    """How a model's pictures are made ready: its size, and what pixels are shifted and divided by."""
+    """How a model's pictures are made ready: its size, and what pixels are shifted and divided by.
 
-    def __init__(self, bundle: Bundle) -> None:
+    hear: told in what each picture is unlike those that the model has learnt.
+    """
+
+    def __init__(self, bundle: Bundle, hear: Callable[[Unlike], None] | None = None) -> None:
         read = getattr(bundle.spec, "input", None)
         if not isinstance(read, specs.ImagePatches):
             raise GlassformerError(f"{named(bundle)} reads no pictures; it {reading_of(read)}")
@@ -40,6 +44,7 @@ class Ready:
                 "its folder"
             )
         self.read, self.device, self.about = read, device_of(bundle), about
+        self._bundle, self._hear = bundle, hear
         self.length = read.num_patches + read.prefix  # what a picture costs, in tokens
         plain = about.get("do_normalize") is False
         self.mean = self._each(0.0 if plain else about.get("image_mean", 0.5))
@@ -78,6 +83,7 @@ class Ready:
                 )
             seen = outline(source)
             whole = decode(source, (seen.height, seen.width, self.read.channels))
+            given = decode(source, (seen.height, seen.width, 3)) if self._hear is not None else None
         except (BadPictureError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
@@ -89,6 +95,9 @@ class Ready:
                 f"{PICTURES} brings {name} to {fitted.shape[0]} x {fitted.shape[1]}, and the model reads "
                 f"{self.read.image_size[0]} x {self.read.image_size[1]}"
             )
+        if self._hear is not None and given is not None:
+            for what in unlike(self._bundle, self.read, given, fitted):
+                self._hear(what)
         return fitted
 
     def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
