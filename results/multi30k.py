@@ -31,14 +31,10 @@ WAYS: dict[str, tuple[str, ...]] = {
     "cased": (),
     "plain": ("training.r_drop=0",),
     "weak": ("training.r_drop=2",),
-    "dropout2": ("model.dropout=0.2",),
-    "post": ("model.norm=post",),
-    "rotary": ("model.position=rotary",),
-    "inside": ("model.attention_dropout=0.1", "model.ffn_dropout=0.1"),
-    "vocab6k": ("tokenizer.vocab_size=6000",),
-    "deep": ("model.num_layers=6", "tokenizer.vocab_size=5000"),
-    "cosine": ("training.schedule=cosine",),
-    "ema": ("training.ema=0.999", "training.average=0", "training.final=last"),
+    "dropout15": ("model.dropout=0.15",),
+    "dropout3": ("model.dropout=0.3",),
+    "dropout3weak": ("model.dropout=0.3", "training.r_drop=2"),
+    "heavy": ("model.dropout=0.3", "training.schedule=inverse_sqrt"),
 }
 
 

@@ -37,9 +37,9 @@ ROWS: dict[str, Row] = {
         title="captions from English into German and French, at most 2.7M parameters",
         module="multi30k",
         runs=(
-            *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased"),
-            *seeds("en-de-plain", "en-de-weak", "en-de-dropout2", "en-de-inside", "en-de-post", count=1),
-            *seeds("en-de-rotary", "en-de-vocab6k", "en-de-deep", "en-de-cosine", "en-de-ema", count=1),
+            *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased", "en-de-heavy", "en-fr-heavy"),
+            *seeds("en-de-plain", "en-de-weak", "en-de-dropout15", "en-de-dropout3", count=1),
+            *seeds("en-de-dropout3weak", count=1),
         ),
     ),
     "ett": Row(

@@ -26,6 +26,10 @@ ETT: Mapping[str, Sequence[float]] = {
     "ettm1/192": (0.333, 0.332, 0.335, 0.349),
     "ettm1/336": (0.369, 0.366, 0.369, 0.375),
     "ettm1/720": (0.416, 0.420, 0.425, 0.433),
+    "ettm2/96": (0.166, 0.165, 0.167, 0.167),
+    "ettm2/192": (0.223, 0.220, 0.224, 0.221),
+    "ettm2/336": (0.274, 0.278, 0.281, 0.274),
+    "ettm2/720": (0.362, 0.367, 0.397, 0.368),
 }
 NEAR = 0.005  # of MSE, within which a cell counts as matched
 
@@ -35,15 +39,35 @@ def captions(figures: Path) -> str:
     kinds, rows = by_kind(runs_of("multi30k", figures)), []
     for kind, anchors in TINY.items():
         rows.append([f"{kind}, Transformer-Tiny (published)", "2.6M", "", *(f"{one:.2f}" for one in anchors)])
-        runs = kinds.get(kind, [])
-        if runs:
-            scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
-            cells = [
-                bold_where(told(one), mean(one) >= anchor)
-                for one, anchor in zip(scores, anchors, strict=True)
-            ]
-            rows.append([f"{kind}, ours, {len(runs)} seeds", size(runs), seconds(runs), *cells])
+        for way, name in (("", "ours"), ("-heavy", "ours with more dropout")):
+            if runs := kinds.get(f"{kind}{way}", []):
+                scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
+                cells = [
+                    bold_where(told(one), mean(one) >= anchor)
+                    for one, anchor in zip(scores, anchors, strict=True)
+                ]
+                rows.append([f"{kind}, {name}, {_seeds(runs)}", size(runs), seconds(runs), *cells])
     return table(("", "weights", "training", "2016", "2017", "COCO"), rows)
+
+
+def tried(figures: Path) -> str:
+    """Multi30k into German with one or two things changed."""
+    names = {
+        "en-de": "the recipe: R-Drop 5, dropout 0.2, rate falls along a cosine",
+        "en-de-dropout15": "dropout 0.15",
+        "en-de-weak": "R-Drop 2",
+        "en-de-dropout3": "dropout 0.3",
+        "en-de-dropout3weak": "dropout 0.3, R-Drop 2",
+        "en-de-heavy": "dropout 0.3, rate falls with the root of the steps",
+        "en-de-plain": "no R-Drop",
+    }
+    kinds = by_kind(runs_of("multi30k", figures))
+    rows = [
+        [f"{name}, {_seeds(runs)}", *(told(of(runs, f"bleu_{one}")) for one in ("val", *CAPTIONS))]
+        for kind, name in names.items()
+        if (runs := kinds.get(kind, []))
+    ]
+    return table(("", "validation", "2016", "2017", "COCO"), rows)
 
 
 def cased(figures: Path) -> str:
@@ -52,7 +76,7 @@ def cased(figures: Path) -> str:
     for kind in ("en-de-cased", "en-fr-cased"):
         if runs := kinds.get(kind, []):
             cells = [told(of(runs, f"{what}_{one}")) for one in CAPTIONS for what in ("bleu", "chrf")]
-            rows.append([f"{kind.removesuffix('-cased')}, {len(runs)} seeds", *cells])
+            rows.append([f"{kind.removesuffix('-cased')}, {_seeds(runs)}", *cells])
     head = [f"{name} {what}" for name in ("2016", "2017", "COCO") for what in ("BLEU", "chrF")]
     return table(("", *head), rows) if rows else NOT_RUN
 
@@ -81,12 +105,12 @@ def series(figures: Path) -> str:
         for horizon in (96, 192, 336, 720):
             cell = f"{which}/{horizon}"
             ours, linear, repeat = (runs.get(f"{cell}/{kind}") for kind in ("1", "linear", "repeat"))
-            anchors = ETT.get(cell, ())
-            near = bool(ours and anchors and _early(ours, "mse_published") <= min(anchors[:2]) + NEAR)
+            anchors = ETT[cell]
+            near = ours is not None and _early(ours, "mse_published") <= min(anchors[:2]) + NEAR
             rows.append(
                 [
                     f"{which.replace('ett', 'ETT')} {horizon}",
-                    *([f"{one:.3f}" for one in anchors] or [""] * 4),
+                    *(f"{one:.3f}" for one in anchors),
                     bold_where(f"{_early(ours, 'mse_published'):.3f}" if ours else "", near),
                     f"{_early(ours, 'mse'):.3f}" if ours else "",
                     _cell(linear, "mse_published"),
@@ -126,7 +150,7 @@ def _labelled(
 ) -> list[list[str]]:
     return [
         [
-            f"{task}, {name}, {len(runs)} seed{'s' if len(runs) > 1 else ''}",
+            f"{task}, {name}, {_seeds(runs)}",
             size(runs),
             seconds(runs),
             bold_where(told(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
@@ -146,35 +170,72 @@ def against_nanogpt(figures: Path) -> str:
     return table(("", "weights", "steps", "validation", "test"), rows) if rows else NOT_RUN
 
 
-def attention(figures: Path) -> str:
-    """Copying and recalling, by length."""
-    lines = []
-    for kind, runs in by_kind(runs_of("recall", figures)).items():
-        for name in (one for one in runs[0].figures if one.startswith("exact at ")):
-            lines.append(
-                [kind, name.removeprefix("exact at "), told([100 * one for one in of(runs, name)], 1)]
-            )
-    return table(("", "length", "exactly right, %"), lines) if lines else NOT_RUN
+def copying(figures: Path) -> str:
+    """Strings copied, by length."""
+    return _exact(figures, "copy")
+
+
+def recalling(figures: Path) -> str:
+    """Values recalled, by how many keys there are."""
+    return _exact(figures, "recall")
+
+
+def _exact(figures: Path, task: str) -> str:
+    """How many whole answers are right at each size, in percent."""
+    kinds = by_kind(runs_of("recall", figures))
+    names = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM alone"}
+    found = {name: runs for kind, name in names.items() if (runs := kinds.get(f"{task}-{kind}", []))}
+    if not found:
+        return NOT_RUN
+    exact = [one for one in next(iter(found.values()))[0].figures if one.startswith("exact at ")]
+    rows = [
+        [f"{name}, {_seeds(runs)}", size(runs), *(told([100 * x for x in of(runs, one)], 1) for one in exact)]
+        for name, runs in found.items()
+    ]
+    return table(("exactly right, %", "weights", *(one.removeprefix("exact at ") for one in exact)), rows)
 
 
 def mended(figures: Path) -> str:
     """Restoring sentences, by kind of damage."""
+    kinds = by_kind(runs_of("restore", figures))
+    found = {
+        name: runs
+        for kind, name in (("transformer", "Transformer"), ("lstm", "LSTM"))
+        if (runs := kinds.get(kind, []))
+    }
+    if not found:
+        return NOT_RUN
     rows = []
-    for kind, runs in by_kind(runs_of("restore", figures)).items():
-        for damage in ("trim", "gap", "shuffle", "all"):
-            cells = [told(of(runs, f"{damage} {one}"), 1) for one in ("chrf as damaged", "chrf", "exact")]
-            rows.append([f"{kind}, {damage}", *cells])
-    return table(("", "chrF as damaged", "chrF", "exact"), rows) if rows else NOT_RUN
+    for damage, name in KINDS_OF_DAMAGE.items():
+        as_it_is = told(of(next(iter(found.values())), f"{damage} chrf as damaged"), 1)
+        cells = [
+            cell
+            for runs in found.values()
+            for cell in (
+                told(of(runs, f"{damage} chrf"), 1),
+                told([100 * one for one in of(runs, f"{damage} exact")], 1),
+            )
+        ]
+        rows.append([name, as_it_is, *cells])
+    head = [f"{name}, {what}" for name in found for what in ("chrF", "exact, %")]
+    return table(("", "chrF as damaged", *head), rows)
 
 
+def _seeds(runs: Sequence[Noted]) -> str:
+    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+
+
+KINDS_OF_DAMAGE = {"trim": "trimmed", "gap": "gapped", "shuffle": "shuffled", "all": "all three"}
 NOT_RUN = "*Not run yet.*"
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "captions": captions,
+    "tried": tried,
     "cased": cased,
     "letters": letters,
     "series": series,
     "labels": labels,
     "against-nanogpt": against_nanogpt,
-    "attention": attention,
+    "copying": copying,
+    "recalling": recalling,
     "mended": mended,
 }
