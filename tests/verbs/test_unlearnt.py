@@ -6,7 +6,7 @@ import pytest
 
 import glassformer
 from glassformer.api import Bundle
-from glassformer.verbs.writing.pieces import Place
+from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
 from glassformer.verbs.writing.signs import carried_by
 
@@ -45,6 +45,21 @@ def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
     assert pocket.tokenizer is not None
     again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in layout]
     assert "".join(again) == sentence
+
+
+@pytest.mark.parametrize(("learnt", "pieces"), [(None, 1), (5, 4), (100, 2)])
+def test_a_sentence_of_few_words_is_never_cut(learnt: int | None, pieces: int) -> None:
+    """A model that was taught with labels of five tokens may still be asked for a sentence."""
+    cutter = Cutter(
+        encode=lambda texts: [[1] * len(text.split()) for text in texts],
+        reads=None,
+        learnt=learnt,
+        split="always",
+    )
+    (long,) = cutter.layouts([" ".join(["sea"] * 140)])
+    (short,) = cutter.layouts([" ".join(["sea"] * 48)])
+    assert len([part for part in long if isinstance(part, Place)]) == pieces
+    assert len([part for part in short if isinstance(part, Place)]) == 1
 
 
 @pytest.mark.parametrize("to", ["de", "fr", "ko"])

@@ -20,6 +20,7 @@ Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
 LONG = 128  # tokens of a line; models that rewrite are taught with sentences
 LONGEST = 512  # tokens of a sentence, however many the model has places for
+SHORTEST = 48  # tokens of a sentence that is never cut: its parts would say less than they do together
 TOGETHER = 256  # lines encoded at once
 
 
@@ -85,6 +86,11 @@ class Cutter:
                     layout += [part] if isinstance(part, str) else self._line(part, next(encoded), number)
                 yield layout
 
+    @property
+    def _bearable(self) -> int:
+        """The most tokens of a sentence."""
+        return LONGEST if self.learnt is None else min(LONGEST, max(SHORTEST, self.learnt))
+
     def _asked(self, text: str) -> list[str | _Asked]:
         """A text's lines with what is to be asked in them; spaces before each stay, those at its end go."""
         if self.unit == "text":
@@ -114,8 +120,7 @@ class Cutter:
                 f"{self.what} {number} has {len(ids):,} tokens, and the model reads at most {most:,}; "
                 "shorten it"
             )
-        long = min(most, self.learnt or LONG, LONG)
-        if self.split == "never" or (self.split == "long" and len(ids) <= long):
+        if self.split == "never" or (self.split == "long" and len(ids) <= min(most, LONG, self._bearable)):
             return [Place(ids)]
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -129,7 +134,7 @@ class Cutter:
         return found
 
     def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int, number: int) -> Layout:
-        if len(ids) <= min(most, self.learnt or LONGEST, LONGEST):
+        if len(ids) <= min(most, self._bearable):
             return [Place(ids)]
         cut = halved(sentence)
         if cut is None and len(ids) <= most:
