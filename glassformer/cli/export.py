@@ -38,7 +38,7 @@ def export(
     ctranslate2: encoder-decoders, language models and encoders of text. Its runtime reads tokens as our
     tokenizer spells them; how to write (beams, lengths) is told to it at each call.
 
-    Needs pip install 'glassformer[export]'. `glassformer verify MODEL --exported FOLDER` proves the result.
+    Needs pip install 'glassformer\\[export]'. `glassformer verify MODEL --exported FOLDER` proves the result.
     """
     if to is Format.onnx:
         if dtype is not Stored.float32:

@@ -1,10 +1,12 @@
 """Help comes at once and imports nothing heavy; what goes wrong ends in the right exit code."""
 
+import re
 import resource
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import glassformer
 from glassformer.cli import main as cli
@@ -41,6 +43,17 @@ def test_help_is_quick_and_imports_no_torch(args):
 def test_help_lists_every_verb(run):
     done = run("--help")
     assert done.code == 0 and all(verb in done.out for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_shows_what_stands_in_brackets(run, verb):
+    """`pip install 'glassformer[serve]'` is to be read, not taken for a colour."""
+    command = typer.main.get_command(cli.app([verb])).commands[verb]
+    told = " ".join([command.help, *(one.help or "" for one in command.params)])
+    # a backslash before a bracket says that it is meant
+    bracketed = set(re.findall(r"\[[a-z]\w*\]", told.replace("\\[", "[")))
+    shown = run(verb, "--help").out
+    assert bracketed <= set(re.findall(r"\[[a-z]\w*\]", shown)) and "\\[" not in shown
 
 
 def test_version_needs_no_verb(run):
