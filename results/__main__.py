@@ -39,7 +39,7 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
     words.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
     words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
     words.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
-    words.add_argument("--figures", type=Path, default=FIGURES, help="where figures are noted")
+    words.add_argument("--figures", type=Path, help="where figures are noted; of a quick try, below --work")
     words.add_argument("--only", default="", help="of a row, one run (en-de/1), or all of a kind (en-de)")
     words.add_argument("--device", default="auto")
     words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
@@ -68,7 +68,7 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
     place = Place(
         data=asked.data,
         work=asked.work,
-        figures=asked.figures,
+        figures=asked.figures or (asked.work / "figures" if asked.set or asked.most else FIGURES),
         device=asked.device,
         beside=asked.beside,
         seconds=asked.seconds,

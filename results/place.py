@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -52,23 +51,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def glassformer(*words: str | Path, stop_after: float | None = None) -> str:
-    """What a glassformer command prints; the command is shown first, as a person would type it.
-
-    After so many seconds it is asked to stop, as a person would ask; a training keeps where it stands.
-    """
+def glassformer(*words: str | Path) -> str:
+    """What a glassformer command prints; the command is shown first, as a person would type it."""
     told = [str(word) for word in words]
     print("$ glassformer", " ".join(told), file=sys.stderr, flush=True)
-    fine = {0}
-    with subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, "-m", "glassformer", *told], stdout=subprocess.PIPE, text=True, env=environment()
-    ) as child:
-        try:
-            said, _ = child.communicate(timeout=stop_after)
-        except subprocess.TimeoutExpired:
-            fine |= {128 + signal.SIGTERM, -signal.SIGTERM}  # where it had begun its work, and before
-            child.terminate()
-            said, _ = child.communicate()
-    if child.returncode not in fine:
-        sys.exit(child.returncode)
-    return said
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout

@@ -1,9 +1,8 @@
 """The translator that comes with the package: English to and from German, French and Korean.
 
-Runs: "base/1", the paper's base model on the pairs as they are; "small/1", the shipped size on the same;
-"teacher/1", base size held back by dropout; "student/1" goes on from the small one, on the pairs and on
-what the teacher wrote (results/pocket_made.py); "student-again/1" goes on from that. Each trains
-for a time, preparing counted in. The teacher then writes for a part of it more.
+Runs: "base/1", the paper's base model on the pairs as they are, for as long as the small one takes;
+"small/1", the size that is shipped, on the same pairs; "student/1" goes on from the small one, on the pairs
+and on what the small one wrote (results/pocket_made.py).
 """
 
 from __future__ import annotations
@@ -15,69 +14,49 @@ from results import pocket_data, pocket_made, pocket_tokenizer
 from results.noted import note
 from results.place import Place
 from results.pocket_measure import measure
-from results.timed import train_for
+from results.trained import train
 
 ROW = "pocket"
-SECONDS = 420.0  # of training
-WRITING = 0.3  # of the time of training, for the teacher to write
+WRITING = 120.0  # seconds in which the small one writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """recipe: what is trained; changes: of it; made: whether the teacher's tables are learnt from too
-    after: the run whose model is gone on from"""
+    """recipe: what is trained; changes: of it; after: the run whose model writes, and is gone on from"""
 
     recipe: str
     changes: tuple[str, ...] = ()
-    made: bool = False
     after: str | None = None
 
 
 WAYS = {
-    "base": Way(
-        recipe="pocket-teacher", changes=("model.dropout=0.1", "training.ema=0", "training.final=last")
-    ),
-    "teacher": Way(recipe="pocket-teacher"),
+    "base": Way(recipe="pocket-base"),
     "small": Way(recipe="pocket"),
     "student": Way(
         recipe="pocket",
-        changes=("training.lr=0.0008", "training.warmup=300"),
-        made=True,
+        changes=("training.steps=6000", "training.lr=0.0008", "training.warmup=300"),
         after="small/1",
-    ),
-    "student-again": Way(
-        recipe="pocket",
-        changes=("training.lr=0.0004", "training.warmup=200"),
-        made=True,
-        after="student/1",
     ),
 }
 
 
 def run(place: Place, name: str) -> None:
-    """Train one run for its time, let a teacher write, and measure."""
+    """Train one run and measure it; where it learns from what another wrote, let that one write before."""
     kind, seed = name.split("/")
     way, tables = WAYS[kind], prepared(place)
-    train = [tables / "train.tsv.gz"]
-    if way.made:
-        train += pocket_made.expand(tables)
-    changes = [
-        f"data.train=[{','.join(map(str, train))}]",
+    files, changes = [tables / "train.tsv.gz"], list(way.changes)
+    if way.after is not None:
+        writer = place.run(ROW, way.after) / "model"
+        if not list(tables.glob("answers*.tsv.gz")):
+            pocket_made.make(writer, tables, seconds=WRITING, shards=4, device=place.device, beams=4)
+        files.append(pocket_made.expand(tables))
+        changes.append(f"model.folder={writer}")
+    changes += [
+        f"data.train=[{','.join(map(str, files))}]",
         f"data.valid=[{tables / 'dev.tsv.gz'}]",
         f"tokenizer.folder={tables / 'tokenizer'}",
-        *way.changes,
     ]
-    if way.after is not None:
-        changes.append(f"model.folder={place.run(ROW, way.after) / 'model'}")
-    seconds = place.seconds or SECONDS
-    trained = train_for(
-        place, ROW, name, way.recipe, seconds=seconds, seed=int(seed), of="loss", changes=changes
-    )
-    if kind == "teacher":
-        writing = WRITING * seconds
-        pocket_made.make(
-            trained.model, tables, tables, seconds=writing, shards=4, device=place.device, beams=4
-        )
+    trained = train(place, ROW, name, way.recipe, seed=int(seed), of="loss", changes=changes)
     written = trained.folder / "written.tsv.gz"
     figures = measure(trained.model, tables, place.data, device=place.device, most=place.most, out=written)
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
@@ -86,7 +65,7 @@ def run(place: Place, name: str) -> None:
 def prepared(place: Place) -> Path:
     """The folder of the tables and the tokenizer, made where they are not there."""
     tables = place.prepared(ROW)
-    if not (tables / "test.tsv.gz").is_file():
+    if not (tables / "english.tsv.gz").is_file():
         pocket_data.prepare(place.data, tables)
     if not (tables / "tokenizer" / "tokenizer.json").is_file():
         pocket_tokenizer.learn(pocket_data.read(tables / "train.tsv.gz"), tables / "tokenizer")

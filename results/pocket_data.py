@@ -3,9 +3,9 @@
 python -m results.pocket_data --data DATA --out FOLDER
 
 Tables of source, target and the tag of what is to be written (`to`): train.tsv.gz, dev.tsv.gz, and
-test.tsv.gz with a fourth column that names its set. Which English sentences are held out follows from the
-sentence alone, so one is held out of every pair and direction. What occurs in any other evaluation set, on
-either side, is not learnt.
+test.tsv.gz with a fourth column that names its set; and english.tsv.gz, sentences of Wikipedia that have no
+translation. Which English sentences are held out follows from the sentence alone, so one is held out of every
+pair and direction. What occurs in any other evaluation set, on either side, is not learnt.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import io
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from results.place import data_folder
+from results.plain_english import wikipedia_articles, wikitext_articles
 from results.pocket_text import careless, fitting, placeholders, same, sentence, tidy
 
 Part = Literal["train", "dev", "test"]
@@ -32,7 +34,9 @@ LABELS = 3  # one label in so many is taken
 # shares for testing, and for development as much again
 HELD = {"tatoeba-ko": 0.095, "tatoeba-de": 0.011, "tatoeba-fr": 0.011, "debian-ko": 0.004}
 DEV = 300  # most rows of a direction and set in dev
+LENGTHS = (5, 45)  # words of a sentence of Wikipedia
 Row = tuple[str, str, str]  # source, target, to
+_BETWEEN = re.compile(r"(?<=[a-z0-9)\"][.!?]) (?=[A-Z\"])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,23 @@ def evaluated(data: Path) -> set[str]:
     files = [file for folder in folders for file in sorted((data / folder).glob("*.gz"))]
     files += [file for part in ("val", "test_*") for file in sorted((data / "multi30k").glob(f"{part}.*.gz"))]
     return {same(line) for file in files for line in _lines(file)} - {""}
+
+
+def alone(data: Path, kept_out: set[str]) -> list[str]:
+    """English sentences of Wikipedia, each once, of lengths that the translator reads."""
+    with gzip.open(
+        data / "enwik8-10M" / "enwik8.first10M.gz", "rt", encoding="utf-8", errors="ignore"
+    ) as file:
+        articles = [*wikipedia_articles(file.read())]
+    articles += wikitext_articles("\n".join(_lines(data / "wikitext-2" / "train.txt.gz")))
+    found = dict.fromkeys(
+        tidy(one, "en")
+        for article in articles
+        for paragraph in article.split("\n")
+        for one in _BETWEEN.split(paragraph)
+        if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
+    )
+    return [one for one in found if same(one) not in kept_out and not placeholders(one)]
 
 
 def part_of(english: str, kind: str) -> Part:
@@ -190,13 +211,15 @@ def share_of(purpose: str, text: str) -> float:
 
 
 def prepare(data: Path, out: Path) -> None:
-    """Write the three tables, and show how many pairs there are of each kind."""
+    """Write the tables, and show how many pairs there are of each kind."""
     out.mkdir(parents=True, exist_ok=True)
     forbidden = evaluated(data)
     parts = divided(list(found(data)), forbidden)
     rows = write(out / "train.tsv.gz", ("source", "target", "to"), learnt(parts["train"]))
     write(out / "dev.tsv.gz", ("source", "target", "to"), _developed(parts["dev"]))
     write(out / "test.tsv.gz", ("source", "target", "to", "set"), tested(parts["test"]))
+    held = {same(pair.english) for pair in (*parts["dev"], *parts["test"])}
+    english = write(out / "english.tsv.gz", ("text",), ((one,) for one in alone(data, forbidden | held)))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for part, pairs in parts.items():
         for pair in pairs:
@@ -206,7 +229,8 @@ def prepare(data: Path, out: Path) -> None:
     for kind, of in counts.items():
         copies = COPIES.get(kind, 1)
         print(f"{kind:12}{of['train']:9,}{copies:8}{of['words']:11,}{of['dev']:7,}{of['test']:7,}")
-    print(f"{rows:,} rows to learn from; {len(forbidden):,} texts of other evaluation sets kept out")
+    print(f"{rows:,} rows to learn from, {english:,} sentences of Wikipedia to translate")
+    print(f"{len(forbidden):,} texts of other evaluation sets kept out")
 
 
 def _developed(pairs: Sequence[Pair]) -> list[Row]:

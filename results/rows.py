@@ -131,7 +131,7 @@ ROWS: dict[str, Row] = {
     "pocket": Row(
         title="the default translator, English to and from German, French and Korean",
         module="pocket",
-        runs=("base/1", "small/1", "teacher/1", "student/1", "student-again/1"),
-        takes=("seconds", "most"),
+        runs=("base/1", "small/1", "student/1"),
+        takes=("most",),
     ),
 }

@@ -1,4 +1,4 @@
-"""The commands of rows find this checkout from anywhere, stop when asked to, and pass failures on."""
+"""The commands of rows find this checkout from anywhere and pass failures on."""
 
 import pytest
 
@@ -12,7 +12,3 @@ def test_a_command_is_run_from_anywhere(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         glassformer("evaluate", tmp_path / "nothing")
     assert stop.value.code == 2
-
-
-def test_a_command_that_is_asked_to_stop_has_not_failed():
-    assert glassformer("--version", stop_after=0.01) == ""

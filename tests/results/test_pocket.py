@@ -4,10 +4,21 @@ import random
 
 import pytest
 
-from results import pocket_made, pocket_tokenizer
+from glassformer.core.errors import GlassformerError
+from glassformer.training.recipe import read_data
+from results import pocket, pocket_made, pocket_tokenizer
+from results.noted import runs_of
+from results.place import Place
 from results.pocket_data import HELD, Pair, divided, read, write
 from results.pocket_text import same
 
+SIZES = (
+    "model.d_model=16",
+    "model.num_heads=2",
+    "model.d_ff=32",
+    "model.num_layers=1",
+    "model.decoder_layers=1",
+)
 KINDS = {
     "tatoeba-de": "de",
     "tatoeba-ko": "ko",
@@ -58,22 +69,59 @@ def test_answers_are_put_beside_what_was_asked(tmp_path):
     rows += [(f"Ein Satz {n}.", f"A sentence number {n}.", "en") for n in range(6)]
     rows += [("A book of the Bible.", "성경의 책", "ko-bible"), ("A sentence number 3.", "문장 3", "ko")]
     write(tmp_path / "train.tsv.gz", ("source", "target", "to"), rows)
-    asked = list(pocket_made.tasks(tmp_path))
-    assert len(set(asked)) == len(asked) and ("made", "A sentence number 3.", "ko") not in asked
-    answers = [(str(n), f"{text} in {to}" if n % 3 else "") for n, (_, text, to) in enumerate(asked)]
+    write(tmp_path / "english.tsv.gz", ("text",), [("The river is 40 km long.",), ("A sentence number 1.",)])
+    asked = pocket_made.tasks(tmp_path)
+    assert sorted(asked) == sorted(
+        [(f"A sentence number {n}.", "ko", True) for n in range(6) if n != 3]
+        + [(f"A sentence number {n}.", "fr", True) for n in range(6)]
+        + [("The river is 40 km long.", to, False) for to in ("de", "fr", "ko")]
+    )
+    answers = [(str(n), f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(asked)]
     for shard in (0, 1):
         write(tmp_path / f"answers{shard}.tsv.gz", ("task", "answer"), answers[shard::2])
-    tables = {
-        path.name.partition(".")[0]: list(map(tuple, read(path))) for path in pocket_made.expand(tmp_path)
-    }
-    done = [(table, text, f"{text} in {to}", to) for n, (table, text, to) in enumerate(asked) if n % 3]
-    assert tables["distilled"] == [tuple(row) for table, *row in done if table == "distilled"]
-    made = [row for table, *row in done if table == "made"]
-    assert tables["made"] == [
-        row for text, answer, to in made for row in ((text, answer, to), (answer, text, "en"))
-    ]
+    expected = []
+    for n, (text, to, everyday) in enumerate(asked):
+        if n % 3:
+            expected += [[f"{text} in {to}", text, "en"]]
+            expected += [[text, f"{text} in {to}", to]] if everyday and to == "fr" else []
+    assert list(read(pocket_made.expand(tmp_path))) == expected
 
 
-def test_without_a_teacher_there_is_nothing_to_expand(tmp_path):
-    with pytest.raises(SystemExit, match="no answers of a teacher"):
+def test_without_answers_there_is_nothing_to_expand(tmp_path):
+    with pytest.raises(GlassformerError, match="has no answers"):
         pocket_made.expand(tmp_path)
+
+
+def test_the_student_goes_on_from_the_small_one_and_learns_what_it_wrote(tmp_path, monkeypatch, in_process):
+    place = Place(
+        data=tmp_path / "none",
+        work=tmp_path / "work",
+        figures=tmp_path / "figures",
+        device="cpu",
+        changes=("training.steps=2", "training.batch=512", "training.batching=lengths", *SIZES),
+    )
+    tables = place.prepared("pocket")
+    rows = [(f"The dog is {n} years old.", f"Der Hund ist {n} Jahre alt.", "de") for n in range(40)]
+    rows += [(other, english, "en") for english, other, _ in rows]
+    rows += [("The dog is here.", "개가 여기 있다.", "ko"), ("Le chien est ici.", "The dog is here.", "en")]
+    for name, table in (("train", rows), ("dev", rows[:8])):
+        write(tables / f"{name}.tsv.gz", ("source", "target", "to"), table)
+    write(tables / "test.tsv.gz", ("source", "target", "to", "set"), [(*rows[0], "tatoeba en-de")])
+    write(tables / "english.tsv.gz", ("text",), [("The river is long.",)])
+    pocket_tokenizer.learn([list(row) for row in rows], tables / "tokenizer", size=420, rare=2)
+    wrote = []
+
+    def make(model, tables, **_):
+        wrote.append(model)
+        answers = [(str(n), f"{text} {to}") for n, (text, to, _) in enumerate(pocket_made.tasks(tables))]
+        write(tables / "answers0.tsv.gz", ("task", "answer"), answers)
+
+    monkeypatch.setattr(pocket_made, "make", make)
+    pocket.run(place, "small/1")
+    pocket.run(place, "student/1")
+    small = place.run("pocket", "small/1") / "model"
+    assert wrote == [small]
+    recipe = read_data(place.run("pocket", "student/1") / "recipe.yaml")
+    assert recipe["model"]["folder"] == str(small)
+    assert recipe["data"]["train"] == [str(tables / "train.tsv.gz"), str(tables / "made.tsv.gz")]
+    assert {one.name for one in runs_of("pocket", place.figures)} == {"small/1", "student/1"}
