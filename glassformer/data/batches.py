@@ -43,6 +43,7 @@ class Batch(NamedTuple):
 
 
 START = Place()
+LOOKED_AT = 64  # rows that are tried for a batch at first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +106,18 @@ class Batches:
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Consecutive rows while they fit the budget; a row over it alone is a batch of its own."""
-        batches, begin = [], 0
-        longest = np.zeros(lengths.shape[1], np.int64)
-        for n in range(len(rows)):
-            wider = np.maximum(longest, lengths[n])
-            many = n - begin + 1
-            over = many * int(wider.sum()) > self.tokens or (self.rows is not None and many > self.rows)
-            if over and n > begin:
-                batches.append(rows[begin:n])
-                begin, wider = n, lengths[n].copy()
-            longest = wider
-        if begin < len(rows):
-            batches.append(rows[begin:])
+        batches, begin, most = [], 0, LOOKED_AT
+        while begin < len(rows):
+            ahead = lengths[begin : begin + most]
+            cost = np.maximum.accumulate(ahead).sum(1) * np.arange(1, len(ahead) + 1)
+            fitting = int(np.searchsorted(cost, self.tokens, side="right"))  # no batch grows cheaper
+            if self.rows is not None:
+                fitting = min(fitting, self.rows)
+            if fitting == len(ahead) and begin + fitting < len(rows):
+                most *= 2  # all that was looked at fits: look further
+                continue
+            many = max(1, fitting)
+            batches.append(rows[begin : begin + many])
+            begin += many
+            most = max(LOOKED_AT, 2 * many)
         return batches

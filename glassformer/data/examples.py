@@ -28,16 +28,17 @@ class Examples(Protocol):
         ...
 
 
-def padded(rows: list[NDArray[np.int64]], fill: int, multiple: int = 1) -> NDArray[np.int64]:
-    """Rows side by side, filled up on the right to the longest (rounded up to a multiple).
+def padded(
+    ids: NDArray[np.int64], lengths: NDArray[np.int64], fill: int, multiple: int = 1
+) -> NDArray[np.int64]:
+    """Rows that lie end to end side by side, filled up on the right to the longest (or a multiple above).
 
-    >>> padded([np.array([1, 2, 3]), np.array([4])], 0).tolist()
+    >>> padded(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
     [[1, 2, 3], [4, 0, 0]]
     """
-    longest = max((len(row) for row in rows), default=0)
-    made = np.full((len(rows), -(-longest // multiple) * multiple), fill, np.int64)
-    for row, ids in zip(made, rows, strict=True):
-        row[: len(ids)] = ids
+    longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
+    made = np.full((len(lengths), longest), fill, np.int64)
+    made[np.arange(longest) < lengths[:, None]] = ids  # row by row, as they lie
     return made
 
 
@@ -69,12 +70,13 @@ class PairExamples:
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src (B, S), tgt (B, T), labels (B, T)."""
-        sources, targets = zip(*(self.row(int(row), epoch) for row in rows), strict=True)
-        labels = padded(list(targets), IGNORED, self.multiple)
+        (sources, targets), lengths = self.together(rows, epoch)
+        labels = padded(targets, lengths[:, 1], IGNORED, self.multiple)
         tgt = np.full_like(labels, self.pad_id)
         tgt[:, 0] = self.start_id
         tgt[:, 1:] = np.where(labels[:, :-1] == IGNORED, self.pad_id, labels[:, :-1])
-        return {"src": padded(list(sources), self.pad_id, self.multiple), "tgt": tgt, "labels": labels}
+        src = padded(sources, lengths[:, 0], self.pad_id, self.multiple)
+        return {"src": src, "tgt": tgt, "labels": labels}
 
 
 class LabelledExamples:
@@ -98,7 +100,4 @@ class LabelledExamples:
         lengths = sizes[:, 0]
         if self.recut is not None:
             ids, lengths = self.recut(ids, lengths, rows, epoch=epoch)
-        long = -(-int(lengths.max(initial=0)) // self.multiple) * self.multiple
-        inputs = np.full((len(rows), long), self.pad_id, np.int64)
-        inputs[np.arange(long) < lengths[:, None]] = ids  # row by row, as they lie end to end
-        return {"inputs": inputs, "labels": labels}
+        return {"inputs": padded(ids, lengths, self.pad_id, self.multiple), "labels": labels}

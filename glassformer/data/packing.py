@@ -20,28 +20,43 @@ NEXT = -1  # stands between the examples of one row and of the next
 
 
 def packed(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
-    """Examples (n, fields) put into rows of `width` in every field.
+    """Pairs (n, 2) put into rows of `width` on either side.
 
     A row takes those that wait as they come, as far as they fit, and then the largest that still fit.
 
     >>> [row.tolist() for row in packed(np.array([[3, 2], [2, 2], [5, 4], [1, 1]]), 6)]
     [[0, 1, 3], [2]]
     """
-    rows, taken = [], min(WAITING, len(lengths))
-    waiting = np.arange(taken)
-    while len(waiting):
-        sizes = lengths[waiting]  # (waiting, fields)
-        first = int((sizes.cumsum(0) <= width).all(1).sum())
-        left = np.arange(len(waiting)) >= first
-        row, room = [waiting[:first]], width - sizes[:first].sum(0)
-        while (fits := left & (sizes <= room).all(1)).any():
-            largest = int(np.where(fits, sizes.sum(1), -1).argmax())
-            left[largest] = False
-            row.append(waiting[largest : largest + 1])
-            room = room - sizes[largest]
-        rows.append(np.concatenate(row))
-        more = min(taken + len(waiting) - int(left.sum()), len(lengths))
-        waiting = np.concatenate((waiting[left], np.arange(taken, more)))
+    # Lists: of so few numbers at a time Python is quicker than arrays.
+    sources, targets = lengths.T.tolist()
+    size = [source + target for source, target in zip(sources, targets, strict=True)]
+    rows, taken = [], min(WAITING, len(size))
+    waiting = list(range(taken))
+    while waiting:
+        source_room = target_room = width
+        first = 0
+        for n in waiting:
+            if sources[n] > source_room or targets[n] > target_room:
+                break
+            source_room -= sources[n]
+            target_room -= targets[n]
+            first += 1
+        row, waiting = waiting[:first], waiting[first:]
+        # One pass from the largest on: what does not fit now fits no more later. Equals stay as they came.
+        fits = [n for n in waiting if sources[n] <= source_room and targets[n] <= target_room]
+        fits.sort(key=size.__getitem__, reverse=True)
+        chosen = set()
+        for n in fits:
+            if sources[n] <= source_room and targets[n] <= target_room:
+                source_room -= sources[n]
+                target_room -= targets[n]
+                chosen.add(n)
+                row.append(n)
+        rows.append(np.array(row))
+        if chosen:
+            waiting = [n for n in waiting if n not in chosen]
+        more = min(taken + len(row), len(size))
+        waiting += range(taken, more)
         taken = more
     return rows
 
