@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,36 +19,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.ragged import Ragged
 
 FORMAT = 1
+TOGETHER = 4096  # rows written at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The next ids of a field, and where among them rows end.
+
+    What stands after the last of the ends begins a row that goes on in the next part, so that no row need fit
+    in memory. An end of 0 closes a row that was begun before.
+    """
+
+    ids: NDArray[np.int64]
+    ends: NDArray[np.int64]
 
 
 def write_store(
     folder: str | Path, fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]], *, highest: int
 ) -> Store:
-    """Write rows (each a sequence of ids for every field) and open the result.
+    """Write rows (each a sequence of ids for every field) and open the result, as `write_parts` does."""
+    return write_parts(folder, fields, _in_parts(fields, rows), highest=highest)
+
+
+def write_blocks(
+    folder: str | Path, fields: Sequence[str], blocks: Iterable[Sequence[Ragged]], *, highest: int
+) -> Store:
+    """Write rows that come many at a time, the same rows of every field together."""
+    parts = (
+        tuple(Part(ids=field.ids, ends=field.lengths.cumsum()) for field in fields_of) for fields_of in blocks
+    )
+    return write_parts(folder, fields, parts, highest=highest)
+
+
+def _in_parts(fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]]) -> Iterator[tuple[Part, ...]]:
+    rest, count = iter(rows), 0
+    while many := list(islice(rest, TOGETHER)):
+        for n, row in enumerate(many, count):
+            if len(row) != len(fields):
+                raise GlassformerError(f"row {n} has {len(row)} fields; the store has {len(fields)}")
+        count += len(many)
+        columns = [Ragged.of(column) for column in zip(*many, strict=True)]
+        yield tuple(Part(ids=column.ids, ends=column.lengths.cumsum()) for column in columns)
+
+
+def write_parts(
+    folder: str | Path, fields: Sequence[str], parts: Iterable[Sequence[Part]], *, highest: int
+) -> Store:
+    """Write what comes of every field, part by part, and open the result.
 
     `highest` is the largest id that may come: it decides how many bytes an id takes. The folder appears
     under its name only when it is whole.
     """
-    return _written(folder, fields, (tuple((values,) for values in row) for row in rows), highest)
-
-
-def write_documents(
-    folder: str | Path, documents: Iterable[Iterable[Sequence[int]]], *, highest: int, field: str = "text"
-) -> Store:
-    """Write rows of one field, each given in pieces to be put end to end, so that none need fit in memory."""
-    return _written(folder, (field,), ((pieces,) for pieces in documents), highest)
-
-
-def _written(
-    folder: str | Path,
-    fields: Sequence[str],
-    rows: Iterable[Sequence[Iterable[Sequence[int]]]],
-    highest: int,
-) -> Store:
     try:
-        return _write(folder, fields, rows, highest)
+        return _write(folder, fields, parts, highest)
     except OSError as error:
         raise GlassformerError(
             f"The examples could not be written to {folder} ({error.strerror or error}); "
@@ -54,12 +82,7 @@ def _written(
         ) from error
 
 
-def _write(
-    folder: str | Path,
-    fields: Sequence[str],
-    rows: Iterable[Sequence[Iterable[Sequence[int]]]],
-    highest: int,
-) -> Store:
+def _write(folder: str | Path, fields: Sequence[str], parts: Iterable[Sequence[Part]], highest: int) -> Store:
     path = Path(folder)
     if path.exists():
         raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
@@ -67,25 +90,23 @@ def _write(
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     kind = np.dtype(np.uint16 if highest < 1 << 16 else np.uint32)
-    count, ends = 0, [0] * len(fields)
+    rows, sizes = [0] * len(fields), [0] * len(fields)
     ids = [(part / f"{name}.ids").open("wb") for name in fields]
     marks = [(part / f"{name}.ends").open("wb") for name in fields]
     try:
-        for row in rows:
-            if len(row) != len(fields):
-                raise GlassformerError(f"row {count} has {len(row)} fields; the store has {len(fields)}")
-            for n, pieces in enumerate(row):
-                for values in pieces:
-                    array = np.asarray(values, dtype=np.int64)
-                    if array.size and not 0 <= array.min() <= array.max() <= highest:
-                        raise GlassformerError(
-                            f"row {count} field '{fields[n]}' holds an id outside 0 to {highest}"
-                        )
-                    ids[n].write(array.astype(kind).tobytes())
-                    ends[n] += len(array)
-                marks[n].write(np.int64(ends[n]).tobytes())
-            count += 1
-        about = {"format": FORMAT, "fields": list(fields), "rows": count, "dtype": kind.name}
+        for each in parts:
+            for n, (name, given) in enumerate(zip(fields, each, strict=True)):
+                if len(given.ids) and not 0 <= given.ids.min() <= given.ids.max() <= highest:
+                    outside = np.flatnonzero((given.ids < 0) | (given.ids > highest))[0]
+                    row = rows[n] + int(np.searchsorted(given.ends, outside, side="right"))
+                    raise GlassformerError(f"row {row} field '{name}' holds an id outside 0 to {highest}")
+                ids[n].write(given.ids.astype(kind).tobytes())
+                marks[n].write((given.ends + sizes[n]).astype(np.int64).tobytes())
+                rows[n] += len(given.ends)
+                sizes[n] += len(given.ids)
+        if len(set(rows)) > 1:
+            raise GlassformerError(f"the fields of '{folder}' have {rows} rows; give as many of each")
+        about = {"format": FORMAT, "fields": list(fields), "rows": max(rows, default=0), "dtype": kind.name}
         with (part / "store.json").open("w") as file:
             json.dump(about, file)
             _settle(file)

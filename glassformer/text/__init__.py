@@ -1,7 +1,7 @@
 """Text to token ids and back: the tokenizers that published model folders carry, and new ones to learn."""
 
 from glassformer.text.load import load_tokenizer
-from glassformer.text.tags import encode_tagged, ids_of_tagged
+from glassformer.text.tags import encode_tagged, tag_ids, tag_place
 from glassformer.text.tokenizer import Encoded, Side, SpecialInText, Tokenizer
 from glassformer.text.train import TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
@@ -16,5 +16,6 @@ __all__ = [
     "train_tokenizer",
     "separate",
     "encode_tagged",
-    "ids_of_tagged",
+    "tag_ids",
+    "tag_place",
 ]

@@ -8,10 +8,13 @@ sentences that stay together are translated all the same, one torn in two is not
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _STOPS = re.compile(r"[.!?…。！？｡]+")
 _WIDE = "。！？｡"  # end a sentence with no space after them
 _CLOSERS = "\"'”’“»›)]}」』）】"  # the English opening quote closes a German one
+# Nothing begins a sentence behind the first but what this finds: a stop and a space, or a wide stop and more.
+_GOES_ON = re.compile(rf"{_STOPS.pattern[:-1]}[{re.escape(_CLOSERS)}]*\s|[{_WIDE}].", re.DOTALL)
 _OPENERS = "\"'“„‘«‹([{「『（【¿¡—–-"
 _NARROW = "\u00a0\u202f\u2009 "  # may stand before a French closing quote
 
@@ -46,6 +49,30 @@ def sentences(text: str) -> list[tuple[str, str]]:
     """
     found: list[tuple[str, str]] = []
     begin = 0
+    for end, after in _breaks(text):
+        found.append((text[begin:end], text[end:after]))
+        begin = after
+    if begin < len(text):
+        rest = text[begin:]
+        kept = rest.rstrip()
+        found.append((kept, rest[len(kept) :]))
+    return found
+
+
+def has_several(text: str) -> bool:
+    """Whether a text has more than one sentence; quickly told of one whose only stop is at its end.
+
+    >>> has_several("It rained! We left."), has_several("Dr. Kim left.")
+    (True, False)
+    """
+    if _GOES_ON.search(text) is None:
+        return False
+    return any(after < len(text) for _, after in _breaks(text))
+
+
+def _breaks(text: str) -> Iterator[tuple[int, int]]:
+    """Where each sentence ends, and where the next begins; the last may have no stop, and is not told."""
+    begin = 0
     for stop in _STOPS.finditer(text):
         if stop.start() < begin:
             continue
@@ -55,13 +82,8 @@ def sentences(text: str) -> list[tuple[str, str]]:
             after += 1
         if after < len(text) and not _ends(text, begin, stop, end, after):
             continue
-        found.append((text[begin:end], text[end:after]))
+        yield end, after
         begin = after
-    if begin < len(text):
-        rest = text[begin:]
-        kept = rest.rstrip()
-        found.append((kept, rest[len(kept) :]))
-    return found
 
 
 def halved(text: str) -> tuple[str, str, str] | None:

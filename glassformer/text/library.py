@@ -68,6 +68,12 @@ class LibraryTokenizer(Tokenizer):
         with translated("The text cannot be encoded"):
             return [encoding.ids for encoding in self._plain.encode_batch_fast(texts)]
 
+    def _begun_ids_of(self, texts: list[str]) -> list[tuple[list[int], int]]:
+        with translated("The text cannot be encoded"):
+            encodings = self._plain.encode_batch(texts, add_special_tokens=False)
+        # asking for one token's place spares making all of them
+        return [(one.ids, (one.token_to_chars(0) or (0, 0))[1] if len(one) else 0) for one in encodings]
+
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         with translated("The ids cannot be decoded"):
             text = self._backend.decode(ids, skip_special_tokens=skip_special)

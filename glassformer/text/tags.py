@@ -3,7 +3,7 @@
 The tag goes in as an id and never through the text: a text that itself begins with ">>fr<<" stays text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from glassformer.core.errors import GlassformerError
 from glassformer.text.tokenizer import Encoded, Side, Tokenizer
@@ -23,16 +23,14 @@ def encode_tagged(
     return [_tagged(encoded, index, tokenizer) for encoded in tokenizer.encode_batch(texts, side=side)]
 
 
-def ids_of_tagged(
-    tokenizer: Tokenizer, texts: Sequence[str], tags: Sequence[str], *, side: Side = "source"
-) -> list[list[int]]:
-    """The ids of texts, each behind its own tag, as `encode_tagged` gives them."""
-    known = {tag: _index(tokenizer, tag, side) for tag in set(tags)}
-    at = _begun(tokenizer.encode("a", side=side), tokenizer)
-    return [
-        [*ids[:at], known[tag], *ids[at:]]
-        for ids, tag in zip(tokenizer.ids_of(texts, side=side), tags, strict=True)
-    ]
+def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> dict[str, int]:
+    """The id of each tag."""
+    return {tag: _index(tokenizer, tag, side) for tag in tags}
+
+
+def tag_place(tokenizer: Tokenizer, *, side: Side = "source") -> int:
+    """Before which of a text's ids its tag goes: the first, or the second where a begin mark is the first."""
+    return _begun(tokenizer.encode("a", side=side), tokenizer)
 
 
 def _index(tokenizer: Tokenizer, tag: str, side: Side) -> int:

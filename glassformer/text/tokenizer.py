@@ -92,13 +92,35 @@ class Tokenizer(ABC):
         return self._encode(texts, pairs, special=special, keep=special_in_text == "keep", side=side)
 
     def ids_of(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
-        """The ids of many texts with the model's marks, and nothing about where they come from: quicker."""
+        """The ids of many texts with the model's marks, and nothing about where they come from: quicker.
+
+        A text that comes twice is encoded once, and its list stands in both places: leave it as it is.
+        """
         self._check_side(side)
         texts = _checked(texts, "text")
-        return self._ids_of(texts, side) if texts else []
+        once = list(dict.fromkeys(texts))
+        ids = self._ids_of(once, side) if once else []
+        if len(once) == len(texts):
+            return ids
+        found = dict(zip(once, ids, strict=True))
+        return [found[text] for text in texts]
 
     def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
         return [one.ids for one in self._encode(texts, None, special=True, keep=False, side=side)]
+
+    def begun_ids_of(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
+        """The ids of many texts without marks, each with the place in the text where its first token ends."""
+        texts = _checked(texts, "text")
+        return self._begun_ids_of(texts) if texts else []
+
+    def _begun_ids_of(self, texts: list[str]) -> list[tuple[list[int], int]]:
+        encoded = self._encode(texts, None, special=False, keep=False, side="source")
+        return [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in encoded]
+
+    @property
+    def sides_differ(self) -> bool:
+        """Whether a text's ids depend on its side, because each has a vocabulary of its own."""
+        return False
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
         """The text of the ids, without those the tokenizer does not know and bytes that make no letter."""

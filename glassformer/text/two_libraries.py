@@ -61,6 +61,13 @@ class TwoLibraryTokenizer(Tokenizer):
     def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
         return self._sides[side]._ids_of(texts, side)
 
+    def _begun_ids_of(self, texts: list[str]) -> list[tuple[list[int], int]]:
+        return self._sides["source"]._begun_ids_of(texts)
+
+    @property
+    def sides_differ(self) -> bool:
+        return True
+
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         return self._sides[side]._decode(ids, skip_special=skip_special, side=side)
 

@@ -78,6 +78,10 @@ class TwoSidedTokenizer(Tokenizer):
             found.append(put_together(pieces, numbers, last=end))
         return found
 
+    @property
+    def sides_differ(self) -> bool:
+        return True
+
     def _pieces(self, text: str, keep: bool, side: Side) -> list[Piece]:
         found: list[Piece] = []
         tokens: list[AddedToken] = list(self._special.values()) if keep else []

@@ -8,13 +8,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.held_out import held_out
-from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
-from glassformer.data.store import Store, write_store
 from glassformer.text import Side, Tokenizer, load_tokenizer
 from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
@@ -23,21 +21,13 @@ from glassformer.training.saving.keeping import replace_folder
 from glassformer.weights.replacing import replacing
 
 Say = Callable[[str], None]
-Item = TypeVar("Item")
-TOGETHER = 2000  # rows tokenised at once
-LOOKED_AT = 10_000  # characters of a text that tell whether a tokenizer knows its letters
+TOGETHER = 2000  # rows that tell whether a tokenizer knows their letters,
+LOOKED_AT = 10_000  # by so many of the first of each
 MOST_UNKNOWN = 0.5  # of a text's letters; with more, there is nothing to learn
 
 
 def quiet(sentence: str) -> None:
     """What is said where nobody listens."""
-
-
-def in_tens(items: Iterable[Item], size: int = TOGETHER) -> Iterator[list[Item]]:
-    """Items in lists of a size, the last shorter."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part
 
 
 def two_sides(make: Callable[[Sequence[str]], Source], data: Any, *, seed: int) -> tuple[Source, Source]:
@@ -91,15 +81,16 @@ def tokenizer_for(
     texts: Callable[[], Iterator[Sequence[str]]],
     *,
     marks: Marks,
-    tags: tuple[str, ...] = (),
+    tags: Callable[[], Iterable[str]] = tuple,
     base: Tokenizer | None = None,
     again: bool = False,
     say: Say,
 ) -> Tokenizer:
     """The run's tokenizer: that of the model gone on from, of a folder, or one trained on the texts.
 
-    `texts` gives rows of one or two texts; with separate sides each column trains its own. The one that the
-    run folder keeps is taken, unless it is to be made `again`.
+    `texts` gives rows of one or two texts; with separate sides each column trains its own. `tags` are asked
+    for only where one is trained. The one that the run folder keeps is taken, unless it is to be made
+    `again`.
     """
     kept = folder / "tokenizer"
     if not again and (kept / "tokenizer_config.json").is_file():
@@ -118,7 +109,7 @@ def tokenizer_for(
             vocab_size=words.vocab_size,
             lowercase=words.lowercase,
             marks=marks,
-            tags=tags,
+            tags=tuple(tags()),
         )
         say(f"training a {words.kind} tokenizer of at most {plan.vocab_size:,} tokens")
         if words.sides == "separate":
@@ -158,55 +149,3 @@ def _unread(made: Tokenizer, rows: Iterator[Sequence[str]]) -> str | None:
 def _letters(texts: Sequence[str]) -> int:
     """Characters that are no spaces."""
     return sum(len("".join(text.split())) for text in texts)
-
-
-def write_rows(
-    folder: Path,
-    source: Source,
-    fields: Sequence[str],
-    encode: Callable[[Sequence[tuple[str, ...]]], Iterable[tuple[list[int], ...]]],
-    *,
-    highest: int,
-    max_len: int,
-    problems: Problems,
-    keep: int = 0,
-) -> int:
-    """Write rows of text as a store of ids, and `keep` of the texts beside it.
-
-    Rows with a field over max_len are left out; how many is returned.
-    """
-    long, texts = 0, list[tuple[str, ...]]()
-
-    def fitting() -> Iterator[tuple[list[int], ...]]:
-        nonlocal long
-        for rows in in_tens(source.rows(problems)):
-            for row, ids in zip(rows, encode(rows), strict=True):
-                if max(map(len, ids)) > max_len:
-                    long += 1
-                    continue
-                if len(texts) < keep:
-                    texts.append(row)
-                yield ids
-
-    refuse_empty(write_store(folder, fields, fitting(), highest=highest), f"row of {folder.name} data")
-    keep_texts(folder, texts)
-    return long
-
-
-def keep_texts(folder: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write texts that a validation shows and compares with."""
-    with replacing(folder / "texts.json") as file:
-        file.write(json.dumps([list(row) for row in rows], ensure_ascii=False).encode())
-
-
-def kept_texts(folder: Path) -> list[list[str]]:
-    """What `keep_texts` wrote."""
-    found: list[list[str]] = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-    return found
-
-
-def refuse_empty(store: Store, what: str) -> Store:
-    """A sentence where nothing is left."""
-    if not len(store):
-        raise GlassformerError(f"no {what} is left; raise data.max_len or give more data")
-    return store

@@ -15,7 +15,7 @@ from glassformer.data import Batches, Place, Store, write_store
 from glassformer.data.batches import Batch
 from glassformer.data.blocks import Blocks
 from glassformer.data.examples import IGNORED
-from glassformer.data.store import write_documents
+from glassformer.data.store import Part, write_parts
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id
 documents = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
@@ -99,12 +99,13 @@ def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
 
 
 def test_documents_in_pieces_are_stored_whole(tmp_path: Path) -> None:
-    documents = [[[1, 2], [], [3]], [], [[4]]]
-    store = write_documents(tmp_path / "s", iter(iter(pieces) for pieces in documents), highest=9)
-    assert [store.row(n)[0].tolist() for n in range(len(store))] == [[1, 2, 3], [], [4]]
+    given = [([1, 2], []), ([3], [1]), ([4, 5], [0, 1]), ([], []), ([6], [1])]  # ids, and where rows end
+    parts = ((Part(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in given)
+    store = write_parts(tmp_path / "s", ("text",), parts, highest=9)
+    assert [store.row(n)[0].tolist() for n in range(len(store))] == [[1, 2, 3], [], [4], [5, 6]]
     ids, ends = store.end_to_end("text")
-    assert ids.tolist() == [1, 2, 3, 4] and ends.tolist() == [3, 3, 4]
-    later = write_documents(tmp_path / "later", ([[1] * n] for n in (1, 2, 5, 3)), highest=9)
+    assert ids.tolist() == [1, 2, 3, 4, 5, 6] and ends.tolist() == [3, 3, 4, 6]
+    later = write_store(tmp_path / "later", ("text",), ([[1] * n] for n in (1, 2, 5, 3)), highest=9)
     assert [part.longest("text", together=2) for part in (store, later)] == [3, 5]
 
 

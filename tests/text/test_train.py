@@ -19,9 +19,10 @@ from glassformer.text import (
     Tokenizer,
     TokenizerPlan,
     encode_tagged,
-    ids_of_tagged,
     load_tokenizer,
     separate,
+    tag_ids,
+    tag_place,
     train_tokenizer,
 )
 from glassformer.text import cutting as cutting_module
@@ -257,12 +258,17 @@ def test_separate_sides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marks", ["end", "both", "around", "none"])
 def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
-    texts = [*TEXTS, *ODD]
+    texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
     tokenizer = learn(kind, marks=marks)
-    assert tokenizer.ids_of(texts) == [one.ids for one in tokenizer.encode_batch(texts)]
+    ids = tokenizer.ids_of(texts)
+    assert ids == [one.ids for one in tokenizer.encode_batch(texts)]
+    plain = tokenizer.encode_batch(texts, special=False)
+    begun = [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in plain]
+    assert tokenizer.begun_ids_of(texts) == begun
     tags = [TAGS[n % 2] for n in range(len(texts))]
     tagged = [encode_tagged(tokenizer, [text], tag)[0].ids for text, tag in zip(texts, tags, strict=True)]
-    assert ids_of_tagged(tokenizer, texts, tags) == tagged
+    known, at = tag_ids(tokenizer, TAGS), tag_place(tokenizer)
+    assert [[*one[:at], known[tag], *one[at:]] for one, tag in zip(ids, tags, strict=True)] == tagged
 
 
 @pytest.mark.parametrize("kind", KINDS)

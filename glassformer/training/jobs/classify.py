@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ from glassformer.core.schema import nearest
 from glassformer.data.examples import LabelledExamples
 from glassformer.data.labelled import labelled
 from glassformer.data.problems import Problems
+from glassformer.data.ragged import Ragged
 from glassformer.data.recut import Recut, halves
 from glassformer.data.sources import Source
-from glassformer.data.store import Store, write_store
+from glassformer.data.store import Store
 from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
+from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.labelling import TextLabelLearner
-from glassformer.training.prepare import in_tens, keep_texts, kept_texts, refuse_empty, two_sides
+from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import LabelledData
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task
@@ -70,29 +72,32 @@ class Classify(TextJob):
         """Write a part's ids and class numbers. The first part says which classes there are."""
         self.classes = self.classes or self.followed or self._found(part)
         numbers = {label: n for n, label in enumerate(self.classes)}
-        most, cut, texts = self.data.max_len, 0, list[tuple[str, ...]]()
+        most = self.data.max_len
+        cut: list[int] = []  # in each group of rows
 
-        def rows() -> Iterator[tuple[list[int], list[int]]]:
-            nonlocal cut
-            for together in in_tens(part.rows(problems)):
-                encoded = self.tokenizer.encode_batch([row[0] for row in together])
-                for row, one in zip(together, encoded, strict=True):
-                    if row[1] not in numbers:
-                        raise GlassformerError(
-                            f"the label '{row[1]:.60}' of a row to validate with is not one that was "
-                            f"trained{nearest(row[1], numbers)}; mend it, or have it in both"
-                        )
-                    ids = one.ids
-                    if len(ids) > most:
-                        ids, cut = [*ids[: most - 1], ids[-1]], cut + 1  # with the mark at its end
-                    if len(texts) < self.recipe.training.max_valid:
-                        texts.append(row)
-                    yield ids, [numbers[row[1]]]
+        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+            for _, label in rows:
+                if label not in numbers:
+                    raise GlassformerError(
+                        f"the label '{label:.60}' of a row to validate with is not one that was "
+                        f"trained{nearest(label, numbers)}; mend it, or have it in both"
+                    )
+            ids = Ragged.of(self.tokenizer.ids_of([text for text, _ in rows]))
+            cut.append(int((ids.lengths > most).sum()))
+            return ids.cut(most), Ragged.of([[numbers[label]] for _, label in rows])
 
-        highest = max(self.highest, len(self.classes))
-        refuse_empty(write_store(folder, part.fields, rows(), highest=highest), f"row of {folder.name} data")
-        keep_texts(folder, texts)
-        return {"classes": self.classes, "cut": cut}
+        write_rows(
+            folder,
+            part,
+            part.fields,
+            encode,
+            highest=max(self.highest, len(self.classes)),
+            max_len=None,
+            problems=problems,
+            progress=Progress("texts", self.say),
+            keep=self.recipe.training.max_valid,
+        )
+        return {"classes": self.classes, "cut": sum(cut)}
 
     def _found(self, part: Source) -> Sequence[str]:
         """The labels of a part; those of a model gone on from, in its order, where it has the same."""

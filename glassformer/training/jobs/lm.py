@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from glassformer.data.blocks import Blocks, RunningBlocks
 from glassformer.data.held_out import cut_at_the_end
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source, Texts
-from glassformer.data.store import Store, write_documents
+from glassformer.data.store import Part, Store, write_parts
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
 from glassformer.decoding.greedy import decode_all
@@ -27,6 +25,7 @@ from glassformer.decoding.ready import ready
 from glassformer.evaluation.perplexity import Perplexity
 from glassformer.text import Tokenizer
 from glassformer.training.building import accepted, room
+from glassformer.training.encoding import Progress, in_groups, in_order
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import TextLearner, tokens_learned
 from glassformer.training.measure import mean_loss
@@ -36,7 +35,6 @@ from glassformer.training.recipe import TextData
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task, Validation
 
-TOGETHER = 1 << 20  # letters tokenised at once
 LONGEST = 1024  # tokens that are read at once where nothing says how many
 CONTINUED = 64  # most tokens of a prompt, and of what is written after it
 
@@ -84,8 +82,8 @@ class LanguageModelling(TextJob):
 
     def _write(self, folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
         assert isinstance(part, Texts)
-        ids = EncodedTexts(self.tokenizer, end=self.eos_id)
-        store = write_documents(folder, ids.documents(part.pieces(problems)), highest=self.highest)
+        ids = EncodedTexts(self.tokenizer, end=self.eos_id, progress=Progress("letters", self.say))
+        store = write_parts(folder, ("text",), ids.parts(part.pieces(problems)), highest=self.highest)
         (tokens,) = store.sizes()
         if tokens <= len(store):
             raise GlassformerError(f"the {folder.name} text is too short to learn or measure anything on")
@@ -218,45 +216,45 @@ class EncodedTexts:
     what has been foretold so far: all but what the first token of a document stands for.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, end: int) -> None:
-        self.tokenizer, self.end = tokenizer, end
+    def __init__(self, tokenizer: Tokenizer, *, end: int, progress: Progress) -> None:
+        self.tokenizer, self.end, self.progress = tokenizer, end, progress
         marked = tokenizer.bos_id is not None and tokenizer.encode("a").ids[:1] == [tokenizer.bos_id]
         self.begin = [tokenizer.bos_id] if marked and tokenizer.bos_id is not None else []
         self.characters = self.bytes = 0
-        self._document = -1
 
-    def documents(self, pieces: Iterable[tuple[int, str]]) -> Iterator[Iterator[list[int]]]:
-        """The ids of one document after another, in pieces; read each before asking for the next."""
-        for _, parts in groupby(self._encoded(pieces), itemgetter(0)):
-            yield chain([self.begin], map(itemgetter(1), parts), [[self.end]])
+    def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Part]]:
+        """The ids of all documents, many pieces at a time."""
+        document = None  # the one that is open
 
-    def _encoded(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[int]]]:
-        for many in _together(pieces):
-            encoded = self.tokenizer.encode_batch([text for _, text in many], special=False)
-            for (number, text), found in zip(many, encoded, strict=True):
+        def encode(group: list[tuple[int, str]]) -> list[tuple[list[int], int]]:
+            return self.tokenizer.begun_ids_of([text for _, text in group])
+
+        for group, found in in_order(encode, in_groups(pieces, lambda piece: len(piece[1]))):
+            ids: list[int] = []
+            ends: list[int] = []
+            for (number, text), (some, first) in zip(group, found, strict=True):
                 self._count(text)
-                if number != self._document and not self.begin and found.offsets:
-                    self._count(text[: found.offsets[0][1]], -1)
-                self._document = number
-                yield number, found.ids
+                if number != document:
+                    if document is not None:
+                        ids.append(self.end)
+                        ends.append(len(ids))
+                    ids += self.begin
+                    if not self.begin:
+                        self._count(text[:first], -1)
+                    document = number
+                ids += some
+            self.progress.add(sum(len(text) for _, text in group))
+            yield (_part(ids, ends),)
+        if document is not None:
+            yield (_part([self.end], [1]),)
 
     def _count(self, text: str, sign: int = 1) -> None:
         self.characters += sign * len(text)
         self.bytes += sign * len(text.encode())
 
 
-def _together(pieces: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Pieces in lists of about as many letters as are tokenised at once."""
-    held: list[tuple[int, str]] = []
-    size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece[1])
-        if size >= TOGETHER:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+def _part(ids: list[int], ends: list[int]) -> Part:
+    return Part(ids=np.array(ids, np.int64), ends=np.array(ends, np.int64))
 
 
 def block_length(tokens: int, longest: int) -> int:

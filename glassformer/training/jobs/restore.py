@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from glassformer.core.errors import GlassformerError
 from glassformer.data.damaged import Damage, DamagedExamples
 from glassformer.data.problems import Problems
+from glassformer.data.ragged import Ragged
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.data.texts import texts
 from glassformer.text import Tokenizer
+from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.rewriting import Rewriting, likeness
-from glassformer.training.prepare import kept_texts, two_sides, write_rows
+from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import SentenceData
 from glassformer.training.task import Task
 
@@ -41,9 +43,8 @@ class Restore(Rewriting):
     def gather(self) -> None:
         data, kept = self.data, self.recipe.training.max_valid
 
-        def encode(rows: Sequence[tuple[str, ...]]) -> Iterable[tuple[list[int], ...]]:
-            found = self.tokenizer.encode_batch([BEFORE + tidy(text) for (text,) in rows])
-            return ((one.ids,) for one in found)
+        def encode(rows: list[Row]) -> tuple[Ragged]:
+            return (Ragged.of(self.tokenizer.ids_of([BEFORE + tidy(text) for (text,) in rows])),)
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
             long = write_rows(
@@ -54,6 +55,7 @@ class Restore(Rewriting):
                 highest=self.highest,
                 max_len=data.max_len,
                 problems=problems,
+                progress=Progress("sentences", self.say),
                 keep=kept,
             )
             return {"long": long}
@@ -62,7 +64,7 @@ class Restore(Rewriting):
             lambda files: texts(files, unit="line", column=data.column), data, seed=self.recipe.seed
         )
         settings = (data.max_len, kept)
-        noted = self.gather_text(train, valid, write, settings=settings, marks="end", tags=(GAP,))
+        noted = self.gather_text(train, valid, write, settings=settings, marks="end", tags=lambda: (GAP,))
         self.told("sentences", sum(part["long"] for part in noted.values()), data.max_len)
 
     def learned(self) -> DamagedExamples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +53,7 @@ class TextJob(Job):
         *,
         settings: tuple[object, ...],
         marks: Marks,
-        tags: tuple[str, ...] = (),
+        tags: Callable[[], Iterable[str]] = tuple,
         texts: int | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Make the tokenizer and the stores, or find them; what `write` noted of "train" and "valid".

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +12,14 @@ from glassformer import api
 from glassformer.data.examples import PairExamples
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
+from glassformer.data.ragged import Ragged
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
-from glassformer.text import Tokenizer, ids_of_tagged
-from glassformer.text.documents import sentences
+from glassformer.text import Tokenizer, tag_ids, tag_place
+from glassformer.text.documents import has_several
+from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.rewriting import Rewriting
-from glassformer.training.prepare import kept_texts, two_sides, write_rows
+from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import PairData
 
 SEVERAL = 0.1  # of the sources at most may hold several sentences, where a model is said to learn sentences
@@ -39,20 +41,15 @@ class Translate(Rewriting):
         max_len = data.max_len
         self.to = self._known.get("to") if data.to is None else data.to
 
-        languages: set[str] = set()
-        several = 0
-
-        def encode(rows: Sequence[tuple[str, ...]]) -> Iterable[tuple[list[int], ...]]:
-            nonlocal several
-            several += sum(len(sentences(row[0])) > 1 for row in rows)
-            languages.update(*(row[2:] for row in rows))
-            targets = self.tokenizer.ids_of([row[1] for row in rows], side="target")
-            return zip(sources_of(self.tokenizer, rows), targets, strict=True)
-
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
-            nonlocal several
-            several = 0
-            languages.clear()
+            languages: set[str] = set()
+            several: list[int] = []  # in each group of rows
+
+            def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+                several.append(sum(has_several(row[0]) for row in rows))
+                languages.update(*(row[2:] for row in rows))
+                return ids_of_pairs(self.tokenizer, rows)
+
             long = write_rows(
                 folder,
                 part,
@@ -61,23 +58,27 @@ class Translate(Rewriting):
                 highest=self.highest,
                 max_len=max_len,
                 problems=problems,
+                progress=Progress("pairs", self.say),
                 keep=kept,
             )
-            return {"long": long, "languages": sorted(languages), "several": several}
+            return {"long": long, "languages": sorted(languages), "several": sum(several)}
 
         train, valid = two_sides(
             lambda files: pairs(files, columns=data.columns, to=self.to), data, seed=self.recipe.seed
         )
-        fresh = self.base is None and self.recipe.tokenizer.folder is None
-        if self.to is not None and fresh:  # a tokenizer that is to be learnt must know its tags before
-            languages.update(row[2] for row in train.rows(Problems()))
+
+        def tags() -> list[str]:  # a tokenizer that is to be learnt must know them before
+            if self.to is None:
+                return []
+            return sorted({TAG.format(row[2]) for row in train.rows(Problems())})
+
         noted = self.gather_text(
             train,
             valid,
             write,
             settings=(max_len, kept),
             marks="end",
-            tags=tuple(map(TAG.format, sorted(languages))),
+            tags=tags,
             texts=2,
         )
         self.languages = tuple(sorted({one for part in noted.values() for one in part["languages"]}))
@@ -115,12 +116,21 @@ class Translate(Rewriting):
         ]
 
 
-def sources_of(tokenizer: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int]]:
-    """The ids of each row's source, behind the tag of the language that its third field names, if any."""
-    texts = [row[0] for row in rows]
-    if len(rows[0]) == 2:
-        return tokenizer.ids_of(texts)
-    return ids_of_tagged(tokenizer, texts, [TAG.format(row[2]) for row in rows])
+def ids_of_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
+    """The ids of the sources, each behind the tag of the language that its third field names, if any; and of
+    the targets.
+    """
+    texts, targets = [row[0] for row in rows], [row[1] for row in rows]
+    if tokenizer.sides_differ:
+        found = [*tokenizer.ids_of(texts), *tokenizer.ids_of(targets, side="target")]
+    else:  # a corpus often has a sentence on both sides, which is then encoded once
+        found = tokenizer.ids_of(texts + targets)
+    sources = Ragged.of(found[: len(rows)])
+    if len(rows[0]) > 2:
+        known = tag_ids(tokenizer, {TAG.format(row[2]) for row in rows})
+        tags = np.array([known[TAG.format(row[2])] for row in rows])
+        sources = sources.with_one(tags, tag_place(tokenizer))
+    return sources, Ragged.of(found[len(rows) :])
 
 
 def usual_length(store: Store) -> int:
