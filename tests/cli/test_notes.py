@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import glassformer
+
 NOTHING = "note: there is nothing to read; give texts as arguments, with --file, or on standard input\n"
 
 
@@ -23,7 +25,8 @@ def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
     )
     long = "I have two cats and a dog. " * 20
     done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "--split", "never", long)
-    assert "note: 1 text is longer than the 57 tokens that the model 'pocket' has learnt to read" in done.err
+    learnt = glassformer.load("pocket").files["job.json"]["usual_len"]
+    assert f"note: 1 text is longer than the {learnt} tokens that the model 'pocket' has learnt" in done.err
     assert run("translate", "pocket", "--to", "de", "--num-beams", 1, long).err == ""
 
 

@@ -40,7 +40,7 @@ def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
     plan = translating(pocket, {}, to="de")
     (layout,) = plan.layouts([sentence])
     read = [part.ids for part in layout if isinstance(part, Place)]
-    assert len(read) > 3 and max(map(len, read)) <= 57
+    assert len(read) > 3 and max(map(len, read)) <= pocket.files["job.json"]["usual_len"]
     assert plan.doubts(layout) == ()
     assert pocket.tokenizer is not None
     again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in layout]
