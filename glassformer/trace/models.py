@@ -47,6 +47,7 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
                     "vocab": getattr(spec.head, "vocab_size", None),
                     "labels": labels,
                     "tied": "head" in spec.tied,
+                    "bias": getattr(spec.head, "bias", True),  # a head that has no choice has one
                 },
             },
             "example": examples[0],

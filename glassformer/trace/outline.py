@@ -25,6 +25,7 @@ class PositionInfo:
     kind: PositionKind
     max_len: int | None = None
     base: float | None = None
+    layout: Literal["interleaved", "halves"] | None = None
     name: str | None = None
 
 
@@ -32,7 +33,7 @@ class PositionInfo:
 class StackInfo:
     """One stack: where its input comes from, and its layers, which are all alike.
 
-    embed_scale: what token vectors are multiplied by.
+    embed_scale: what token vectors are multiplied by. biases: the projections of the feed-forward with one.
     """
 
     name: Literal["encoder", "decoder"]
@@ -51,6 +52,7 @@ class StackInfo:
     d_ff: int
     activation: str
     gated: bool
+    biases: tuple[str, ...]
     cross: bool
     position: PositionInfo
     parameters: Mapping[str, int]
@@ -135,6 +137,7 @@ def _stack(
         d_ff=block.feed_forward.d_ff,
         activation=block.feed_forward.activation,
         gated=isinstance(block.feed_forward, specs.GatedFeedForward),
+        biases=block.feed_forward.biases,
         cross=block.cross_attention is not None,
         position=_position(name, what, embed, read),
         parameters=_parameters(model.get_submodule(name), model.get_submodule(embed)),
@@ -151,8 +154,8 @@ def _position(stack: str, what: specs.Stack, embed: str, read: specs.Input) -> P
         case specs.Alibi():
             return PositionInfo(kind="alibi", name=inside)
     match read:
-        case specs.Tokens(position=specs.Sinusoidal(max_len=most, base=base)):
-            return PositionInfo(kind="sinusoidal", max_len=most, base=base, name=before)
+        case specs.Tokens(position=specs.Sinusoidal(max_len=most, base=base, layout=layout)):
+            return PositionInfo(kind="sinusoidal", max_len=most, base=base, layout=layout, name=before)
         case specs.Tokens(position=specs.Learned(max_len=most)):
             return PositionInfo(kind="learned", max_len=most, name=before)
         case specs.ImagePatches():
@@ -161,7 +164,9 @@ def _position(stack: str, what: specs.Stack, embed: str, read: specs.Input) -> P
             return PositionInfo(kind="learned", max_len=read.prefix + read.num_patches, name=before)
         case specs.SeriesPatches():
             rows = read.prefix + read.num_patches
-            return PositionInfo(kind="sinusoidal", max_len=rows, base=10000.0, name=before)
+            return PositionInfo(
+                kind="sinusoidal", max_len=rows, base=10000.0, layout="interleaved", name=before
+            )
     return PositionInfo(kind="none")
 
 

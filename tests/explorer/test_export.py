@@ -54,6 +54,30 @@ def test_it_shows_what_the_model_wrote(
         assert page.get_attribute("html", "lang") == "ko"
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_it_invites_to_nothing_that_cannot_be_done_in_it(
+    exported: dict[str, Path], opened: Opened, name: str
+) -> None:
+    with opened(exported[name].as_uri()) as page:
+        given = page.locator("[data-tour=input]").locator("input:visible, select, textarea, button")
+        assert given.count() and all(one.is_disabled() for one in given.all())
+        page.get_by_role("button", name="Tour").click()
+        card, told = page.locator("[role=dialog]"), {}
+        while True:
+            step = card.get_attribute("data-step")
+            page.wait_for_selector(".ring")
+            told[step] = card.locator(".body").inner_text()
+            if card.locator("button.main").inner_text() == "Done":
+                break
+            card.locator("button.main").click()
+            page.wait_for_function(
+                "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=step
+            )
+        assert "change" not in told and "saved" in told["input"]
+        invited = r"your own|another (word|model)|anew|[Cc]ompare|[Ss]witch"
+        assert not [words for words in told.values() if re.search(invited, words)]
+
+
 def test_its_policy_allows_its_own_script_alone(exported: dict[str, Path]) -> None:
     text = exported["translator"].read_text("utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -355,10 +356,17 @@ def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Pa
         history.write_text(was)
 
 
+def test_a_longer_film_is_asked_for_as_the_guide_does(opened: Opened) -> None:
+    with opened(address("writer", "learning")) as page:
+        (asked,) = re.findall(r"training\.\w+=\d+", page.inner_text("main"))
+    guide = Path(__file__).parents[2] / "docs" / "explorer.md"
+    assert f"--set {asked}" in guide.read_text("utf-8")
+
+
 @pytest.mark.parametrize(("name", "language"), [(RUN, "en"), (RUN, "ko"), ("pictures", "ko")])
 def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, language: str) -> None:
     with opened(address(name, **GIVEN[name], tour=1), language=language) as page:
-        steps, told = [], set()
+        steps, told, formulas = [], set(), {}
         while True:
             card = page.locator("[role=dialog]")
             steps.append(card.get_attribute("data-step"))
@@ -373,6 +381,7 @@ def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, languag
             assert any("가" <= letter <= "힣" for letter in words) == (language == "ko")
             assert "{" not in words and "undefined" not in words
             told.add(words)
+            formulas[steps[-1]] = "".join(card.locator("annotation").all_text_contents())
             if card.locator("button.main").inner_text() in ("Done", "마치기"):
                 break
             card.locator("button.main").click()
@@ -380,6 +389,6 @@ def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, languag
                 "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=steps[-1]
             )
         assert len(steps) == len(set(steps)) == len(told) and len(steps) >= 11
-        assert ("cross" in steps) == ("decoding" in steps) == (name == RUN)
+        assert ("cross" in steps) == ("decoding" in steps) == ("+ b" not in formulas["head"]) == (name == RUN)
         page.keyboard.press("Escape")
         page.wait_for_selector("[role=dialog]", state="detached")

@@ -46,6 +46,11 @@ def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None
         assert (
             sum(stack["parameters"].values()) == sum(counts) and stack["parameters"]["embedding"] == counts[1]
         )
+        names = dict(made.model.get_submodule(f"{stack['name']}.blocks.0.ffn").named_parameters())
+        assert {f"{one}.bias" for one in stack["biases"]} == {one for one in names if one.endswith("bias")}
+    if info["kind"] in ("translate", "generate", "fill", "classify", "image"):
+        scored = [one for one, _ in made.model.head.named_parameters() if one.endswith("bias")]
+        assert info["outline"]["head"]["bias"] == bool(scored)
     trace = take(made, info["example"])
     assert trace.kind == info["kind"]
     for station in trace.info()["stations"]:

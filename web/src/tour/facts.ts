@@ -23,6 +23,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     patches: read.tokens.length - read.prefix,
     d: model.outline.d_model,
     layers: stack.layers,
+    decoder_layers: model.outline.stacks.at(-1)!.layers,
     heads: self?.heads ?? stack.heads,
     head_dim: self?.head_dim ?? stack.head_dim,
     d_ff: grouped(stack.d_ff),

@@ -1,12 +1,13 @@
 // The way from a sentence to the next word, step by step, for this model and this input: where each step goes, what it
 // points at, and the formula that acts there.
 
+import { feedForward, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/place.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
-  told: string; // its sentences are tour.TOLD
+  told: string[]; // its sentences are tour.TOLD, one after the other
   view: View;
   words: Record<string, string | number | null>; // of the address
   points: string[]; // selectors, the first that is there is pointed at
@@ -15,8 +16,7 @@ export interface Step {
 
 const live = (name: string): string => `[data-tour~="${name}"]`;
 
-const POSITIONS: Record<StackInfo['position']['kind'], string | null> = {
-  sinusoidal: '\\begin{aligned} PE_{pos,\\,2i} &= \\sin(pos / 10000^{2i/d}) \\\\ PE_{pos,\\,2i+1} &= \\cos(pos / 10000^{2i/d}) \\end{aligned}',
+const POSITIONS: Record<Exclude<StackInfo['position']['kind'], 'sinusoidal'>, string | null> = {
   learned: 'x_{pos} = e_{pos} + p_{pos}',
   rotary: 'q_m^\\top k_n = (R_m q)^\\top (R_n k) = q^\\top R_{n-m}\\, k',
   relative: 's_{ij} = q_i^\\top k_j + b_{j-i}',
@@ -29,8 +29,17 @@ const NORMS: Record<StackInfo['wiring'], string> = {
   parallel: 'x \\leftarrow x + \\mathrm{Attention}(\\mathrm{Norm}(x)) + \\mathrm{FFN}(\\mathrm{Norm}(x))',
 };
 
-/** The steps for a model; a step that has nothing to show there is left out. */
-export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
+const positioned = (position: StackInfo['position']): string | null =>
+  position.kind === 'sinusoidal' ? `\\begin{gathered} ${waves(position, 'PE', 'pos').join(' \\\\ ')} \\end{gathered}` : POSITIONS[position.kind];
+
+/** What can be done beyond looking. */
+export interface Able {
+  ask: boolean; // there is a model that answers; a saved page has none
+  open: boolean; // there is another model to open
+}
+
+/** The steps for a model; a step that has nothing to show there is left out, and so is what cannot be done there. */
+export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] {
   const [first] = model.outline.stacks;
   const last = model.outline.stacks[model.outline.stacks.length - 1];
   const causal = model.outline.stacks.find((stack) => stack.causal);
@@ -41,25 +50,25 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
   const has = (id: string): boolean => trace.stations.some((one) => one.id === id);
 
   const at = (name: string, id: string, options: Partial<Step> = {}): Step => ({
-    name, told: name, view: 'model', points: [live(name), `[data-station="${id}"]`], tex: null,
+    name, told: [name], view: 'model', points: [live(name), `[data-station="${id}"]`], tex: null,
     ...options, words: { at: id, tab: null, ...options.words },
   });
   const steps: (Step | null)[] = [
-    { name: 'input', told: `input.${patches}`, view: 'model', words: { at: null }, points: [live('input')], tex: null },
+    { name: 'input', told: [`input.${patches}`, able.ask ? `input.${patches}.yours` : 'input.kept'], view: 'model', words: { at: null }, points: [live('input')], tex: null },
     patches === 'text'
-      ? at('tokens', `${first.name}.tokens`, { told: 'tokens.text' })
-      : { name: 'tokens', told: `tokens.${patches}`, view: 'model', words: { at: null, tab: null }, points: [live('tokens')], tex: null },
+      ? at('tokens', `${first.name}.tokens`, { told: ['tokens.text'] })
+      : { name: 'tokens', told: [`tokens.${patches}`], view: 'model', words: { at: null, tab: null }, points: [live('tokens')], tex: null },
     at('embedding', `${first.name}.embed`, {
-      told: patches === 'picture' && !trace.sequences[0].prefix ? 'embedding.picture_alone' : `embedding.${patches}`,
+      told: [patches === 'picture' && !trace.sequences[0].prefix ? 'embedding.picture_alone' : `embedding.${patches}`],
       tex: patches === 'text' ? (first.embed_scale === 1 ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}' : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}') : 'x_t = W\\,\\mathrm{patch}_t + b',
     }),
-    first.position.kind === 'none' ? null : at('position', `${first.name}.position`, { told: `position.${first.position.kind}`, tex: POSITIONS[first.position.kind] }),
+    first.position.kind === 'none' ? null : at('position', `${first.name}.position`, { told: [`position.${first.position.kind}`], tex: positioned(first.position) }),
     at('attention', `${first.name}.0.self`, {
       words: { tab: 'scores' }, points: [live('scores'), live('attention'), `[data-station="${first.name}.0.self"]`],
       tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
     }),
     {
-      name: 'heads', told: 'heads', view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] :has(> [data-attention])', '[data-view="heads"]'] /* a layer */,
+      name: 'heads', told: ['heads'], view: 'heads', words: { at: null, tab: null }, points: ['[data-view="heads"] :has(> [data-attention])', '[data-view="heads"]'] /* a layer */,
       tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
     },
     causal
@@ -67,13 +76,13 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
           words: { tab: 'weights' }, points: [live('weights'), live('attention'), `[data-station="${causal.name}.0.self"]`],
           tex: 's_{ij} = -\\infty \\quad (j > i)',
         })
-      : at('mask', `${first.name}.0.self`, { told: 'mask.both', words: { tab: 'weights' }, points: [live('weights'), live('attention')] }),
+      : at('mask', `${first.name}.0.self`, { told: ['mask.both'], words: { tab: 'weights' }, points: [live('weights'), live('attention')] }),
     at('feed_forward', `${first.name}.0.ffn`, {
-      told: first.gated ? 'feed_forward.gated' : 'feed_forward',
-      tex: first.gated ? 'W_{down}\\,(\\sigma(W_{gate}\\,x) \\odot W_{up}\\,x)' : 'W_2\\,\\sigma(W_1 x + b_1) + b_2',
+      told: [first.gated ? 'feed_forward.gated' : 'feed_forward'],
+      tex: feedForward(first),
     }),
-    at('add_norm', `${first.name}.0.norm_self`, { told: `add_norm.${first.wiring}`, tex: NORMS[first.wiring] }),
-    { name: 'layers', told: 'layers', view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
+    at('add_norm', `${first.name}.0.norm_self`, { told: [`add_norm.${first.wiring}`], tex: NORMS[first.wiring] }),
+    { name: 'layers', told: [`layers.${first.wiring}`, ...(last === first ? [] : ['layers.decoder']), 'layers.stream'], view: 'model', words: { at: null, tab: null }, points: [live('map'), '[data-figure="model"]', live('residual')], tex: null },
     last.cross
       ? at('cross', `${last.name}.${last.layers - 1}.cross`, {
           points: [`${live('cross')} ${live('cross')}`, live('cross'), `[data-station="${last.name}.${last.layers - 1}.cross"]`],
@@ -81,17 +90,17 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo): Step[] {
         })
       : null,
     at('head', 'head', {
-      told: `head.${model.kind}`,
-      tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? 'p = \\mathrm{softmax}(W x + b)' : null,
+      told: [`head.${model.kind}`, ...(model.kind === 'embed' && able.ask ? ['head.embed.two'] : [])],
+      tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? `p = \\mathrm{softmax}(${scores(model.outline.head, 'x')})` : null,
     }),
     writes
       ? {
-          name: 'decoding', told: `decoding.${model.kind}`, view: 'decoding', words: { at: null, tab: null }, points: ['[data-figure="decoding-written"]', live('decoding')],
+          name: 'decoding', told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.kept'], view: 'decoding', words: { at: null, tab: null }, points: ['[data-figure="decoding-written"]', live('decoding')],
           tex: model.kind === 'translate' ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)' : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
-    { name: 'change', told: 'change', view: 'change', words: { at: null, tab: null }, points: [`${live('change')} table`, live('change')], tex: null },
-    { name: 'shapes', told: `shapes.${model.shape}`, view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
+    able.ask ? { name: 'change', told: ['change'], view: 'change', words: { at: null, tab: null }, points: [`${live('change')} table`, live('change')], tex: null } : null,
+    { name: 'shapes', told: [`shapes.${model.shape}`, ...(able.open ? ['shapes.open'] : [])], view: 'model', words: { at: null, tab: null }, points: [live('models'), '[data-figure="model"]', live('residual')], tex: null },
   ];
   return steps.filter((step): step is Step => step !== null && (!step.words.at || has(String(step.words.at))));
 }

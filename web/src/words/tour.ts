@@ -7,18 +7,34 @@ export default {
   'tour.end': { en: 'End tour', ko: '그만 보기' },
   'tour.done': { en: 'Done', ko: '마치기' },
 
-  'tour.input.title': { en: 'Something to read', ko: '읽을거리' },
+  'tour.input.title': { en: 'Something to read', ko: '입력' },
   'tour.input.text': {
-    en: 'It begins with “{text}”. Write your own at any time: everything on this page is worked out anew from what stands here, by the real model.',
-    ko: '“{text}”에서 시작합니다. 언제든 직접 써 보세요. 이 화면의 모든 값은 여기에 적힌 글을 실제 모델에 넣어 새로 계산한 것입니다.',
+    en: 'It begins with “{text}”.',
+    ko: '“{text}”에서 시작합니다.',
+  },
+  'tour.input.text.yours': {
+    en: 'Write your own at any time: everything on this page is worked out anew from what stands here, by the real model.',
+    ko: '언제든 직접 써 보세요. 이 화면의 모든 값은 여기에 적힌 글을 실제 모델에 넣어 새로 계산한 것입니다.',
   },
   'tour.input.picture': {
-    en: 'It begins with a picture. Choose, drop or draw your own: everything on this page is worked out anew from it, by the real model.',
-    ko: '그림에서 시작합니다. 파일을 고르거나 직접 그려 보세요. 이 화면의 모든 값은 그 그림을 실제 모델에 넣어 새로 계산한 것입니다.',
+    en: 'It begins with a picture.',
+    ko: '그림에서 시작합니다.',
+  },
+  'tour.input.picture.yours': {
+    en: 'Choose, drop or draw your own: everything on this page is worked out anew from it, by the real model.',
+    ko: '파일을 고르거나 직접 그려 보세요. 이 화면의 모든 값은 그 그림을 실제 모델에 넣어 새로 계산한 것입니다.',
   },
   'tour.input.series': {
-    en: 'It begins with {context} steps of a series. Give your own as a CSV file: everything on this page is worked out anew from it, by the real model.',
-    ko: '시계열 {context}스텝에서 시작합니다. CSV 파일로 직접 넣어 보세요. 이 화면의 모든 값은 그 시계열을 실제 모델에 넣어 새로 계산한 것입니다.',
+    en: 'It begins with {context} steps of a series.',
+    ko: '시계열 {context}스텝에서 시작합니다.',
+  },
+  'tour.input.series.yours': {
+    en: 'Give your own as a CSV file: everything on this page is worked out anew from it, by the real model.',
+    ko: 'CSV 파일로 직접 넣어 보세요. 이 화면의 모든 값은 그 시계열을 실제 모델에 넣어 새로 계산한 것입니다.',
+  },
+  'tour.input.kept': {
+    en: 'Everything on this page was worked out from it by the real model, and saved.',
+    ko: '이 페이지에는 실제 모델이 이 입력으로 계산한 값이 저장되어 있습니다.',
   },
   'tour.tokens.title': { en: 'Cut into tokens', ko: '토큰으로 나누기' },
   'tour.tokens.text': {
@@ -71,7 +87,7 @@ export default {
     en: 'Nothing is added to the vectors: the farther a key, the more is taken off its score, by a slope of each head’s own.',
     ko: '벡터에는 아무것도 더하지 않습니다. 키가 멀수록 점수를 더 깎으며, 그 기울기는 헤드마다 다릅니다.',
   },
-  'tour.attention.title': { en: 'Scaled dot-product attention', ko: '스케일드 닷 프로덕트 어텐션' },
+  'tour.attention.title': { en: 'Scaled dot-product attention', ko: '스케일드 내적 어텐션' },
   'tour.attention': {
     en: 'Every token asks with a query (Q), every token answers with a key (K). Their products, scaled and soft-maxed, say how much of each value (V) to take. Point at a cell for its sum in numbers.',
     ko: '각 토큰은 쿼리(Q)로 묻고 모든 토큰은 키(K)로 답합니다. 둘의 내적을 스케일링해 소프트맥스를 취하면 각 값(V)을 얼마나 가져올지 정해집니다. 칸에 마우스를 올리면 계산 과정이 숫자로 보입니다.',
@@ -113,9 +129,25 @@ export default {
     ko: '어텐션과 피드포워드가 정규화한 같은 벡터({norm})를 읽고, 둘의 결과를 한꺼번에 잔차 흐름에 더합니다.',
   },
   'tour.layers.title': { en: '{layers} layers of the same', ko: '같은 구조를 {layers}번' },
-  'tour.layers': {
-    en: 'Attention, add & norm, feed-forward, add & norm: that is one layer, and {layers} of them stand on each other. The line running through is the residual stream. Choose any part to open it.',
-    ko: '어텐션, 잔차 합과 정규화, 피드포워드, 다시 잔차 합과 정규화가 한 레이어입니다. 이런 레이어 {layers}개를 쌓았습니다. 가운데를 지나는 선이 잔차 흐름입니다. 어느 부분이든 눌러서 열어 볼 수 있습니다.',
+  'tour.layers.pre': {
+    en: 'Norm, attention, add; norm, feed-forward, add: that is one layer, and {layers} of them stand on each other.',
+    ko: '정규화, 어텐션, 잔차 합에 이어 다시 정규화, 피드포워드, 잔차 합까지가 한 레이어입니다. 이런 레이어 {layers}개를 쌓았습니다.',
+  },
+  'tour.layers.post': {
+    en: 'Attention, add & norm, feed-forward, add & norm: that is one layer, and {layers} of them stand on each other.',
+    ko: '어텐션, 잔차 합과 정규화, 피드포워드, 다시 잔차 합과 정규화가 한 레이어입니다. 이런 레이어 {layers}개를 쌓았습니다.',
+  },
+  'tour.layers.parallel': {
+    en: 'Norm, then attention and feed-forward side by side, then one sum: that is one layer, and {layers} of them stand on each other.',
+    ko: '정규화한 뒤 어텐션과 피드포워드를 나란히 계산하고 한꺼번에 더하는 것까지가 한 레이어입니다. 이런 레이어 {layers}개를 쌓았습니다.',
+  },
+  'tour.layers.decoder': {
+    en: 'The decoder’s layers, {decoder_layers} of them, have cross-attention as well.',
+    ko: '디코더는 레이어가 {decoder_layers}개이고, 레이어마다 크로스 어텐션이 하나 더 있습니다.',
+  },
+  'tour.layers.stream': {
+    en: 'The line running through is the residual stream. Choose any part to open it.',
+    ko: '가운데를 지나는 선이 잔차 흐름입니다. 어느 부분이든 눌러서 열어 볼 수 있습니다.',
   },
   'tour.cross.title': { en: 'The decoder looks back', ko: '디코더가 되돌아보기' },
   'tour.cross': {
@@ -136,9 +168,10 @@ export default {
     ko: '빈칸 자리의 마지막 벡터로 토큰 {vocab}개의 로짓을 얻습니다. 가장 가능성이 높은 단어는 “{answer}”입니다. 앞뒤를 모두 보고 찾은 답입니다.',
   },
   'tour.head.embed': {
-    en: 'All last vectors are pooled into one: {d} numbers for the whole input. Inputs that mean alike come to point alike; compare two to see it.',
-    ko: '마지막 벡터들을 하나로 모아 입력 전체를 숫자 {d}개로 나타냅니다. 뜻이 비슷하면 방향도 비슷합니다. 두 입력을 비교해 보세요.',
+    en: 'All last vectors are pooled into one: {d} numbers for the whole input. Inputs that mean alike come to point alike.',
+    ko: '마지막 벡터들을 하나로 모아 입력 전체를 숫자 {d}개로 나타냅니다. 뜻이 비슷하면 방향도 비슷합니다.',
   },
+  'tour.head.embed.two': { en: 'Compare two to see it.', ko: '두 입력을 비교해 보세요.' },
   'tour.head.classify': {
     en: 'One vector stands for the whole text and becomes a score for each of {labels} labels. This one comes to “{answer}” with {sure}.',
     ko: '글 전체를 나타내는 벡터 하나로 레이블 {labels}개의 점수를 얻습니다. 이 글의 결과는 “{answer}”이고 확률은 {sure}입니다.',
@@ -157,13 +190,18 @@ export default {
   },
   'tour.decoding.title': { en: 'One word at a time', ko: '한 단어씩 쓰기' },
   'tour.decoding.translate': {
-    en: 'The likeliest token is written, fed back in, and the decoder runs again, until it writes its end token. Play it, step through it, or choose another word and see where it leads.',
-    ko: '가장 가능성이 높은 토큰을 쓰고, 그것을 다시 입력으로 넣어 종료 토큰이 나올 때까지 반복합니다. 재생하거나 한 단계씩 넘겨 보고, 다른 단어를 골라 어떻게 이어지는지도 살펴보세요.',
+    en: 'The likeliest token is written, fed back in, and the decoder runs again, until it writes its end token.',
+    ko: '가장 가능성이 높은 토큰을 쓰고, 그것을 다시 입력으로 넣어 종료 토큰이 나올 때까지 반복합니다.',
   },
   'tour.decoding.generate': {
-    en: 'A token is chosen, fed back in, and the model runs again. Play it, step through it, or choose another word and see where it leads.',
-    ko: '토큰을 하나 골라 다시 입력으로 넣고 모델을 또 실행합니다. 재생하거나 한 단계씩 넘겨 보고, 다른 단어를 골라 어떻게 이어지는지도 살펴보세요.',
+    en: 'A token is chosen, fed back in, and the model runs again.',
+    ko: '토큰을 하나 골라 다시 입력으로 넣고 모델을 또 실행합니다.',
   },
+  'tour.decoding.choose': {
+    en: 'Play it, step through it, or choose another word and see where it leads.',
+    ko: '재생하거나 한 단계씩 넘겨 보고, 다른 단어를 골라 어떻게 이어지는지도 살펴보세요.',
+  },
+  'tour.decoding.kept': { en: 'Play it, or step through it.', ko: '재생하거나 한 단계씩 넘겨 보세요.' },
   'tour.change.title': { en: 'Change it', ko: '바꿔 보기' },
   'tour.change': {
     en: 'Does a head matter? Switch it off. Hide a token, swap two, skip a layer: before and after stand side by side.',
@@ -171,15 +209,16 @@ export default {
   },
   'tour.shapes.title': { en: 'Three shapes, the same parts', ko: '같은 부품, 세 가지 구조' },
   'tour.shapes.encoder-decoder': {
-    en: 'This was an encoder-decoder: one stack reads, one writes. Keep only the encoder and you have BERT or ViT, which understand; keep only the decoder and you have GPT, which goes on writing. Open another model to see it.',
-    ko: '지금까지 본 것은 인코더-디코더입니다. 한쪽이 읽고 한쪽이 씁니다. 인코더만 남기면 이해하는 모델인 BERT나 ViT가 되고, 디코더만 남기면 이어 쓰는 모델인 GPT가 됩니다. 다른 모델도 열어 보세요.',
+    en: 'This was an encoder-decoder: one stack reads, one writes. Keep only the encoder and you have BERT or ViT, which understand; keep only the decoder and you have GPT, which goes on writing.',
+    ko: '지금까지 본 것은 인코더-디코더입니다. 한쪽이 읽고 한쪽이 씁니다. 인코더만 남기면 이해하는 모델인 BERT나 ViT가 되고, 디코더만 남기면 이어 쓰는 모델인 GPT가 됩니다.',
   },
   'tour.shapes.encoder-only': {
-    en: 'This was an encoder: it reads all at once and understands. With a causal mask the same parts are a decoder, which goes on writing, like GPT; both together, joined by cross-attention, translate. Open another model to see it.',
-    ko: '지금까지 본 것은 인코더입니다. 한꺼번에 읽고 이해합니다. 같은 부품에 인과 마스크를 더하면 GPT처럼 이어 쓰는 디코더가 되고, 둘을 크로스 어텐션으로 이으면 번역을 합니다. 다른 모델도 열어 보세요.',
+    en: 'This was an encoder: it reads all at once and understands. With a causal mask the same parts are a decoder, which goes on writing, like GPT; both together, joined by cross-attention, translate.',
+    ko: '지금까지 본 것은 인코더입니다. 한꺼번에 읽고 이해합니다. 같은 부품에 인과 마스크를 더하면 GPT처럼 이어 쓰는 디코더가 되고, 둘을 크로스 어텐션으로 이으면 번역을 합니다.',
   },
   'tour.shapes.decoder-only': {
-    en: 'This was a decoder: it reads from the left and goes on writing. Without the causal mask the same parts are an encoder, which understands, like BERT; both together, joined by cross-attention, translate. Open another model to see it.',
-    ko: '지금까지 본 것은 디코더입니다. 왼쪽부터 읽으며 이어 씁니다. 인과 마스크가 없으면 같은 부품이 BERT처럼 이해하는 인코더가 되고, 둘을 크로스 어텐션으로 이으면 번역을 합니다. 다른 모델도 열어 보세요.',
+    en: 'This was a decoder: it reads from the left and goes on writing. Without the causal mask the same parts are an encoder, which understands, like BERT; both together, joined by cross-attention, translate.',
+    ko: '지금까지 본 것은 디코더입니다. 왼쪽부터 읽으며 이어 씁니다. 인과 마스크가 없으면 같은 부품이 BERT처럼 이해하는 인코더가 되고, 둘을 크로스 어텐션으로 이으면 번역을 합니다.',
   },
+  'tour.shapes.open': { en: 'Open another model to see it.', ko: '다른 모델도 열어 보세요.' },
 } satisfies Words;
