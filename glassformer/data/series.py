@@ -80,13 +80,13 @@ def read_series(
     or ("ignore", for gaps and repeated stamps alone) the rows as they stand, as if evenly spaced.
     given: by what a person says all this, for the sentences about what is wrong.
     """
-    file = open_series_file(path)
+    file = open_series_file(path, given)
     layout = file.layout(time, [target] if isinstance(target, str) else target, given)
     rows = _Rows(file, layout)
     rows.read()
     table = rows.table()
     notes = rows.judged(table, fill, given)
-    even = evened(table, fill, problems.begin(path, unit=file.unit), by=given.fill)
+    even = evened(table, fill, problems.begin(path, unit=file.unit), given=given)
     names = layout.values
     first = even.values[0]
     still = [name for n, name in enumerate(names) if (even.values[:, n] == first[n]).all()]
@@ -185,7 +185,7 @@ class _Rows:
             f"{int(bad.sum()) - 1:,} more values are missing or not numbers"
         )
         if fill in ("refuse", "ignore"):
-            raise GlassformerError(f"{told}; {advice(given.fill)}")
+            raise GlassformerError(f"{told}; {advice(given)}")
         share = bad.mean(0)
         if share.max() > SHARE:
             raise GlassformerError(

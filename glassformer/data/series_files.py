@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, chunks, lines
@@ -25,11 +26,15 @@ Row = tuple[int, Sequence[object]]
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """By what the person in front says which columns to use and how to fill gaps: keys, or options."""
+    """By what the person in front says which columns to use and how to fill gaps: keys, or options.
+
+    source: what they have: a file, whose lines are counted, or a table in memory, whose rows are.
+    """
 
     time: str
     columns: str
     fill: str
+    source: Literal["file", "table"] = "file"
 
 
 KEYS = Given(time="data.time", columns="data.target", fill="data.fill")  # of a recipe
@@ -52,7 +57,7 @@ class SeriesFile:
     names: tuple[str, ...]
     first: tuple[object, ...]
     between: str | None  # what stands between cells; None: Parquet
-    unit: str
+    unit: Literal["line", "row"]  # what is counted from 1; a header is a line and no row
 
     def layout(self, time: str | None, target: Sequence[str] | None, given: Given = KEYS) -> Layout:
         """Which columns to use: those asked for, else those that go by a usual name."""
@@ -95,10 +100,10 @@ class SeriesFile:
                 raise GlassformerError(
                     f"{self.path} line {line:,} has {len(row)} columns, but the header {len(self.names)}"
                 )
-            yield line, [row[place] for place in places]
+            yield line - (self.unit == "row"), [row[place] for place in places]
 
 
-def open_series_file(path: str | Path) -> SeriesFile:
+def open_series_file(path: str | Path, given: Given = KEYS) -> SeriesFile:
     """The table in a file, its header checked."""
     place = Path(path)
     if kind_of(place) == "parquet":
@@ -122,7 +127,7 @@ def open_series_file(path: str | Path) -> SeriesFile:
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise GlassformerError(f"'{path}' names more than one column '{min(repeated)}'; rename one")
-    return SeriesFile(place, names, tuple(first), between, "line")
+    return SeriesFile(place, names, tuple(first), between, "line" if given.source == "file" else "row")
 
 
 def _header(path: Path) -> str:

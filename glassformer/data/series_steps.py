@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import SHARE, Tally
+from glassformer.data.series_files import Given
 from glassformer.data.timestamps import Step, even_step, later, written
 
 Fill = Literal["refuse", "linear", "last", "ignore"]
@@ -62,20 +63,20 @@ class Evened:
     notes: tuple[str, ...]
 
 
-def advice(by: str) -> str:
-    """What can be done about gaps, where `by` asks for their filling."""
-    return f"mend the file, or fill what is missing with {by} linear or last"
+def advice(given: Given) -> str:
+    """What can be done about gaps."""
+    return f"mend the {given.source}, or fill what is missing with {given.fill} linear or last"
 
 
-def evened(table: Table, fill: Fill, tally: Tally, *, by: str) -> Evened:
+def evened(table: Table, fill: Fill, tally: Tally, *, given: Given) -> Evened:
     """Check the steps of a table; mend them where `fill` asks for it. Rows left out go into the tally.
 
-    by: by what a person asks for the filling.
+    given: by what a person asks for the filling.
     """
     notes: list[str] = []
     table = _in_order(table, notes)
     step, counted = even_step(table.stamps, table.dated, table.within())
-    table, counted = _once(table, counted, fill, tally, notes, by)
+    table, counted = _once(table, counted, fill, tally, notes, given)
     tally.good += len(counted)
     gone = np.where(table.within(), np.diff(counted), step.size)
     missing = np.maximum(gone // step.size - 1, 0)
@@ -96,7 +97,7 @@ def evened(table: Table, fill: Fill, tally: Tally, *, by: str) -> Evened:
             f"{table.at(gaps[0] + 1)} ({table.stamp(gaps[0] + 1)}), where the step is {step}"
         )
         if fill == "refuse":
-            raise GlassformerError(f"{table.file}: {told}; {advice(by)}")
+            raise GlassformerError(f"{table.file}: {told}; {advice(given)}")
         if fill != "ignore" and lost > SHARE * (lost + len(counted)):
             raise GlassformerError(f"{table.file}: {told}; that is more than {SHARE:.0%}, too many to fill")
         notes.append(f"{told}; {'taken as if there were none' if fill == 'ignore' else 'filled in'}")
@@ -129,7 +130,7 @@ def _in_order(table: Table, notes: list[str]) -> Table:
 
 
 def _once(
-    table: Table, counted: NDArray[np.int64], fill: Fill, tally: Tally, notes: list[str], by: str
+    table: Table, counted: NDArray[np.int64], fill: Fill, tally: Tally, notes: list[str], given: Given
 ) -> tuple[Table, NDArray[np.int64]]:
     """Every time stamp once: of rows with the same one, the first."""
     again = np.flatnonzero(table.within() & (np.diff(counted) == 0)) + 1
@@ -139,7 +140,7 @@ def _once(
     told = f"repeats the time stamp {table.stamp(row)} of {table.at(row - 1)}"
     if fill == "refuse":
         more = f", and {again.size - 1:,} more do the like" if again.size > 1 else ""
-        raise GlassformerError(f"{table.file} {table.at(row)} {told}{more}; {advice(by)}")
+        raise GlassformerError(f"{table.file} {table.at(row)} {told}{more}; {advice(given)}")
     if fill == "ignore":
         notes.append(f"{table.at(row)} {told} ({again.size:,} such rows); taken as a step of its own")
         return table, counted

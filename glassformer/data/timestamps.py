@@ -91,11 +91,20 @@ def _microseconds(when: datetime) -> int:
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
-def written(at: int, dated: bool) -> str:
-    """A stamp for people; the time of day where there is one."""
+def written(at: int, dated: bool, step: Step | None = None) -> str:
+    """A stamp for people; the time of day where there is one, or where others of its series may have one.
+
+    step: that of the series.
+
+    >>> hour = Step(kind="time", size=3_600_000_000)
+    >>> written(0, True), written(0, True, hour), written(3_600_000_000, True, hour)
+    ('1970-01-01', '1970-01-01 00:00:00', '1970-01-01 01:00:00')
+    """
     if not dated:
         return str(at)
-    return str(np.datetime64(at, "us").astype("M8[s]")).replace("T", " ").removesuffix(" 00:00:00")
+    told = str(np.datetime64(at, "us").astype("M8[s]")).replace("T", " ")
+    days = step is None or step.kind != "time" or step.size % _DAY == 0
+    return told.removesuffix(" 00:00:00") if days else told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,7 +55,7 @@ class Forecast:
 
     def when(self, series: int, step: int) -> str:
         """The time stamp of a step."""
-        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers")
+        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step)
 
     def header(self) -> list[str]:
         """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
@@ -162,16 +162,22 @@ def _read(
     series: Any, time: str | None, columns: Sequence[str] | None, fill: Fill
 ) -> tuple[SeriesSet, list[str]]:
     problems = Problems()
+    is_file = isinstance(series, str | PathLike)
+    given = OPTIONS if is_file else replace(OPTIONS, source="table")
     with _as_file(series) as path:
         try:
-            past = read_series(path, problems=problems, time=time, target=columns, fill=fill, given=OPTIONS)
+            past = read_series(path, problems=problems, time=time, target=columns, fill=fill, given=given)
         except GlassformerError as error:
-            if isinstance(series, str | PathLike):
+            if is_file:
                 raise
-            raise GlassformerError(
-                str(error).replace(f"'{path}'", "the table").replace(str(path), "the table")
-            ) from None
-    return past, [note for note in (*past.notes, problems.sentence()) if note]
+            raise GlassformerError(_of_table(str(error), path)) from None
+    notes = [note for note in (*past.notes, problems.sentence()) if note]
+    return past, notes if is_file else [_of_table(note, path) for note in notes]
+
+
+def _of_table(sentence: str, path: Path) -> str:
+    """A sentence about a file, for one who has a table in memory that was written there."""
+    return sentence.replace(f"'{path}'", "the table").replace(str(path), "the table")
 
 
 @contextmanager

@@ -90,10 +90,10 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
     if isinstance(read, specs.SeriesPatches) and read.channels != count:
         raise GlassformerError(
             f"there are {count} columns ({', '.join(names[:8])}), and {named(bundle)} reads "
-            f"{read.channels}; name as many (--columns, `columns`)"
+            f"{read.channels}; name as many with --columns (`columns`)"
         )
     if "mean" in job and "std" in job and not len(job["mean"]) == len(job["std"]) == count:
         raise GlassformerError(
             f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; "
-            "name as many (--columns, `columns`)"
+            "name as many with --columns (`columns`)"
         )

@@ -173,7 +173,7 @@ def test_other_models_and_other_things_are_refused(tmp_path: Path) -> None:
             forecast(bundle, odd)
     gappy = table()
     gappy["b"][7] = float("nan")
-    with pytest.raises(GlassformerError, match="line 9 has no finite value in column 'b'"):
+    with pytest.raises(GlassformerError, match="row 8 has no finite value in column 'b'"):
         forecast(bundle, gappy)
     assert any("filled in" in note for note in forecast(bundle, gappy, fill="linear").notes)
     bundle.files["job.json"] = {"frequency": "15 minutes"}
