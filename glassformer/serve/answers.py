@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any
@@ -94,6 +95,15 @@ def plain(sentence: str) -> str:
     flat = " ".join(str(sentence).encode("utf-8", "replace").decode().split())
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in flat)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+
+
+def keyed(sentence: str) -> str:
+    """A sentence for people at a terminal and in Python, for who has keys alone.
+
+    >>> keyed("say which with --to (`to`)")
+    'say which with `to`'
+    """
+    return re.sub(r"--[a-z-]+ \((`\w+`)\)", r"\1", sentence)
 
 
 def problem(

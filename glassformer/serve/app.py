@@ -21,7 +21,7 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.continuous import Stats
 from glassformer.serve import docs, exploring, login, openai, page, tracing, verbs
-from glassformer.serve.answers import GaveUp, Refused, kind_of, phrase, problem, told
+from glassformer.serve.answers import GaveUp, Refused, keyed, kind_of, phrase, problem, told
 from glassformer.serve.guard import Address, App, Guard
 from glassformer.serve.limits import Limits
 from glassformer.serve.metrics import KIND, Metrics, memory
@@ -78,7 +78,7 @@ def app(
     made.include_router(exploring.routes(explored))
     made.include_router(docs.routes(made))
     made.include_router(login.routes(address))
-    made.include_router(page.routes(page.files() if files is None else files))  # last: it takes any path
+    made.include_router(page.routes(page.files() if files is None else files))
     return Guard(Passage(made, limits, metrics), address)
 
 
@@ -106,7 +106,7 @@ def _explain(made: FastAPI) -> None:
 
     @made.exception_handler(GlassformerError)
     async def wrong(_: Request, error: GlassformerError) -> JSONResponse:
-        return JSONResponse(problem(str(error)), 422)
+        return JSONResponse(problem(keyed(str(error))), 422)
 
     @made.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -114,11 +114,12 @@ def _explain(made: FastAPI) -> None:
         return JSONResponse(problem(sentence, param=param), 422)
 
     @made.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
-        sentence = f"{phrase(error.status_code)}: see /docs for what can be asked"
-        return JSONResponse(
-            problem(sentence, kind=kind_of(error.status_code)), error.status_code, headers=error.headers
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        status = error.status_code
+        sentence = (
+            f"{_in_words(status, request.method, error.headers or {})}; see /docs for what can be asked"
         )
+        return JSONResponse(problem(sentence, kind=kind_of(status)), status, headers=error.headers)
 
     @made.exception_handler(MemoryError)
     @made.exception_handler(torch.OutOfMemoryError)
@@ -133,10 +134,32 @@ def _explain(made: FastAPI) -> None:
         return JSONResponse(problem(sentence, kind="server_error"), 500)
 
 
+def _in_words(status: int, method: str, headers: Mapping[str, str]) -> str:
+    """What a status says of a path.
+
+    >>> _in_words(405, "GET", {"allow": "POST"}), _in_words(418, "GET", {})
+    ('this path is not for GET but for POST', "I'm a Teapot")
+    """
+    if status == 404:
+        return "there is nothing at this path"
+    if status == 405:
+        taken = {name.lower(): value for name, value in headers.items()}.get("allow", "another method")
+        return f"this path is not for {method} but for {taken}"
+    return phrase(status)
+
+
+BODY = {  # what is wrong with a body as a whole
+    "missing": "the body is empty; send a JSON object, with the keys that /docs tells",
+    "model_attributes_type": "the body is no JSON object; send one, with the keys that /docs tells",
+}
+
+
 def _sentence(error: RequestValidationError) -> tuple[str, str | None]:
     """What is wrong with the first thing that is, and its name."""
     problems = error.errors()
     first = problems[0]
+    if first["loc"] == ("body",) and first["type"] in BODY:
+        return BODY[first["type"]], None
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     param = place[0] if place else None
     of_it = [one for one in problems if param is not None and param in map(str, one["loc"])]

@@ -71,12 +71,21 @@ def row(name: str, about: dict[str, Any], needed: bool) -> str:
     """One name, its kind and its bounds."""
     kind = escape(told(about)) + ("" if needed else " (may be left out)")
     bounds = ", ".join(
-        f"{word} {one[key]}"
+        f"{word} {number(one[key])}"
         for one in (about, *about.get("anyOf", ()))
         for key, word in BOUNDS.items()
         if key in one
     )
     return f"<tr><td><code>{escape(name)}</code><td>{kind}<td>{escape(bounds)}</tr>"
+
+
+def number(bound: float) -> str:
+    """A bound as people write it.
+
+    >>> number(4096.0), number(0.001), number(2.0**63)
+    ('4,096', '0.001', '9,223,372,036,854,775,808')
+    """
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
 BOUNDS = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request, Response
 
 from glassformer.core.errors import GlassformerError
 from glassformer.explorer import page as explorer
-from glassformer.serve.answers import NotFound
 
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK = "no-cache"  # it may be kept, and is asked for each time whether it changed
@@ -55,23 +55,23 @@ def files() -> dict[str, File]:
 
 
 def routes(table: dict[str, File]) -> APIRouter:
-    """GET / and every file of the table; to be added after all other routes."""
+    """GET / and every file of the table, a route each: of a path for POST alone, GET is told so."""
     router = APIRouter(include_in_schema=False)
 
-    def sent(file: File, request: Request) -> Response:
+    for name, file in table.items():
+        router.add_api_route(f"/{name}", _sending(file), methods=["GET"])
+        if name == "index.html":
+            router.add_api_route("/", _sending(file), methods=["GET"])
+    return router
+
+
+def _sending(file: File) -> Callable[[Request], Awaitable[Response]]:
+    """What answers with a file, or with that a browser's own copy is still good."""
+
+    async def sent(request: Request) -> Response:
         headers = {"cache-control": file.keep, "etag": file.tag}
         if request.headers.get("if-none-match") == file.tag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, media_type=file.kind, headers=headers)
 
-    @router.get("/")
-    async def page(request: Request) -> Response:
-        return sent(table["index.html"], request)
-
-    @router.get("/{name:path}")
-    async def file(name: str, request: Request) -> Response:
-        if name not in table:
-            raise NotFound("there is nothing at this path")
-        return sent(table[name], request)
-
-    return router
+    return sent

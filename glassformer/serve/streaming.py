@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
-from glassformer.serve.answers import GaveUp, Refused, problem, told
+from glassformer.serve.answers import GaveUp, Refused, keyed, problem, told
 from glassformer.serve.completing import FINISHED, Completing
 from glassformer.serve.metrics import Metrics
 from glassformer.serve.passage import Client, Left
@@ -116,7 +116,7 @@ async def _told(stream: _Stream, client: Client) -> AsyncIterator[bytes]:
     except Refused as error:
         yield _line(told(error))
     except GlassformerError as error:
-        yield _line(problem(str(error)))
+        yield _line(problem(keyed(str(error))))
     finally:
         for job in stream.jobs:
             job.cancel()
