@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.written import Written
 from glassformer.serve.answers import Refused
 from glassformer.serve.likelihoods import Likelihoods, Spelling
 from glassformer.serve.limits import ROWS
-from glassformer.serve.models import Served
+from glassformer.serve.models import Served, check_writes
 from glassformer.serve.passage import Client
 from glassformer.serve.schema import Completion
 from glassformer.serve.writing import Job, Token, gathered
 from glassformer.verbs.reading import tokenizer_of
+from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.continuing import continuing
+from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.pieces import Place
 
 TOKENS = 16  # written where nothing says how many, as OpenAI has it
@@ -40,14 +43,29 @@ class Completing:
 
     def __init__(self, served: Served, asked: Completion) -> None:
         _done_here(asked)
-        if served.writing is None:
-            raise Refused(f"{served.id} writes no text; give a language model or a translator", param="model")
+        try:
+            check_writes(served.bundle)
+        except GlassformerError as error:
+            raise Refused(str(error), param="model") from None
+        assert served.writing is not None  # as every model has that writes
         self.asked, self.writing, self.model = asked, served.writing, served.id
         self.tokenizer = tokenizer_of(served.bundle)
-        self.plan = continuing(served.bundle, _settings(asked), "plain")
+        self.plan = self._planned(served.bundle)
         self.many = asked.n or 1
         self._spelling = Spelling(self.tokenizer)
         self.ids, self.texts = self._prompts(asked.prompt)
+
+    def _planned(self, bundle: Bundle) -> Plan:
+        """How it is written; ids hold the mark of their language themselves."""
+        asked = self.asked
+        if asked.to is not None and shape_of(bundle) == "continues":
+            raise Refused(f"{self.model} translates nothing; leave out to", param="to")
+        ids = not _is_text(asked.prompt)
+        if asked.to is not None and ids:
+            raise Refused(
+                "ids begin with the mark of their language; leave out to, or give texts", param="to"
+            )
+        return continuing(bundle, _settings(asked), "keep" if ids else "plain", to=asked.to, by="`to`")
 
     def _prompts(self, given: Any) -> tuple[list[list[int]], list[str]]:
         """The prompts' ids, and their texts where they are told again."""
@@ -121,6 +139,10 @@ class Completing:
         """How much was read and written."""
         read = sum(map(len, self.ids))
         return {"prompt_tokens": read, "completion_tokens": tokens, "total_tokens": read + tokens}
+
+
+def _is_text(prompt: Any) -> bool:
+    return isinstance(prompt, str) or isinstance(prompt[0], str)
 
 
 def _numbered(on_token: Callable[[int, Token], None], index: int) -> Callable[[Token], None]:

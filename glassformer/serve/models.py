@@ -18,7 +18,9 @@ from glassformer.serve.answers import NotFound
 from glassformer.serve.passage import Client, Left
 from glassformer.serve.writing import Writing
 from glassformer.trace.runs import is_run, result_of, run_of
+from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.ends import shape_of
+from glassformer.verbs.writing.sources import language
 
 Found = TypeVar("Found")
 
@@ -74,11 +76,15 @@ class Models(Mapping[str, Served]):
     def __len__(self) -> int:
         return len(self._models)
 
-    def asked(self, name: str | None, fits: Callable[[Bundle], bool]) -> Served:
-        """The model of that name; where none is named, the first that fits, else the first."""
+    def asked(self, name: str | None, *fits: Callable[[Bundle], bool]) -> Served:
+        """The model of that name; where none is named, the first that fits, else the first.
+
+        fits: the best reason to take a model first; the next counts where no model has that one.
+        """
         if name is None:
-            fitting = (one for one in self._models.values() if fits(one.bundle))
-            return next(fitting, next(iter(self._models.values())))
+            models = self._models.values()
+            fitting = (one for test in fits for one in models if test(one.bundle))
+            return next(fitting, next(iter(models)))
         if name not in self._models:
             known = ", ".join(self._models)
             raise NotFound(
@@ -94,13 +100,42 @@ class Models(Mapping[str, Served]):
             one.close()
 
 
+def check_writes(bundle: Bundle) -> None:
+    """A sentence where a model writes no text, or has no tokenizer to spell it."""
+    shape_of(bundle)
+    tokenizer_of(bundle)
+
+
 def writes(bundle: Bundle) -> bool:
     """Whether a model writes text, and has a tokenizer to spell it."""
     try:
-        shape_of(bundle)
+        check_writes(bundle)
     except GlassformerError:
         return False
-    return bundle.tokenizer is not None
+    return True
+
+
+def goes_on(bundle: Bundle) -> bool:
+    """Whether a model goes on from a prompt, as a language model does."""
+    return writes(bundle) and shape_of(bundle) == "continues"
+
+
+def rewrites(bundle: Bundle) -> bool:
+    """Whether a model makes a target of a source, as a translator does."""
+    return writes(bundle) and shape_of(bundle) == "rewrites"
+
+
+def translates(to: str | None) -> Callable[[Bundle], bool]:
+    """Whether a model translates into this language; None: it needs to be told none."""
+
+    def fits(bundle: Bundle) -> bool:
+        try:
+            language(bundle, to)
+        except GlassformerError:
+            return False
+        return rewrites(bundle)
+
+    return fits
 
 
 def opened(

@@ -20,7 +20,7 @@ from glassformer.serve.answers import NotFound, Refused
 from glassformer.serve.completing import Choice, Completing
 from glassformer.serve.limits import READ
 from glassformer.serve.metrics import Metrics
-from glassformer.serve.models import Models, Served, writes
+from glassformer.serve.models import Models, Served, goes_on, rewrites, translates, writes
 from glassformer.serve.passage import KEY
 from glassformer.serve.schema import Completion, Embeddings
 from glassformer.serve.streaming import events
@@ -48,7 +48,8 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
     @router.post("/completions", response_model=None)
     async def completions(asked: Completion, request: Request) -> Response:
         """Go on from prompts; as server-sent events with `stream`."""
-        served = models.asked(asked.model, writes)
+        best = goes_on if asked.to is None else translates(asked.to)
+        served = models.asked(asked.model, best, writes if asked.to is None else rewrites)
         completing = await asyncio.to_thread(Completing, served, asked)
         about = {
             "id": f"cmpl-{uuid.uuid4().hex}",
@@ -91,10 +92,6 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
         )
-
-    @router.get("/{rest:path}", include_in_schema=False)
-    async def unknown(rest: str) -> Response:
-        raise NotFound("there is nothing at this path below /v1")
 
     return router
 

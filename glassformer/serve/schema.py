@@ -31,6 +31,7 @@ Ids = Annotated[list[Id], Field(min_length=1, max_length=IDS)]
 Prompt = Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=TEXTS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_LETTERS)]
+Language = Annotated[str, Field(min_length=1, max_length=32)]
 LEAST = 0.001  # of a temperature; below, what is divided by it is no number any more
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -68,11 +69,13 @@ class Completion(Closed):
     """POST /v1/completions, as OpenAI describes it; what is not done here is refused, not ignored.
 
     temperature 0 takes the likeliest token at every step; where it is not given the model's folder says, else
-    it is 1. top_k, min_p and repetition_penalty are ours.
+    it is 1. top_k, min_p and repetition_penalty are ours, and so is `to`: the language that a translator
+    writes, where it knows several.
     """
 
     model: ModelName | None = None
     prompt: Prompt
+    to: Language | None = None
     max_tokens: Annotated[int, Field(ge=1, le=TOKENS)] | None = 16
     temperature: Literal[0] | Annotated[float, Field(ge=LEAST, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -134,7 +137,7 @@ class Translate(DecodingWords):
     model: ModelName | None = None
     text: Text | None = None
     texts: Texts | None = None
-    to: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+    to: Language | None = None
     prefix: Annotated[str, Field(max_length=1000)] | None = None
     split: Literal["long", "always", "never"] | None = None
 
@@ -167,10 +170,11 @@ class Series(Closed):
 
 
 class Forecast(Closed):
-    """POST /forecast: the series so far."""
+    """POST /forecast: the series so far; fill: what becomes of stamps that are missing or repeated."""
 
     model: ModelName | None = None
     series: Series
+    fill: Literal["refuse", "linear", "last", "ignore"] = "refuse"
     levels: (
         Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1, max_length=19)] | None
     ) = None

@@ -16,7 +16,7 @@ from glassformer.decoding.written import Written
 from glassformer.serve.answers import Refused, TooLarge
 from glassformer.serve.limits import PIECES
 from glassformer.serve.metrics import Metrics
-from glassformer.serve.models import Models, Served
+from glassformer.serve.models import Models, Served, rewrites, translates
 from glassformer.serve.passage import KEY, Client
 from glassformer.serve.schema import Classify, Forecast, Translate
 from glassformer.verbs.classify import classify as classified
@@ -25,7 +25,6 @@ from glassformer.verbs.forecast import forecast as forecasted
 from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.picturing import reads_pictures
 from glassformer.verbs.writing.batches import Plan
-from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.rewriting import translating
 
@@ -39,7 +38,7 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
     @router.post("/translate")
     async def translate(asked: Translate, request: Request) -> dict[str, Any]:
         """Translate a text or several; lines stay lines."""
-        served = models.asked(asked.model, _fits(lambda bundle: shape_of(bundle) == "rewrites"))
+        served = models.asked(asked.model, translates(asked.to), rewrites)
         texts = _texts(asked.text, asked.texts)
         plan, layouts = await asyncio.to_thread(_planned, served, asked, texts)
         found, read = await _written(served, plan, layouts, request.scope[KEY])
@@ -164,7 +163,7 @@ def _forecast(bundle: Bundle, asked: Forecast) -> dict[str, Any]:
     columns: dict[str, Any] = {STAMPS: stamps, **asked.series.columns}
     words: dict[str, Any] = {} if asked.levels is None else {"levels": sorted(asked.levels)}
     names = list(asked.series.columns) if "columns" not in bundle.files.get("job.json", {}) else None
-    told = forecasted(bundle, columns, time=STAMPS, columns=names, **words)
+    told = forecasted(bundle, columns, time=STAMPS, columns=names, fill=asked.fill, **words)
     steps = told.values.shape[1]
     return {
         "columns": list(told.names),

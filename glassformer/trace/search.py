@@ -84,7 +84,7 @@ def _begin(bundle: Bundle, text: str, tag: str | None, settings: Mapping[str, An
         raise GlassformerError("give what is to be read as `text`")
     ends = ends_of(bundle)
     if ends.shape == "rewrites":
-        spoken = language(bundle, tag)
+        spoken = language(bundle, tag, by="`tag`")
         words = settings_of(bundle, {**settings, **spoken.settings})
         source = read_source(bundle, Given(text=text, tag=tag), spoken)
         ids = [token.id for token in source.tokens if token.id is not None]

@@ -150,12 +150,17 @@ def model_of(bundle: Bundle) -> Any:
 
 
 def tokenizer_of(bundle: Bundle) -> Tokenizer:
-    """The model's tokenizer; a sentence where its folder has none."""
-    if bundle.tokenizer is None:
-        raise GlassformerError(
-            f"{named(bundle)} has no tokenizer; put its tokenizer.json (or vocab.txt, ...) into its folder"
-        )
-    return bundle.tokenizer
+    """The model's tokenizer; a sentence where it has none."""
+    if bundle.tokenizer is not None:
+        return bundle.tokenizer
+    spec: Any = bundle.spec
+    others = specs.ImagePatches | specs.SeriesPatches | specs.Vectors
+    if isinstance(getattr(spec, "input", None), others) or hasattr(spec, "prediction_length"):
+        reads(bundle)  # which says what it reads instead
+    missing = "put its tokenizer.json (or vocab.txt, ...) into its folder"
+    if bundle.folder is None:
+        missing = "give the folder of a model that has one"
+    raise GlassformerError(f"{named(bundle)} has no tokenizer; {missing}")
 
 
 def room_of(bundle: Bundle) -> int:

@@ -26,7 +26,8 @@ from tests.faults.scale import WHOLE
 
 WORDS = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
 LINES = [" ".join(WORDS[(n * k + k) % len(WORDS)] for n in range(9)) + "." for k in range(1, 60)]
-KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series")
+KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot")
+LANGUAGES = ("de", "en")
 
 
 def make(folder: Path) -> dict[str, Path]:
@@ -53,11 +54,20 @@ def make(folder: Path) -> dict[str, Path]:
     about = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (found["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
     _save(found["series"], glassformer.tiny("patchtst"), None)
+    cut = _tokenizer("bpe", "end", tags=tuple(f">>{one}<<" for one in LANGUAGES))
+    size = cut.vocab_size
+    _save(
+        found["polyglot"],
+        glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, num_layers=1, start_id=2),
+        cut,
+    )
+    about = {"job": "translate", "languages": list(LANGUAGES)}
+    (found["polyglot"] / "job.json").write_text(json.dumps(about))
     return found
 
 
-def _tokenizer(kind: Kind, marks: Marks) -> glassformer.text.Tokenizer:
-    return train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=320, marks=marks))
+def _tokenizer(kind: Kind, marks: Marks, *, tags: tuple[str, ...] = ()) -> glassformer.text.Tokenizer:
+    return train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=320, marks=marks, tags=tags))
 
 
 def _save(folder: Path, model: torch.nn.Module, tokenizer: object) -> None:

@@ -8,8 +8,9 @@ import torch
 
 from glassformer.decoding.continuous import Token
 from glassformer.serve.likelihoods import Likelihoods, Spelling
+from glassformer.text import encode_tagged
 from glassformer.text.train import TokenizerPlan, train_tokenizer
-from tests.serve.made import LINES, Server
+from tests.serve.made import LANGUAGES, LINES, Server
 
 PROMPT = "the cat sat on"
 
@@ -126,6 +127,41 @@ def test_places_are_those_of_a_translation(kind):
         if piece.strip().isalnum():
             assert whole[begin:].startswith(piece if begin else piece.removeprefix(" ")), (place, piece)
     assert told["text_offset"][-1] == len(whole)  # where the mark of the end stands
+
+
+def test_a_translator_of_several_languages_writes_the_one_that_is_asked_for(client, bundles):
+    bundle = bundles["polyglot"]
+    asked = {"model": "polyglot", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+    found = {}
+    for to in LANGUAGES:
+        (wanted,) = bundle.translate([PROMPT], to=to, num_beams=1, max_new_tokens=24)
+        (told,) = client.completions.create(**asked, extra_body={"to": to}).choices
+        assert told.text.strip() == wanted
+        pieces = client.completions.create(**asked, extra_body={"to": to}, stream=True)
+        assert "".join(one.text for chunk in pieces for one in chunk.choices) == told.text
+        (ids,) = (one.ids for one in encode_tagged(bundle.tokenizer, [PROMPT], f">>{to}<<"))
+        (marked,) = client.completions.create(**{**asked, "prompt": ids}).choices
+        assert marked.text == told.text
+        found[to] = told.text
+    assert len(set(found.values())) == len(LANGUAGES)
+    unsaid = "'polyglot' writes several languages; say which with `to`: de, en"
+    with pytest.raises(openai.UnprocessableEntityError, match=unsaid):
+        client.completions.create(**asked)
+    for words in ({"model": "writer"}, {"prompt": [5, 3]}):
+        with pytest.raises(openai.UnprocessableEntityError, match="leave out to"):
+            client.completions.create(**{**asked, **words}, extra_body={"to": "de"})
+
+
+def test_the_model_that_fits_best_answers_where_none_is_named(server):
+    with server.client() as client:
+
+        def who(path: str, **body: object) -> str:
+            return client.post(path, json=body).json()["model"]
+
+        assert who("/v1/completions", prompt="a cat") == "writer"
+        assert who("/v1/completions", prompt="a cat", to="de") == "polyglot"
+        assert who("/translate", text="a cat", to="de") == "polyglot"
+        assert who("/translate", text="a cat") == "translator"
 
 
 def test_embeddings_are_what_embed_gives(client, bundles):

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.serve.app import app
 from glassformer.serve.guard import Address
 from glassformer.serve.limits import Limits
-from glassformer.serve.models import opened
+from glassformer.serve.models import check_writes, opened
 from glassformer.serve.page import File
 from glassformer.serve.run import listening, server
 from tests.serve.made import KINDS, LINES
@@ -96,6 +97,73 @@ def test_what_it_tells_of_itself(server):
         ):
             assert f"glassformer_{name}{{" in lines
         assert 'route="/v1/completions"' in lines
+
+
+def test_a_wrong_method_and_a_wrong_body_are_told_as_such(server):
+    with server.client() as client:
+        for path in ("/translate", "/v1/completions", "/trace", "/forecast"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+            assert "not for GET but for POST" in answer.json()["error"]["message"]
+        for path in ("/nothing", "/v1/nothing", "/assets/nothing.js"):
+            answer = client.get(path)
+            assert answer.status_code == 404
+            assert "there is nothing at this path" in answer.json()["error"]["message"]
+        told = {
+            body: client.post("/translate", content=body, headers={"content-type": "application/json"})
+            for body in ("", "[]", "null", '"a"')
+        }
+        sentences = {body: answer.json()["error"]["message"] for body, answer in told.items()}
+        assert "the body is empty" in sentences.pop("")
+        assert all("the body is no JSON object" in one for one in sentences.values())
+
+
+def test_hints_name_what_a_client_has(server):
+    """Keys of the route that was asked, no options; and a tokenizer only to models of texts."""
+    with server.client() as client:
+
+        def told(path: str, **body: object) -> str:
+            answer = client.post(path, json=body)
+            assert answer.status_code == 422
+            return answer.json()["error"]["message"]
+
+        asked = {"model": "polyglot", "text": "a cat"}
+        assert "say which with `to`: de, en" in told("/translate", **asked)
+        for path in ("/trace", "/trace/step", "/trace/search"):
+            assert "say which with `tag`: de, en" in told(path, **asked)
+        for model, reads in (("series", "reads series of numbers"), ("pictures", "reads pictures")):
+            for path in ("/trace/step", "/trace/search"):
+                assert reads in told(path, model=model, text="a")
+            assert reads in told("/v1/embeddings", model=model, input="a")
+        days = ["2024-01-01", *(str(np.datetime64("2024-01-01") + t) for t in range(39))]
+        series = {"columns": {"a": [1.0] * 40, "b": [2.0] * 40}, "ds": days}
+        repeated = told("/forecast", series=series)
+        assert "the table row 2 repeats the time stamp 2024-01-01 of row 1; mend the table" in repeated
+        assert "with `fill` linear or last" in repeated
+        for fill, said in (("ignore", "row 2 repeats"), ("last", "left out: the table row 2: repeats")):
+            filled = client.post("/forecast", json={"series": series, "fill": fill})
+            assert filled.status_code == 200 and said in " ".join(filled.json()["notes"])
+
+
+def test_a_model_that_writes_nothing_says_why():
+    for family, why in (("gpt2", "has no tokenizer; give the folder"), ("vit", "writes no text")):
+        with pytest.raises(GlassformerError, match=why):
+            check_writes(glassformer.Bundle(model=glassformer.tiny(family)))
+
+
+def test_bounds_of_whole_numbers_are_whole(server):
+    with server.client() as client:
+        page = client.get("/docs").text
+    assert "from 1, to 4,096" in page and "below 9,223,372,036,854,775,808" in page
+    assert not re.search(r"<td>[^<]*(\d\.0\b|e\+\d)", page)
+
+
+def test_stamps_of_hours_all_have_their_time_of_day(server):
+    hours = [str(np.datetime64("2024-01-25T00") + t).replace("T", " ") + ":00" for t in range(47)]
+    columns = {"a": [math.sin(t) for t in range(47)], "b": [t * 0.5 for t in range(47)]}
+    with server.client() as client:
+        found = client.post("/forecast", json={"series": {"columns": columns, "ds": hours}}).json()["stamps"]
+    assert found[:3] == ["2024-01-26 23:00:00", "2024-01-27 00:00:00", "2024-01-27 01:00:00"]
 
 
 def test_the_pages_files_are_kept_as_long_as_they_last(server):

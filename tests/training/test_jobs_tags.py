@@ -72,6 +72,9 @@ def test_a_language_must_be_named_and_known(trained: Path) -> None:
         bundle.translate("abdc")
     with pytest.raises(GlassformerError, match="no language 'de'; it writes back, same"):
         bundle.translate("abdc", to="de")
+    with pytest.raises(GlassformerError, match="say which with translate and --to"):
+        bundle.generate("abdc")
+    assert bundle.generate([">>back<<abdc"], special_in_text="keep", num_beams=1) == ["cdba"]
 
 
 def test_the_column_of_the_language_is_none_of_the_pair(tmp_path: Path) -> None:

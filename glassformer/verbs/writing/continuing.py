@@ -16,6 +16,7 @@ from glassformer.verbs.writing.ends import ends_of
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.prompts import following, prompt_ids
 from glassformer.verbs.writing.results import results
+from glassformer.verbs.writing.sources import UNSAID, language
 from glassformer.verbs.writing.streaming import Stream, streamed
 
 CONTINUED = 256  # tokens that generate writes at most, where nothing says how many
@@ -52,10 +53,24 @@ def stream(
     return streamed(continuing(bundle, settings, special_in_text), prompt)
 
 
-def continuing(bundle: Bundle, settings: dict[str, Any], special_in_text: SpecialInText) -> Plan:
-    """The plan of `generate`."""
+def continuing(
+    bundle: Bundle,
+    settings: dict[str, Any],
+    special_in_text: SpecialInText,
+    *,
+    to: str | None = None,
+    by: str = "translate and --to (`to`)",
+) -> Plan:
+    """The plan of `generate`.
+
+    to: the language that a translator is to write, where it knows several; by: by what a person says it. With
+    special_in_text "keep" a prompt holds the language's mark itself.
+    """
     ends, tokenizer = ends_of(bundle), tokenizer_of(bundle)
-    words = settings_of(bundle, settings)
+    spoken = UNSAID
+    if ends.shape == "rewrites" and (special_in_text == "plain" or to is not None):
+        spoken = language(bundle, to, by=by)
+    words = settings_of(bundle, {**settings, **spoken.settings})
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
         (place,), (ids,) = layout, found
@@ -73,7 +88,8 @@ def continuing(bundle: Bundle, settings: dict[str, Any], special_in_text: Specia
         ends=ends,
         settings=words,
         layouts=lambda prompts: (
-            [Place(ids)] for ids in prompt_ids(bundle, ends, prompts, special_in_text=special_in_text)
+            [Place(ids)]
+            for ids in prompt_ids(bundle, ends, prompts, special_in_text=special_in_text, spoken=spoken)
         ),
         compose=compose,
         decode=tokenizer.decode,

@@ -8,11 +8,12 @@ from itertools import islice
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
-from glassformer.text import Encoded, SpecialInText, Tokenizer
+from glassformer.text import Encoded, SpecialInText, Tokenizer, encode_tagged
 from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import TOGETHER
+from glassformer.verbs.writing.sources import UNSAID, Language
 
 BEFORE = 8  # tokens of a prompt that are decoded with what follows: the first of a text loses its space
 _HELD = 4  # letters not given out at once: a later token may still change the space before them
@@ -20,13 +21,26 @@ _WINDOW = 128  # tokens decoded at once while text comes in pieces
 
 
 def prompt_ids(
-    bundle: Bundle, ends: Ends, prompts: Iterable[str], *, special_in_text: SpecialInText = "plain"
+    bundle: Bundle,
+    ends: Ends,
+    prompts: Iterable[str],
+    *,
+    special_in_text: SpecialInText = "plain",
+    spoken: Language = UNSAID,
 ) -> Iterator[list[int]]:
-    """The ids of each prompt: begun as the tokenizer begins a text, and not ended."""
+    """The ids of each prompt: begun as the tokenizer begins a text, and not ended.
+
+    spoken: how a model that rewrites is told the language to write.
+    """
     tokenizer = tokenizer_of(bundle)
     stream = numbered(prompts, "prompt")
     while many := list(islice(stream, TOGETHER)):
-        made = tokenizer.encode_batch([prompt for _, prompt in many], special_in_text=special_in_text)
+        told = [spoken.prefix + prompt for _, prompt in many]
+        made = (
+            tokenizer.encode_batch(told, special_in_text=special_in_text)
+            if spoken.tag is None
+            else encode_tagged(tokenizer, told, spoken.tag)
+        )
         for (number, _), encoded in zip(many, made, strict=True):
             ids = encoded.ids if ends.shape == "rewrites" else unended(encoded)
             ids = ids or _begin(bundle, ends)

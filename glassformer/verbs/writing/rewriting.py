@@ -16,7 +16,7 @@ from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_
 from glassformer.verbs.writing.pieces import Cutter, Layout, Split, no_tag
 from glassformer.verbs.writing.results import results
 from glassformer.verbs.writing.signs import carried_by
-from glassformer.verbs.writing.sources import Language, language, mending, own_tag, plain, task_prefix
+from glassformer.verbs.writing.sources import UNSAID, language, mending, own_tag, plain, task_prefix
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
 
@@ -62,7 +62,7 @@ def translating(
         split = "always" if about.get("unit") == "sentence" else "long"
     spoken = language(bundle, to)
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
-    lead = own_tag(bundle) if spoken == Language() and not prefix else no_tag
+    lead = own_tag(bundle) if spoken == UNSAID and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
     cutter = Cutter(
         encode=encode,

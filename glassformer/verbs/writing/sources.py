@@ -24,15 +24,21 @@ class Language:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def language(bundle: Bundle, to: str | None) -> Language:
-    """The way in which this folder's model can be told the language `to`."""
+UNSAID = Language()
+
+
+def language(bundle: Bundle, to: str | None, *, by: str = "--to (`to`)") -> Language:
+    """The way in which this folder's model can be told the language `to`.
+
+    by: by what the person in front says it, for the sentence to one who did not.
+    """
     known = bundle.files.get(JOB, {}).get("languages") or ()
     if to is None and known:
         raise GlassformerError(
-            f"{named(bundle)} writes several languages; say which with --to (`to`): {', '.join(known)}"
+            f"{named(bundle)} writes several languages; say which with {by}: {', '.join(known)}"
         )
     if to is None:
-        return Language()
+        return UNSAID
     tokenizer = tokenizer_of(bundle)
     for tag in (f">>{to}<<", to):
         index = tokenizer.token_id(tag)
