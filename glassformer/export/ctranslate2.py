@@ -20,7 +20,7 @@ from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
 from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
-from glassformer.export.told import ends_of, never_written, role, said, starts_of
+from glassformer.export.told import ends_of, language_note, never_written, role, said, starts_of
 from glassformer.text.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
@@ -173,4 +173,4 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
     for word in said(bundle, "bad_words_ids"):
         if len(word) > 1:
             notes.append(f"a stretch is never written: call it with suppress_sequences=[[{spelled(word)}]]")
-    return tuple(notes)
+    return (*notes, *language_note(bundle))

@@ -13,6 +13,7 @@ from typing import Any
 
 from glassformer.api import KEPT, Bundle, read_json
 from glassformer.core.errors import GlassformerError
+from glassformer.export.told import languages_of
 
 ABOUT = "export.json"
 GENERATION = "generation_config.json"
@@ -30,7 +31,8 @@ def check_new(folder: str | Path) -> Path:
     """The folder's path, where it is new or empty."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise GlassformerError(f"'{folder}' is there already; give a new folder to export into")
+        what = "is not empty" if path.is_dir() else "is a file"
+        raise GlassformerError(f"'{folder}' is there already and {what}; export into a new or empty folder")
     return path
 
 
@@ -62,6 +64,8 @@ def write_beside(bundle: Bundle, folder: Path, about: dict[str, Any]) -> None:
         files[GENERATION] = bundle.generation
     if labels := bundle.config.get("id2label"):
         about = {**about, "labels": labels}
+    if languages := languages_of(bundle):
+        about = {**about, "languages": languages}
     for name, content in (*files.items(), (ABOUT, about)):
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")

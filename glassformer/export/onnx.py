@@ -28,7 +28,7 @@ from glassformer.core.stack import Stack
 from glassformer.decoding.engine import at_rest
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
 from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
-from glassformer.export.told import ends_of, starts_of
+from glassformer.export.told import ends_of, language_note, starts_of
 
 OPSET = 18
 LARGE = 2_000_000_000  # bytes of weights from which they lie in a file of their own: one message holds 2 GB
@@ -66,7 +66,7 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
         if isinstance(bundle.spec.head, spec.LanguageModel):
             about |= {"starts": starts_of(bundle, bundle.spec), "ends": ends_of(bundle)}
         write_beside(bundle, whole, about)
-    return Exported(folder=path, notes=())
+    return Exported(folder=path, notes=language_note(bundle))
 
 
 def _plain(model: AnyModel) -> AnyModel:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassformer.api import Bundle
+from glassformer.api import JOB, Bundle
 from glassformer.core import spec
+from glassformer.text import encode_tagged
 
 
 def said(bundle: Bundle, name: str) -> list[Any]:
@@ -31,6 +32,31 @@ def starts_of(bundle: Bundle, what: spec.Model) -> list[int]:
     if not isinstance(what, spec.EncoderDecoder):
         return []
     return said(bundle, "decoder_start_token_id") or ([] if what.start_id is None else [what.start_id])
+
+
+def languages_of(bundle: Bundle) -> dict[str, Any]:
+    """How the language to write is told to a model of several: an id that goes into a source's ids.
+
+    place: before which of the ids it goes. ids: one for each language. Empty for a model of one language.
+    """
+    known, tokenizer = bundle.files.get(JOB, {}).get("languages"), bundle.tokenizer
+    if not known or tokenizer is None:
+        return {}
+    (plain,), tags = tokenizer.encode_batch(["a"]), [f">>{one}<<" for one in known]
+    tagged = [encode_tagged(tokenizer, ["a"], tag)[0].ids for tag in tags]
+    place = next(n for n, index in enumerate(tagged[0]) if [*plain.ids, None][n] != index)
+    return {"place": place, "ids": {one: ids[place] for one, ids in zip(known, tagged, strict=True)}}
+
+
+def language_note(bundle: Bundle) -> tuple[str, ...]:
+    """What whoever runs a model of several languages has to do."""
+    known = languages_of(bundle).get("ids")
+    if not known:
+        return ()
+    return (
+        f"it writes several languages ({', '.join(known)}), each told by one token among the source's: "
+        "export.json has their ids and the place (languages)",
+    )
 
 
 def never_written(bundle: Bundle) -> list[int]:
