@@ -1,12 +1,26 @@
 """Reading the files of a tokenizer folder, where every fault becomes one sentence."""
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
+
+_FILES = re.compile(r"token.*\.json$|vocab.*\.(json|txt)$|^merges\.txt$|\.(model|spm)$")
+
+
+def fingerprint(folder: str | Path) -> str | None:
+    """Hex that changes when a folder's vocabulary, or what goes with it, does; None where it has none."""
+    digest = hashlib.blake2b(digest_size=16)
+    names = sorted(path for path in Path(folder).glob("*") if _FILES.search(path.name) and path.is_file())
+    for path in names:
+        content = read_bytes(path)
+        digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest() if names else None
 
 
 @contextmanager

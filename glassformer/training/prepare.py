@@ -1,10 +1,7 @@
-"""From files to token stores in the run folder, once: a second run of the same command finds them there."""
+"""What a text job prepares before it reads a row: its two sides, and its tokenizer."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,7 +15,6 @@ from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.text.two_libraries import separate
 from glassformer.training import recipe as recipes
 from glassformer.training.saving.keeping import replace_folder
-from glassformer.weights.replacing import replacing
 
 Say = Callable[[str], None]
 TOGETHER = 2000  # rows that tell whether a tokenizer knows their letters,
@@ -40,39 +36,6 @@ def two_sides(make: Callable[[Sequence[str]], Source], data: Any, *, seed: int) 
             )
         return held_out(train, data.valid, seed=seed)
     return train, train if data.valid == data.train else make(data.valid)
-
-
-class Prepared:
-    """The folder `data` of a run: what is in it is made once, for the files and settings it is named by."""
-
-    def __init__(self, folder: Path, *fingerprints: object) -> None:
-        self.folder = folder
-        self.fingerprint = hashlib.blake2b(repr(fingerprints).encode(), digest_size=16).hexdigest()
-
-    def about(self) -> dict[str, Any] | None:
-        """What was noted when it was made; None where it is to be made (again)."""
-        try:
-            about = json.loads((self.folder / "prepared.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return about if about.get("fingerprint") == self.fingerprint else None
-
-    def begin(self) -> None:
-        """Make room; a run that has begun on other data is not to be changed under its feet."""
-        if self.folder.exists() and (self.folder.parent / "checkpoints").exists():
-            raise GlassformerError(
-                f"the data (by its files' names, sizes and times) or its settings have changed since the run "
-                f"in '{self.folder.parent}' began; give another --out, or put the files back as they were"
-            )
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-
-    def end(self, **about: Any) -> dict[str, Any]:
-        """Note that all is there."""
-        content = {"fingerprint": self.fingerprint, **about}
-        with replacing(self.folder / "prepared.json") as file:
-            file.write(json.dumps(content, ensure_ascii=False, indent=2).encode())
-        return content
 
 
 def tokenizer_for(

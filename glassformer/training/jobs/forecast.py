@@ -24,7 +24,8 @@ from glassformer.training.jobs.job import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
 from glassformer.training.measure import forecast_figures
 from glassformer.training.notes.log import Sample
-from glassformer.training.prepare import Prepared
+from glassformer.training.prepare import quiet
+from glassformer.training.prepared import Prepared
 from glassformer.training.recipe import SeriesData
 from glassformer.training.sizing import PATIENCE, Machine, told_time
 from glassformer.training.task import Task, Validation
@@ -70,7 +71,7 @@ class Forecast(Job):
         prepared = Prepared(
             self.folder / "data", fingerprint_of([path]), data.time, target, data.split, data.fill
         )
-        known = prepared.about()
+        known = prepared.about(quiet)  # nothing but a note: the series are read each time
         if known is None:
             prepared.begin()
         self.series = series = read_series(

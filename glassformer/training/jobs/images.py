@@ -22,7 +22,7 @@ from glassformer.training.building import accepted, fresh, fresh_spec, loaded, w
 from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.labels import classes_of, label_task, named
 from glassformer.training.labelling import PictureLearner
-from glassformer.training.prepare import Prepared
+from glassformer.training.prepared import Prepared
 from glassformer.training.recipe import ImageData
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task
@@ -74,7 +74,7 @@ class Images(Job):
         train, valid = one_place(data.train), None if isinstance(data.valid, float) else one_place(data.valid)
         prints = [fingerprint_of(files_at(path)) for path in (train, valid) if path is not None]
         prepared = Prepared(self.folder / "data", prints, self._size(), self.recipe.model.folder)
-        about = prepared.about()
+        about = prepared.about(self.say)
         if about is None:
             prepared.begin()
             problems = Problems()

@@ -15,10 +15,12 @@ from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.text import Tokenizer
+from glassformer.text.folder import fingerprint
 from glassformer.text.train import Marks
 from glassformer.training.building import fresh_spec, loaded
 from glassformer.training.jobs.job import Job
-from glassformer.training.prepare import Prepared, tokenizer_for
+from glassformer.training.prepare import tokenizer_for
+from glassformer.training.prepared import Prepared
 
 # Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
 Write = Callable[[Path, Source, Problems], dict[str, Any]]
@@ -62,10 +64,15 @@ class TextJob(Job):
         `settings` are those that what is written depends on, besides the files and the tokenizer's. `texts`
         is how many fields of a row, from the first, a tokenizer is to learn from; None is all.
         """
-        words = self.recipe.tokenizer
-        prints = (train.fingerprint(), valid.fingerprint())
-        prepared = Prepared(self.folder / "data", *prints, *settings, repr(words), self.recipe.model.folder)
-        about = prepared.about()
+        words, base = self.recipe.tokenizer, self.recipe.model.folder
+        prints = (train.fingerprint(), valid.fingerprint(), *settings, repr(words), base)
+        vocabularies = {
+            name: known
+            for name, folder in (("tokenizer", words.folder), ("model", base))
+            if folder is not None and (known := fingerprint(folder))
+        }
+        prepared = Prepared(self.folder / "data", *prints, also=vocabularies)
+        about = prepared.about(self.say)
         if about is None:
             prepared.begin()
         self.tokenizer = tokenizer_for(
@@ -75,7 +82,7 @@ class TextJob(Job):
             marks=marks,
             tags=tags,
             base=self.base.tokenizer if self.base else None,
-            again=about is None,
+            again=about is None and not prepared.damaged,
             say=self.say,
         )
         if about is None:

@@ -1,0 +1,100 @@
+"""The folder `data` of a run: examples made ready once, and found there by the same command the next time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glassformer.core.errors import GlassformerError
+from glassformer.training.prepare import Say
+from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.weights.replacing import replacing
+
+NOTE = "prepared.json"
+LARGEST = 1 << 30  # bytes of a file that is checked whole before it is used again; of larger ones the size is
+
+
+class Prepared:
+    """What is in the folder is made once, for the files and settings that its fingerprint is made of.
+
+    also: further fingerprints by name. One that was not noted, or is not known now, is taken to be the same.
+    damaged: whether `about` found it made for the same files and settings, but no longer whole.
+    """
+
+    def __init__(self, folder: Path, *fingerprints: object, also: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.fingerprint = _digest(*fingerprints)
+        self.also = dict(also or {})
+        self.damaged = False
+
+    def about(self, say: Say) -> dict[str, Any] | None:
+        """What was noted when it was made; None where it is to be made (again)."""
+        try:
+            about: dict[str, Any] = json.loads((self.folder / NOTE).read_text(encoding="utf-8"))
+            digest = about.pop("digest", None)
+            if digest is not None and digest != _digest(json.dumps(about)):
+                raise ValueError
+            before = about.get("also", {})
+            same = about["fingerprint"] == self.fingerprint and all(
+                before.get(name, now) == now for name, now in self.also.items()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            if self.folder.exists() and self._begun:
+                self._mend(f"{self.folder / NOTE} cannot be read", say)
+            return None  # where nothing has begun, it was never finished
+        if not same:
+            return None
+        try:
+            verify_checksums(self.folder)
+            for name, size in about.get("large", {}).items():
+                if (self.folder / name).stat().st_size != size:
+                    raise GlassformerError(f"{self.folder / name} is cut short")
+        except (GlassformerError, OSError) as error:
+            self._mend(str(error).split(";")[0], say)
+            return None
+        say(f"what was prepared before is used again: {self.folder}")
+        return about
+
+    def _mend(self, why: str, say: Say) -> None:
+        self.damaged = True
+        say(f"{why.rstrip('.')}, so the data is prepared anew from its files")
+
+    @property
+    def _begun(self) -> bool:
+        """Whether a run has been trained on it."""
+        return (self.folder.parent / "checkpoints").exists()
+
+    def begin(self) -> None:
+        """Make room; a run that has begun on other data is not to be changed under its feet."""
+        if self._begun and self.folder.exists() and not self.damaged:
+            raise GlassformerError(
+                "the data (by its files' names, sizes and times), its tokenizer or its settings have changed "
+                f"since the run in '{self.folder.parent}' began; give another --out, or put the files back "
+                "as they were"
+            )
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def end(self, **about: Any) -> dict[str, Any]:
+        """Note that all is there."""
+        sizes = {
+            path.relative_to(self.folder).as_posix(): path.stat().st_size
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        }
+        write_checksums(self.folder, (name for name, size in sizes.items() if size <= LARGEST))
+        large = {name: size for name, size in sizes.items() if size > LARGEST}
+        content = {"fingerprint": self.fingerprint, "also": self.also, "large": large, **about}
+        with replacing(self.folder / NOTE) as file:
+            noted = {"digest": _digest(json.dumps(content)), **content}
+            file.write(json.dumps(noted, ensure_ascii=False, indent=2).encode())
+        return content
+
+
+def _digest(*content: object) -> str:
+    """Hex of what can be told in words."""
+    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()

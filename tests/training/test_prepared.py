@@ -1,0 +1,181 @@
+"""What a run prepares: the ids that a plain loop finds, made once, and never used where something changed."""
+
+import gzip
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.core.errors import GlassformerError
+from glassformer.data.store import Store
+from glassformer.text import TokenizerPlan, encode_tagged, train_tokenizer
+from glassformer.training import encoding
+from glassformer.training.jobs import job_for
+from glassformer.training.jobs.text import TextJob
+from glassformer.training.recipe import recipe_from
+
+WORDS = "the old sea sang to a grey dog and Käse über 바다 노래 . , !".split()
+
+
+def texts(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 30))) for _ in range(count)]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    made = train_tokenizer(texts(300, 0), TokenizerPlan(vocab_size=120, tags=(">>de<<", ">>ko<<", "<gap>")))
+    made.save(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+def gathered(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -> tuple[Any, list[str]]:
+    """A job with its data gathered, and what it said."""
+    said: list[str] = []
+    recipe = recipe_from({"job": job, "data": data, "tokenizer": {"folder": str(tokenizer)}})
+    made = job_for(recipe, folder, said.append)
+    made.gather()
+    return made, said
+
+
+def rows_of(store: Store) -> list[list[list[int]]]:
+    return [[field.tolist() for field in store.row(n)] for n in range(len(store))]
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few hundred rows are many groups, in flight at the same time."""
+    monkeypatch.setattr(encoding, "MOST_ITEMS", 7)
+    monkeypatch.setattr(encoding, "MOST_LETTERS", 300)
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_pairs_are_what_a_plain_loop_finds(tmp_path: Path, tokenizer: Path) -> None:
+    pairs = list(zip(texts(400, 1), texts(400, 2), ["de", "ko"] * 200, strict=True))
+    pairs += [(target, source, to) for source, target, to in pairs]  # each sentence on either side
+    path = tmp_path / "train.tsv.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines("\t".join(row) + "\n" for row in [("source", "target", "to"), *pairs])
+    data = {"train": [str(path)], "valid": [str(path)], "to": "to", "max_len": 25}
+    job, said = gathered(tmp_path / "run", "translate", data, tokenizer)
+    expected = []
+    for source, target, to in pairs:
+        ids = encode_tagged(job.tokenizer, [source], f">>{to}<<")[0].ids, job.tokenizer.encode(target).ids
+        if max(map(len, ids)) <= 25:
+            expected.append([*ids])
+    assert rows_of(job.train) == expected and 0 < len(expected) < len(pairs)
+    assert any(f"{len(pairs) - len(expected):,} pairs are longer than 25" in line for line in said)
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_documents_labels_and_sentences_are_what_a_plain_loop_finds(tmp_path: Path, tokenizer: Path) -> None:
+    lines = texts(200, 3)
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(f"{a}\n{b}" for a, b in zip(lines[::2], lines[1::2], strict=True)), "utf-8")
+    data: dict[str, Any] = {"train": [str(path)], "valid": [str(path)]}
+    job, _ = gathered(tmp_path / "lm", "lm", data, tokenizer)
+    documents = [f"{a}\n{b}" for a, b in zip(lines[::2], lines[1::2], strict=True)]
+    encoded = [job.tokenizer.encode(text, special=False) for text in documents]
+    assert rows_of(job.train) == [[[*one.ids, job.eos_id]] for one in encoded]
+    foretold = [text[one.offsets[0][1] :] for text, one in zip(documents, encoded, strict=True)]
+    assert job.about["characters"] == sum(map(len, foretold))
+    assert job.about["bytes"] == sum(len(text.encode()) for text in foretold)
+
+    job, _ = gathered(tmp_path / "restore", "restore", {**data, "max_len": 25}, tokenizer)
+    ids = [job.tokenizer.encode(" " + " ".join(line.split())).ids for line in lines]
+    assert rows_of(job.train) == [[one] for one in ids if len(one) <= 25]
+
+    table = tmp_path / "labels.tsv"
+    rows = [(line, "gb"[n % 2]) for n, line in enumerate(lines)]
+    table.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows), "utf-8")
+    data = {"train": [str(table)], "valid": [str(table)], "max_len": 12}
+    job, _ = gathered(tmp_path / "classify", "classify", data, tokenizer)
+    ids = [job.tokenizer.encode(line).ids for line in lines]
+    cut = [one if len(one) <= 12 else [*one[:11], one[-1]] for one in ids]
+    assert rows_of(job.train) == [[one, [1 - n % 2]] for n, one in enumerate(cut)]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, tokenizer: Path) -> Callable[..., tuple[TextJob, str]]:
+    (tmp_path / "train.tsv").write_text("".join(f"{a}\t{a.upper()}\n" for a in texts(50, 4)))
+    data = {"train": [str(tmp_path / "train.tsv")], "valid": [str(tmp_path / "train.tsv")]}
+
+    def again(max_len: int = 60) -> tuple[TextJob, str]:
+        job, said = gathered(tmp_path / "run", "translate", {**data, "max_len": max_len}, tokenizer)
+        return job, "\n".join(said)
+
+    return again
+
+
+def test_what_was_prepared_is_used_again_until_something_changes(
+    tmp_path: Path, tokenizer: Path, prepare: Callable[..., tuple[TextJob, str]]
+) -> None:
+    assert "used again" not in prepare()[1]
+    ids = tmp_path / "run" / "data" / "valid" / "source.ids"
+    made = ids.stat().st_mtime_ns
+    assert "used again" in prepare()[1] and ids.stat().st_mtime_ns == made
+
+    def changed() -> None:
+        job, said = prepare(**settings)
+        assert "used again" not in said
+        expected = [job.tokenizer.encode(line.split("\t")[0]).ids for line in train.read_text().splitlines()]
+        most = settings.get("max_len", 60)
+        assert [source for source, _ in rows_of(job.train)] == [one for one in expected if len(one) <= most]
+        assert "used again" in prepare(**settings)[1]
+
+    settings: dict[str, int] = {}
+    train = tmp_path / "train.tsv"
+    train.write_text(train.read_text() + "the sea\tthe sea\n")
+    changed()
+    train_tokenizer(texts(300, 6), TokenizerPlan(vocab_size=90)).save(tokenizer)
+    changed()
+    settings = {"max_len": 100}
+    changed()
+
+    # what a run has been trained on is not exchanged under its feet
+    (tmp_path / "run" / "checkpoints").mkdir()
+    assert "used again" in prepare(max_len=100)[1]
+    os.utime(train, ns=(1, 1))
+    with pytest.raises(GlassformerError, match="changed since the run"):
+        prepare(max_len=100)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_damaged_is_made_anew(
+    tmp_path: Path, prepare: Callable[..., tuple[TextJob, str]], begun: bool
+) -> None:
+    expected = rows_of(prepare()[0].train)
+    data = tmp_path / "run" / "data"
+    if begun:
+        (tmp_path / "run" / "checkpoints").mkdir()
+
+    def flipped(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    harms: list[Callable[[Path], None]] = [flipped, Path.unlink, lambda path: os.truncate(path, 8)]
+    for name in ("valid/source.ids", "valid/target.ends", "valid/store.json", "valid/texts.json"):
+        for harm in harms:
+            harm(data / name)
+            job, said = prepare()
+            assert "prepared anew" in said and rows_of(job.train) == expected
+    for harm in harms:
+        harm(data / "prepared.json")
+        job, said = prepare()
+        assert "used again" not in said and rows_of(job.train) == expected
+    assert "used again" in prepare()[1]
+
+
+def test_long_reading_is_told() -> None:
+    said: list[str] = []
+    progress = encoding.Progress("pairs", said.append)
+    progress.add(5)
+    assert not said
+    progress._next = 0.0
+    progress.add(400_000)
+    progress.add(1)
+    assert said == ["reading pairs: 400,005 so far"]
