@@ -78,6 +78,8 @@ def text_of(value: object) -> str | Flaw:
         return Flaw("is empty")
     if "\0" in text:
         return Flaw("holds a NUL")
+    if text.isascii():  # known of a string without looking at its letters
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can write one
