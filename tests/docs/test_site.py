@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -78,6 +79,29 @@ def test_its_links_and_anchors_lead_somewhere(site: dict[Path, Read]) -> None:
             if not target.exists() or (unquote(to.fragment) and unquote(to.fragment) not in found):
                 lost.append(f"{path.name}: {link}")
     assert not lost, "\n".join(lost)
+
+
+# Of a page: its tables and lines of code that reach beyond what is seen of them.
+CUT = """() => [...document.querySelectorAll('.md-typeset pre > code, .md-typeset__scrollwrap')]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => `${one.scrollWidth} in ${one.clientWidth}: ${one.innerText.slice(0, 60)}`)"""
+
+
+def test_no_table_and_no_line_of_code_is_cut_off_on_a_small_laptop(site: dict[Path, Read]) -> None:
+    api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+    if program is None:
+        pytest.skip("there is no Chromium on this machine to open the site in")
+    cut = {}
+    with api.sync_playwright() as playing:
+        browser = playing.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        for path in site:
+            page.goto(path.as_uri())
+            page.evaluate("document.fonts.ready")
+            cut[path.name] = page.evaluate(CUT)
+        browser.close()
+    assert not any(cut.values()), {name: some for name, some in cut.items() if some}
 
 
 def test_nothing_comes_from_elsewhere(site: dict[Path, Read]) -> None:
