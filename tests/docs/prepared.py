@@ -22,6 +22,10 @@ def prepare(place: Path, page: str) -> None:
     """Data under the names the pages use; and what the page itself does not make: a run of a translator,
     one of a language model, and a recipe."""
     all_files(place)
+    for folder in place.iterdir():
+        # a ready recipe's own data is with the reader only where the page says so
+        if folder.is_dir() and f"{folder.name}/" not in page:
+            shutil.rmtree(folder)
     Image.new("L", (28, 28)).save(place / "digit.png")
     if not re.search(r"--out runs/mine(\s|$)", page, re.MULTILINE):
         shutil.copytree(reverser().parent, place / "runs/mine")
