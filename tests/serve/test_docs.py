@@ -17,5 +17,5 @@ def test_its_routes_and_its_error(server):
     assert len(named) > 5
     for path in named:
         assert path in routes or path == "/", path
-    told = re.search(r'^\{"error": .*$', PAGE, re.MULTILINE)
-    assert told is not None and wrong.json() == json.loads(told.group())
+    (told,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert wrong.json() == json.loads(told)
