@@ -26,6 +26,10 @@ from glassformer.training.recipe import Training
 from glassformer.training.task import Task
 
 AHEAD = 4  # steps read in advance
+# Packed batches that are planned together: so many that the last of them, which is filled up with empty rows,
+# matters little, and so few that planning is done within the steps read ahead.
+POOLED = 16
+LOOKED_AT = 10_000  # pairs that tell how long one is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +103,9 @@ def batches_of(task: Task, words: Training, seed: int) -> tuple[Batches, Example
                 "training.batching is rows, which only pairs can be packed into; use lengths"
             )
         packed = PackedPairs(task.train, task.row_width)
-        # Pools small enough that planning one is done within the steps read ahead.
-        pools = {"pool": 8192, "width": task.row_width}
+        some = np.linspace(0, len(packed) - 1, min(len(packed), LOOKED_AT)).astype(np.int64)
+        pair = max(1.0, packed.lengths(some).sum(1).mean())
+        pools = {"pool": max(8192, round(POOLED * words.batch / pair)), "width": task.row_width}
         return PackedBatches(data=packed, tokens=words.batch, seed=seed, **pools), packed
     return Batches(data=task.train, tokens=words.batch, seed=seed), task.train
 
