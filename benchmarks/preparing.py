@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -72,18 +73,16 @@ def _processor_seconds(process: int) -> float:
 
 def batch_times(store: Path) -> dict[str, float]:
     """Processor milliseconds for a batch of each kind, of the tree that this process imports from."""
-    import glassformer.data.examples as examples
-    from glassformer.data import Batches, Store
-    from glassformer.data.packing import PackedBatches, PackedPairs
+    from glassformer.data import Store
+    from glassformer.data.examples import PairExamples
+    from glassformer.training.feed import batches_of
 
-    pairs = examples.PairExamples(Store(store), pad_id=0, start_id=3)
-    rows = PackedPairs(pairs, WIDTH)
-    kinds: dict[str, tuple[Batches, Any]] = {
-        "rows": (PackedBatches(data=rows, tokens=TOKENS, pool=8192, width=WIDTH), rows),
-        "lengths": (Batches(data=pairs, tokens=TOKENS), pairs),
-    }
+    pairs = PairExamples(Store(store), pad_id=0, start_id=3)
+    task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
     found = {}
-    for name, (batches, source) in kinds.items():
+    for name in ("rows", "lengths"):
+        words: Any = SimpleNamespace(batch=TOKENS, batching=name)
+        batches, source = batches_of(task, words, 1)
         seen = []
         for pool in range(3):
             begin = time.process_time()
