@@ -32,7 +32,9 @@ def convert(
         None, help="The published layout (hf) or ours; by default hf where the family has one."
     ),
     dtype: Dtype | None = typer.Option(
-        None, help="Cast the numbers, or round matrices to int8; by default they stay as stored."
+        None,
+        help="Cast the numbers, or round matrices to int8; by default they stay as stored, but for int8, "
+        "which becomes float32.",
     ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Write into a folder that holds files."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),

@@ -21,8 +21,10 @@ def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> d
     stored = Stored(weights, where)
     tables = {name: table for name, table in tables_of(model).items() if name not in stored}
     rows = Table(tuple(Rename(name, name) for name in shapes if name not in tables))
-    to_ours(stored, rows, {n: shape for n, shape in shapes.items() if n not in tables}, where=where)
-    return {name: tables[name] if name in tables else stored.widened(name) for name in shapes}
+    expected = {name: shape for name, shape in shapes.items() if name not in tables}
+    to_ours(stored, rows, expected, where=where, described="spec.json")
+    precision = _precision(stored) or torch.float32
+    return {name: tables[name].to(precision) if name in tables else stored.widened(name) for name in shapes}
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -39,8 +41,22 @@ def tables_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def in_eight_bits(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors to store, without the tables that a reader works out anew; buffers are not rounded."""
-    tables = tables_of(model)
-    kept = {n: t for n, t in state.items() if n not in tables or not torch.equal(t.float(), tables[n])}
-    return rounded(kept, exact={name for name, _ in model.named_buffers()})
+def without_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors to store: without the tables that a reader works out anew, in the precision of the rest."""
+    tables = tables_of(model) if _precision(state) is not None else {}
+    return {
+        name: tensor
+        for name, tensor in state.items()
+        if name not in tables or not torch.equal(tensor, tables[name].to(tensor.dtype))
+    }
+
+
+def in_eight_bits(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors to store, matrices rounded; buffers are not."""
+    return rounded(without_tables(model, state), exact={name for name, _ in model.named_buffers()})
+
+
+def _precision(state: Mapping[str, Tensor]) -> torch.dtype | None:
+    """That of all numbers that are not whole; None where they have several."""
+    found = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    return found.pop() if len(found) == 1 else None

@@ -59,11 +59,13 @@ def to_ours(
     expected: Mapping[str, Sequence[int]],
     *,
     where: str | Path,
+    described: str = "config.json",
 ) -> dict[str, Tensor]:
     """Published tensors -> our state dict, views of the source where the layout allows.
 
     `source` may be lazy: until everything is known to fit, only shapes are looked at.
-    `expected` maps every one of our names to its shape; `where` is named in messages.
+    `expected` maps every one of our names to its shape; `where` is named in messages, and `described`, the
+    file that tells what the model is.
     """
     keys = _normalised(source, table)
     rows = table.fit(keys)
@@ -87,7 +89,7 @@ def to_ours(
         for name, wanted in _their_shapes(op, names, expected).items()
         if (actual := tuple(source[keys[name]].shape)) != wanted
     ]
-    _complain(missing, unexpected, misshapen, where)
+    _complain(missing, unexpected, misshapen, where, described)
 
     state: dict[str, Tensor] = {}
     for op, names in found.items():
@@ -177,7 +179,9 @@ def _written(op: Op) -> frozenset[str]:
             return frozenset(op.theirs)
 
 
-def _complain(missing: list[str], unexpected: list[str], misshapen: list[str], where: str | Path) -> None:
+def _complain(
+    missing: list[str], unexpected: list[str], misshapen: list[str], where: str | Path, described: str
+) -> None:
     parts = []
     if missing:
         parts.append(f"{_count(missing, 'is', 'are')} missing from {where}: {_some(missing)}")
@@ -188,7 +192,7 @@ def _complain(missing: list[str], unexpected: list[str], misshapen: list[str], w
         verb = _count(misshapen, "has", "have")
         parts.append(f"{verb} the wrong shape in {where}: {_some(misshapen)}")
     if parts:
-        raise GlassformerError("; ".join(parts) + "; check that config.json belongs to these weights.")
+        raise GlassformerError("; ".join(parts) + f"; check that {described} belongs to these weights.")
 
 
 def _count(names: list[str], one: str, many: str) -> str:
