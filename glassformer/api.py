@@ -29,9 +29,10 @@ from glassformer.core.model import AnyModel
 from glassformer.core.positions import AlibiBias, RelativeBias
 from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
+from glassformer.families.beside import checked_job, checked_pictures, read_settings
+from glassformer.families.beside import read_object as read_json
 from glassformer.families.family import Config, Family
-from glassformer.families.family import read_json as json_file
-from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of
+from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of, without_tables
 from glassformer.families.published import published_files
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
@@ -227,9 +228,9 @@ def load(
     family: Family | None = None
     if (path / "spec.json").is_file():
         what = read_spec(path / "spec.json")
-        config = read_json(path / PUBLISHED) if (path / PUBLISHED).is_file() else {}
+        config = read_settings(path / PUBLISHED)
     elif (path / "config.json").is_file():
-        config = read_json(path / "config.json")
+        config = read_settings(path / "config.json")
         reader = Config(config, str(path / "config.json"), path)
         family = family_of(reader)
         what = read_config(family, reader)
@@ -242,6 +243,8 @@ def load(
     try:
         with torch.device("meta"):
             model = build_any(what)
+    except GlassformerError as error:
+        raise GlassformerError(f"'{folder}' describes no model: {error}") from None
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         told = str(error).splitlines()[0]
         raise GlassformerError(
@@ -254,14 +257,16 @@ def load(
     wanted = dtype_for(dtype, device, tensors.values())
     materialise(model, {n: _placed(t, wanted, device) for n, t in tensors.items()}, str(device))
     model.eval()
-    files |= {name: read_json(path / name) for name in KEPT if (path / name).is_file()}
-    generation = path / "generation_config.json"
+    if (path / JOB).is_file():
+        files[JOB] = checked_job(read_json(path / JOB), path / JOB, what)
+    if (path / PICTURES).is_file():
+        files[PICTURES] = checked_pictures(read_json(path / PICTURES), path / PICTURES)
     return Bundle(
         model=model,
         tokenizer=load_tokenizer(path),
         family=family.name if family else None,
         config=config,
-        generation=read_json(generation) if generation.is_file() else {},
+        generation=read_settings(path / "generation_config.json"),
         files=files,
         folder=path,
         weights=weights_kind,
@@ -319,8 +324,7 @@ def save(
     else:
         files["spec.json"] = spec_dict(bundle.spec)
         files |= {PUBLISHED: bundle.config} if bundle.config else {}
-    if dtype == "int8":
-        state = in_eight_bits(bundle.model, state)
+        state = in_eight_bits(bundle.model, state) if dtype == "int8" else without_tables(bundle.model, state)
     files |= {name: bundle.files[name] for name in KEPT if name in bundle.files}
     if bundle.generation:
         files["generation_config.json"] = bundle.generation
@@ -348,7 +352,7 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
 def read_spec(path: Path) -> Any:
     """The spec of a folder in our own layout: a Transformer's or a baseline's."""
     data = read_json(path)
-    reader = baselines.from_dict if data.get("kind") in baselines.spec.KINDS else schema.from_dict
+    reader = baselines.from_dict if str(data.get("kind")) in baselines.spec.KINDS else schema.from_dict
     return reader(data, str(path))
 
 
@@ -371,20 +375,12 @@ def read_config(family: Family, config: Config) -> spec.Model:
     """The spec a published config describes; values that make no model are a sentence too."""
     try:
         return family.from_config(config)
-    except GlassformerError:
-        raise
+    except GlassformerError as error:
+        raise error if config.where in str(error) else GlassformerError(f"{config.where}: {error}") from None
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise GlassformerError(
             f"{config.where} holds a value that makes no {family.name} model ({error}); check its sizes"
         ) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; anything else there is a sentence."""
-    content = json_file(path)
-    if not isinstance(content, dict):
-        raise GlassformerError(f"{path} must hold a JSON object, not {type(content).__name__}")
-    return content
 
 
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:

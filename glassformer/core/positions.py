@@ -19,6 +19,8 @@ from glassformer.core.drawn import drawn
 from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import BandScaling, LinearScaling
 
+MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
+
 
 class Place(NamedTuple):
     """What positions do inside attention: turn q and k by (cos, sin), or shift the scores by bias."""
@@ -116,6 +118,11 @@ class SinusoidalPositions(nn.Module):
         base: float = 10000.0,
     ) -> None:
         super().__init__()
+        if max_len * d_model > MOST_OF_A_TABLE:
+            raise GlassformerError(
+                f"the table of positions would hold {max_len:,} x {d_model:,} numbers, more than "
+                f"{MOST_OF_A_TABLE:,}; lower max_len to what the model reads at most"
+            )
         self.d_model, self.max_len, self.layout, self.base = d_model, max_len, layout, base
         self.register_buffer("table", torch.empty(max_len, d_model))
         self.reset_parameters()

@@ -54,6 +54,8 @@ def from_dict(data: Any, where: str = "spec") -> Any:
         values[key] = _read(value, hints[key], f"{where}.{key}")
     try:
         return kind(**values)
+    except GlassformerError as error:
+        raise GlassformerError(f"{where}: {error}") from None
     except TypeError as error:
         missing = str(error).split(":")[-1].strip()
         raise GlassformerError(f"{where} ({data['kind']}) lacks {missing}") from None

@@ -93,6 +93,7 @@ _HINTS = {
     "temperature": "; for the likeliest token at each step say do_sample=False (--no-do-sample) in its place",
     "repetition_penalty": "; 1 is off",
 }
+_MOST = 1 << 63  # larger numbers do not go into the integers that are computed with
 _NAMES = tuple(field.name for field in fields(Decoding))
 _ONLY_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -200,6 +201,8 @@ def _whole(name: str, value: Any, least: int) -> None:
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise GlassformerError(f"{name} must be a finite number; got {value!r}")
+    if abs(value) >= _MOST:
+        raise GlassformerError(f"{name} must be a number below 2^63; got {value!r:.40}")
     return value
 
 

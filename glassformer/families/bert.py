@@ -66,7 +66,7 @@ def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
     return bert(
         **words_of(config),
         max_len=config.need("max_position_embeddings", int),
-        pad_id=config.get("pad_token_id", None),
+        pad_id=config.maybe("pad_token_id", int),
         head=head,
     )
 

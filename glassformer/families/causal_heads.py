@@ -59,7 +59,7 @@ def read_pad(config: Config, head: spec.Head | None) -> int | None:
     Chat models often pad with the token that ends each turn, and their prompts are full of it. A
     sequence classifier keeps it all the same, for it must find where a text ends.
     """
-    pad: int | None = config.get("pad_token_id", None)
+    pad = config.maybe("pad_token_id", int)
     marks = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
     used = {each for mark in marks for each in (mark if isinstance(mark, list) else [mark])}
     return None if pad in used and not isinstance(head, spec.Classify) else pad

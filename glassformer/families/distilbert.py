@@ -75,7 +75,7 @@ def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
         activation=config.choose("activation", ACTIVATIONS, "gelu"),
         dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.1),
-        pad_id=config.get("pad_token_id", None),
+        pad_id=config.maybe("pad_token_id", int),
         tied=config.get("tie_word_embeddings", True),
         head=head,
     )

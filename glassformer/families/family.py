@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -112,6 +113,12 @@ class Config:
                 return self._typed(name, self.values[name], default)
         return default
 
+    def maybe(self, key: str, kind: type[Value]) -> Value | None:
+        """The value of a key for which null, or its absence, means something of its own."""
+        self.read.add(key)
+        value = self.values.get(key)
+        return None if value is None else self._typed(key, value, kind())
+
     def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
         """The value of a key that must be there."""
         for name in (key, *aliases):
@@ -147,7 +154,9 @@ class Config:
             return value
         kind = type(like)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)  # type: ignore[return-value]
+            value = float(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise GlassformerError(f"{self.where} sets {key} to {value}; it must be a finite number")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise GlassformerError(
                 f"{self.where} sets {key} to {value!r:.60}; it must be of type {kind.__name__}"

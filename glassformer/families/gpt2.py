@@ -83,7 +83,7 @@ def from_config(config: Config) -> spec.DecoderOnly:
         attention_dropout=config.get("attn_pdrop", 0.1),
         embed_dropout=config.get("embd_pdrop", 0.1),
         scale=None if config.get("scale_attn_weights", True) else 1.0,
-        pad_id=config.get("pad_token_id", None),
+        pad_id=config.maybe("pad_token_id", int),
         tied=config.get("tie_word_embeddings", True),
         head=heads[config.architecture],
     )

@@ -154,7 +154,7 @@ def from_config(config: Config) -> spec.Model:
         head_dim=config.get("d_kv", 64, "head_dim"),
         d_ff=config.need("d_ff", int),
         num_layers=config.need("num_layers", int, "num_hidden_layers"),
-        decoder_layers=config.get("num_decoder_layers", None),
+        decoder_layers=config.maybe("num_decoder_layers", int),
         activation=config.choose("dense_act_fn", ACTIVATIONS, usual),
         gated=config.get("is_gated_act", gate == "gated"),
         buckets=config.get("relative_attention_num_buckets", 32),

@@ -13,6 +13,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Span
 from glassformer.text import Encoded
+from glassformer.verbs.finite import finite
 from glassformer.verbs.reading import (
     TOKENS,
     in_order,
@@ -179,10 +180,9 @@ class _Scorer:
     def __call__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
         batch = together([picked(self.whole, self.parts[n]) for n in rows], self.bundle)
         span: Span = model_of(self.bundle)(batch.ids, batch.real, **batch.words())
-        start, end = span.start.float().cpu(), span.end.float().cpu()
-        return [
-            (start[n, : len(self.parts[row])], end[n, : len(self.parts[row])]) for n, row in enumerate(rows)
-        ]
+        both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
+        found = [both[n, :, : len(self.parts[row])] for n, row in enumerate(rows)]  # padding has no scores
+        return [(start, end) for start, end in (finite(self.bundle, one) for one in found)]
 
 
 def _span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, int]:

@@ -14,6 +14,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Twice
 from glassformer.data.class_names import class_names
+from glassformer.verbs.finite import finite
 from glassformer.verbs.picturing import Picture, Ready, reads_pictures
 from glassformer.verbs.reading import (
     AHEAD,
@@ -128,7 +129,7 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[
 
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
-            return list(text_scores(bundle, together([made[n] for n in rows], bundle)).cpu())
+            return list(finite(bundle, text_scores(bundle, together([made[n] for n in rows], bundle)).cpu()))
 
         return in_order([len(one) for one in made], answer, tokens=batch_tokens)
 
@@ -159,7 +160,7 @@ def _pictures(
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
             told = model(ready.together([part[n] for n in rows]).to(dtype))
-            return list((told.logits if isinstance(told, Twice) else told).cpu())
+            return list(finite(bundle, (told.logits if isinstance(told, Twice) else told).cpu()))
 
         return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
 

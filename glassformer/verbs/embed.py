@@ -14,6 +14,7 @@ from glassformer.api import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import pool_mean
+from glassformer.verbs.finite import finite
 from glassformer.verbs.picturing import Picture, Ready, reads_pictures
 from glassformer.verbs.reading import (
     AHEAD,
@@ -113,7 +114,8 @@ def _texts(
 
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
-            return list(text_vectors(bundle, together([made[n] for n in rows], bundle)).float().cpu())
+            found = text_vectors(bundle, together([made[n] for n in rows], bundle))
+            return list(finite(bundle, found.float().cpu()))
 
         return in_order([len(one) for one in made], answer, tokens=batch_tokens)
 
@@ -160,7 +162,7 @@ def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
             x, _ = model.vectors(ready.together([part[n] for n in rows]).to(dtype))
-            return list((x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu())
+            return list(finite(bundle, (x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu()))
 
         return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
 

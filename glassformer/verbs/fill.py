@@ -12,6 +12,7 @@ from glassformer.api import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.text import Encoded, Tokenizer
+from glassformer.verbs.finite import finite
 from glassformer.verbs.reading import (
     AHEAD,
     TOKENS,
@@ -118,7 +119,7 @@ class _Guesser:
         found: list[list[list[tuple[int, float]]]] = [[] for _ in rows]
         # the head looks at each position alone, so only the masks' vectors (masks, 1, D) go through it
         logits: Tensor = model.head(x[hidden][:, None], context)[:, 0].float()
-        scores, best = logits.softmax(-1).topk(self.top, dim=-1)
+        scores, best = finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)
         where = hidden.nonzero()[:, 0].tolist()
         for row, tokens, likely in zip(where, best.tolist(), scores.tolist(), strict=True):
             found[row].append(list(zip(tokens, likely, strict=True)))

@@ -27,6 +27,7 @@ from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.series_files import Given
 from glassformer.data.series_steps import Fill
 from glassformer.data.timestamps import later, written
+from glassformer.verbs.finite import finite
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
 from glassformer.verbs.reading import device_of, model_of, named
 from glassformer.verbs.units import Floats, check_columns, scale_of
@@ -154,8 +155,10 @@ def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]
             continue
         points.append(scale.undone(told.mean.float().cpu().numpy()))
         sure.append(scale.undone(quantiles(told, levels).float().cpu().numpy()))
-    values = np.concatenate(points)
-    return values, np.concatenate(sure, 1) if sure else np.empty((0, *values.shape), np.float32)
+    values = finite(bundle, np.concatenate(points))
+    if not sure:
+        return values, np.empty((0, *values.shape), np.float32)
+    return values, finite(bundle, np.concatenate(sure, 1))
 
 
 def _read(

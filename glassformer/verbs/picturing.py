@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer.api import PICTURES, Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
-from glassformer.data.pictures import BadPictureError, decode, outline
+from glassformer.data.pictures import MOST_PIXELS, BadPictureError, decode, outline
 from glassformer.verbs.reading import device_of, named, reading_of
 from glassformer.verbs.unlike import Unlike, unlike
 
@@ -43,6 +43,7 @@ class Ready:
                 f"{named(bundle)} does not say how its pictures are made ready; put its {PICTURES} into "
                 "its folder"
             )
+        about = {name: value for name, value in about.items() if value is not None}  # null says nothing
         self.read, self.device, self.about = read, device_of(bundle), about
         self._bundle, self._hear = bundle, hear
         self.length = read.num_patches + read.prefix  # what a picture costs, in tokens
@@ -117,6 +118,8 @@ class Ready:
                 high = wide = side
             case _:
                 raise GlassformerError(f"{PICTURES} sets size to {size!r}, which is not supported")
+        if min(high, wide) < 1 or high * wide > MOST_PIXELS:
+            raise GlassformerError(f"{PICTURES} brings pictures to {high:,} x {wide:,}; mend its size")
         return resampled(image, (high, wide), self.about.get("resample", 2))
 
     def _cropped(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -132,8 +135,11 @@ class Ready:
             case _:
                 raise GlassformerError(f"{PICTURES} sets crop_size to {size!r}, which is not supported")
         top, left = (image.shape[0] - high) // 2, (image.shape[1] - wide) // 2
-        if min(top, left) < 0:
-            raise GlassformerError(f"{PICTURES} cuts {high} x {wide} out of pictures smaller than that")
+        if min(top, left) < 0 or min(high, wide) < 1:
+            raise GlassformerError(
+                f"{PICTURES} cuts {high:,} x {wide:,} out of pictures of {image.shape[0]:,} x "
+                f"{image.shape[1]:,}; mend its crop_size"
+            )
         return image[top : top + high, left : left + wide]
 
 

@@ -81,6 +81,14 @@ class BandScaling(Part):
     high_freq_factor: float
     original_max_len: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high_freq_factor == self.low_freq_factor:
+            raise GlassformerError(
+                f"BandScaling.high_freq_factor and low_freq_factor are both {self.low_freq_factor}; there is "
+                "no band between them, so make the high one larger"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary(Part):
@@ -221,3 +229,9 @@ class Stack(Part):
                     f"d_model {self.d_model} is not divisible by num_heads {attention.num_heads}; "
                     "choose a divisor or give head_dim"
                 )
+        turned = self.position.width if isinstance(self.position, Rotary) else None
+        head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
+        if turned is not None and turned > head_dim:
+            raise GlassformerError(
+                f"Rotary.width is {turned}, and a head has {head_dim} features; it must be at most that"
+            )

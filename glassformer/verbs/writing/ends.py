@@ -34,14 +34,21 @@ def ends_of(bundle: Bundle) -> Ends:
     tokenizer, spec = tokenizer_of(bundle), bundle.spec
     shape = shape_of(bundle)
     eos = _ids(bundle, "eos_token_id") or ((tokenizer.eos_id,) if tokenizer.eos_id is not None else ())
-    pad = _ids(bundle, "pad_token_id", none=-1)  # as some published folders say it
-    pad = pad or ((tokenizer.pad_id,) if tokenizer.pad_id is not None else eos) or (0,)
     start = _ids(bundle, "decoder_start_token_id") if shape == "rewrites" else ()
+    most = _vocabulary(spec)
+    for name, ids, needed in (("eos_token_id", eos, 1), ("decoder_start_token_id", start, len(start))):
+        if ids and sum(one < most for one in ids) < needed:
+            raise GlassformerError(
+                f"{named(bundle)} has {name} {max(ids)} among its settings, and knows the tokens 0 to "
+                f"{most - 1:,}; mend its generation_config.json, config.json or tokenizer"
+            )
+    pad = _ids(bundle, "pad_token_id", none=-1)  # as some published folders say it
+    known = (*pad, *(() if tokenizer.pad_id is None else (tokenizer.pad_id,)), *eos, 0)
     return Ends(
         shape=shape,
         start_ids=start or None,
         eos_ids=eos,
-        pad_id=pad[0],
+        pad_id=next(one for one in known if one < most),  # some folders name one that was never learnt
         reads=_room(spec, "source" if shape == "rewrites" else "input") or tokenizer.max_length,
     )
 
@@ -97,6 +104,14 @@ def _ids(bundle: Bundle, name: str, *, none: int | None = None) -> tuple[int, ..
                 f"{named(bundle)} has {name} {one!r} among its settings; an id is due there"
             )
     return ids
+
+
+def _vocabulary(spec: Any) -> int:
+    """How many tokens a model can be given and write."""
+    sides = [getattr(spec, name, None) for name in ("source", "target", "input", "head")]
+    counts = [getattr(side, "vocab_size", None) for side in sides]
+    counts += [getattr(spec, name, None) for name in ("src_vocab_size", "tgt_vocab_size", "vocab_size")]
+    return min(count for count in counts if count is not None)
 
 
 def _room(spec: Any, side: str) -> int | None:

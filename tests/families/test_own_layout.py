@@ -1,0 +1,48 @@
+"""Folders in our own layout: what is stored, and which file is named where they do not hold together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import glassformer
+from glassformer import GlassformerError
+
+
+def test_the_file_that_does_not_fit_the_weights_is_named(tmp_path: Path) -> None:
+    for layout, name in (("glassformer", "spec.json"), ("hf", "config.json")):
+        folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / layout, layout=layout)
+        other = glassformer.save(
+            glassformer.tiny("gpt2", d_ff=48), tmp_path / f"{layout}-other", layout=layout
+        )
+        (folder / name).write_text((other / name).read_text())
+        (folder / "checksums.json").unlink()
+        with pytest.raises(GlassformerError, match=f"check that {name} belongs to these weights"):
+            glassformer.load(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_that_is_a_formula_is_not_stored_but_one_that_is_not_is(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """In our own layout; what is read back is the same to the bit, in the precision it was saved in."""
+    model = glassformer.tiny("original").to(dtype)
+    folder = glassformer.save(model, tmp_path / "formula", layout="glassformer")
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert not [name for name in file.keys() if name.endswith("position.table")]  # noqa: SIM118
+    found = glassformer.load(folder, dtype="stored").model.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert found[name].dtype == dtype and torch.equal(found[name], tensor), name
+
+    own = {name: t.clone() for name, t in model.named_buffers() if name.endswith("position.table")}
+    assert own
+    for name, table in own.items():
+        model.get_buffer(name).copy_(table * 2)
+    found = glassformer.load(
+        glassformer.save(model, tmp_path / "own", layout="glassformer"), dtype="stored"
+    ).model.state_dict()
+    for name, table in own.items():
+        assert torch.equal(found[name], table * 2)
