@@ -36,13 +36,13 @@ def inspect(
     no numbers, so that the largest model is drawn on the smallest machine.
     """
     bundle = bundle_of(model, presets="described")
-    from glassformer.cli.stations import report
+    from glassformer.cli.stations import positions_of, report
 
     if batch * (length or 1) > MOST_TOKENS:
         raise GlassformerError(
             f"{batch} x {length} tokens are too many to draw; batch times length may be {MOST_TOKENS:,}"
         )
-    if batch * (length or 1) > MOST_REAL_TOKENS:
+    if positions_of(bundle.spec, batch, length or 1) > MOST_REAL_TOKENS:
         bundle.model.to("meta").tie()  # shapes alone: the numbers of a long forward would fill the memory
     found = report(bundle, batch, length)
     if as_json:

@@ -62,6 +62,16 @@ def report(bundle: Bundle, batch: int, length: int | None) -> Report:
     )
 
 
+def positions_of(what: spec.Model, batch: int, length: int) -> int:
+    """How many positions a forward has: those of pictures and series follow from the spec alone."""
+    match getattr(what, "input", None):
+        case spec.ImagePatches() as read:
+            return batch * (read.prefix + read.num_patches)
+        case spec.SeriesPatches() as read:
+            return batch * read.channels * max(read.prefix + read.num_patches, read.context_length)
+    return batch * length
+
+
 def part_of(name: str) -> str:
     """The part of the model that a parameter belongs to, by its name.
 

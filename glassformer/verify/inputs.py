@@ -137,7 +137,11 @@ def sample_for(
             inputs.append(ids)
             masks.append(real)
         else:
-            inputs.append(_values(what, batch, steps, width, draw).to(parameter.dtype))
+            shape = _shape(what, batch, steps, width)
+            if parameter.is_meta:  # shapes alone are asked for, however large
+                inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
+            else:
+                inputs.append(_values(what, shape, draw).to(parameter.dtype))
             masks.append(None)
     on = parameter.device
     return Sample(
@@ -193,12 +197,17 @@ def _ids(what: spec.Tokens, real: Tensor, end_id: int, draw: torch.Generator) ->
     return ids.masked_fill(~real, what.pad_id or 0)
 
 
-def _values(what: spec.Input, batch: int, steps: int, width: int, draw: torch.Generator) -> Tensor:
+def _shape(what: spec.Input, batch: int, steps: int, width: int) -> tuple[int, ...]:
     match what:
         case spec.ImagePatches():
-            return torch.randn(batch, what.channels, *what.image_size, generator=draw)
+            return (batch, what.channels, *what.image_size)
         case spec.SeriesPatches():
-            return torch.randn(batch, what.context_length, what.channels, generator=draw).cumsum(1)
+            return (batch, what.context_length, what.channels)
         case spec.Vectors():
-            return torch.randn(batch, steps, width, generator=draw)
+            return (batch, steps, width)
     raise GlassformerError(f"no inputs can be made for an input of kind {type(what).__name__}")
+
+
+def _values(what: spec.Input, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    drawn = torch.randn(shape, generator=draw)
+    return drawn.cumsum(1) if isinstance(what, spec.SeriesPatches) else drawn
