@@ -43,6 +43,9 @@ def explore(
     export: Annotated[
         Path | None, typer.Option(help="Write one trace as a page that works from disk, and serve nothing.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write --export over a file that is there.")
+    ] = False,
     dtype: Annotated[
         str | None, typer.Option(help="The precision to compute in: float32, bfloat16 or float16.")
     ] = None,
@@ -61,6 +64,8 @@ def explore(
     if export is not None:
         if len(models or ()) > 1:
             raise GlassformerError("one page holds one trace; give one model with --export")
+        if export.exists() and not export.is_dir() and not overwrite:
+            raise GlassformerError(f"'{export}' is there already; add --overwrite, or give another file")
         _export(named[0], text, to, image, export, opening)
         return
     if image is not None:
@@ -78,6 +83,10 @@ def explore(
             webbrowser.open(where)
 
     def fits(bundles: Mapping[str, Any]) -> None:
+        from glassformer.trace.models import model_info
+
+        for name, bundle in bundles.items():
+            model_info(bundle, name)  # one with nothing to show is told so now, not by an empty page
         if to is not None:
             _check_language(next(iter(bundles.values())), to)
 
