@@ -133,6 +133,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             _bug(error)
         _fail(f"'{error.filename}': {error.strerror}", 2)
     except Exception as error:
+        if _of_memory(error):
+            _fail("the memory of this machine does not hold what was asked for; ask for less at a time", 2)
         _bug(error)
     sys.exit(0)
 
@@ -160,6 +162,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what stands in the way of sta
 def _hush() -> None:
     """Let what is still to be printed go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _of_memory(error: Exception) -> bool:
+    """Whether memory was refused, by Python, numpy, or torch (whose own kind is not imported for this)."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
+    )
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
