@@ -23,9 +23,9 @@ def encode_tagged(
     return [_tagged(encoded, index, tokenizer) for encoded in tokenizer.encode_batch(texts, side=side)]
 
 
-def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> dict[str, int]:
+def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> list[int]:
     """The id of each tag."""
-    return {tag: _index(tokenizer, tag, side) for tag in tags}
+    return [_index(tokenizer, tag, side) for tag in tags]
 
 
 def tag_place(tokenizer: Tokenizer, *, side: Side = "source") -> int:

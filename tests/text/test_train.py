@@ -267,8 +267,8 @@ def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
     assert tokenizer.begun_ids_of(texts) == begun
     tags = [TAGS[n % 2] for n in range(len(texts))]
     tagged = [encode_tagged(tokenizer, [text], tag)[0].ids for text, tag in zip(texts, tags, strict=True)]
-    known, at = tag_ids(tokenizer, TAGS), tag_place(tokenizer)
-    assert [[*one[:at], known[tag], *one[at:]] for one, tag in zip(ids, tags, strict=True)] == tagged
+    known, at = tag_ids(tokenizer, tags), tag_place(tokenizer)
+    assert [[*one[:at], tag, *one[at:]] for one, tag in zip(ids, known, strict=True)] == tagged
 
 
 @pytest.mark.parametrize("kind", KINDS)

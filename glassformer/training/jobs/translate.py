@@ -47,7 +47,8 @@ class Translate(Rewriting):
 
             def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
                 several.append(sum(has_several(row[0]) for row in rows))
-                languages.update(*(row[2:] for row in rows))
+                if self.to is not None:
+                    languages.update({row[2] for row in rows})
                 return ids_of_pairs(self.tokenizer, rows)
 
             long = write_rows(
@@ -127,9 +128,9 @@ def ids_of_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Rag
         found = tokenizer.ids_of(texts + targets)
     sources = Ragged.of(found[: len(rows)])
     if len(rows[0]) > 2:
-        known = tag_ids(tokenizer, {TAG.format(row[2]) for row in rows})
-        tags = np.array([known[TAG.format(row[2])] for row in rows])
-        sources = sources.with_one(tags, tag_place(tokenizer))
+        languages = {row[2] for row in rows}
+        known = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
+        sources = sources.with_one(np.array([known[row[2]] for row in rows]), tag_place(tokenizer))
     return sources, Ragged.of(found[len(rows) :])
 
 
