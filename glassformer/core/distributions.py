@@ -1,11 +1,13 @@
 """A forecast that says how sure it is: a distribution's parameters, one number each for every value.
 
 The parameters are plain tensors of one shape, so they can be looked at, averaged and compared; `mean` is the
-point forecast and `distribution` what samples and log-probabilities are asked of.
+point forecast and `distribution` what samples are asked of. `log_prob` of parameters that are no numbers is
+none either, for whoever measures or trains to see: nothing is raised.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +46,12 @@ class StudentT(NamedTuple):
     def distribution(self) -> distributions.Distribution:
         return distributions.StudentT(self.df, self.loc, self.scale)
 
+    def log_prob(self, values: Tensor) -> Tensor:
+        """The logarithm of the density at each value."""
+        df, away = self.df, (values - self.loc) / self.scale
+        area = self.scale.log() + 0.5 * (df * math.pi).log() + (0.5 * df).lgamma() - (0.5 * (df + 1)).lgamma()
+        return -0.5 * (df + 1) * (away.square() / df).log1p() - area
+
     def undone(self, loc: Tensor, scale: Tensor) -> StudentT:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
         return StudentT(self.df, self.loc * scale + loc, self.scale * scale)
@@ -68,6 +76,11 @@ class Gaussian(NamedTuple):
     def distribution(self) -> distributions.Distribution:
         return distributions.Normal(self.loc, self.scale)
 
+    def log_prob(self, values: Tensor) -> Tensor:
+        """The logarithm of the density at each value."""
+        away = (values - self.loc) / self.scale
+        return -0.5 * away.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
+
     def undone(self, loc: Tensor, scale: Tensor) -> Gaussian:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
         return Gaussian(self.loc * scale + loc, self.scale * scale)
@@ -91,6 +104,12 @@ class NegativeBinomial(NamedTuple):
     @property
     def distribution(self) -> distributions.Distribution:
         return distributions.NegativeBinomial(self.total_count, logits=self.logits)
+
+    def log_prob(self, values: Tensor) -> Tensor:
+        """The logarithm of the chance of each count; none of what is below 0."""
+        told = distributions.NegativeBinomial(self.total_count, logits=self.logits, validate_args=False)
+        chance: Tensor = told.log_prob(values)  # type: ignore[no-untyped-call]
+        return chance.where(values >= 0, torch.nan)
 
     def undone(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
         """The same with its mean times `scale`; counts start at 0, so they are never shifted by `loc`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -81,6 +82,11 @@ def judge(
         task.learner.to(where).eval()
         with torch.no_grad():
             found = task.validate(where)
+        if any(isnan(value) for value in found.metrics.values()):
+            raise GlassformerError(
+                f"the model in '{folder}' answers with what is no number (nan): its weights are damaged, it "
+                "overflowed, or the files hold nothing to measure; fetch it anew, or give other files"
+            )
         return Judged(job=name, found=found)
 
 

@@ -116,7 +116,7 @@ class SeriesLearner(Learner):
         if isinstance(told, Tensor):
             return F.mse_loss(told.float(), future, reduction="sum")
         told = mapped(told, lambda _, tensor: tensor.float())
-        return -told.distribution.log_prob(future).sum()
+        return -told.log_prob(future).sum()
 
 
 def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:

@@ -153,7 +153,7 @@ def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]
         if isinstance(told, Tensor):
             points.append(scale.undone(told.float().cpu().numpy()))
             continue
-        points.append(scale.undone(told.mean.float().cpu().numpy()))
+        points.append(scale.undone(finite(bundle, told.mean.float().cpu().numpy())))
         sure.append(scale.undone(quantiles(told, levels).float().cpu().numpy()))
     values = finite(bundle, np.concatenate(points))
     if not sure:

@@ -1,0 +1,40 @@
+"""A model that overflowed, or whose weights are damaged, is told so where it is measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import glassformer
+from glassformer import GlassformerError
+from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.training.judging import judge
+
+
+@pytest.mark.parametrize("name", ["pocket-lm", "pocket-series"])
+def test_figures_that_are_no_numbers_are_refused(name: str, tmp_path: Path) -> None:
+    bundle = glassformer.load(name)
+    matrix = "embed.token.weight" if name == "pocket-lm" else "embed.patch.weight"
+    with torch.no_grad():
+        bundle.model.get_parameter(matrix).fill_(math.nan)
+    folder = glassformer.save(bundle, tmp_path / "model", layout="glassformer")
+    data = tmp_path / ("text.txt" if name == "pocket-lm" else "series.csv")
+    rows = [f"2024-01-{1 + n // 24:02} {n % 24:02}:00:00,{math.sin(n)}" for n in range(24 * 9)]
+    data.write_text("Good day to you.\n" * 9 if name == "pocket-lm" else "\n".join(["ds,y", *rows]) + "\n")
+    with pytest.raises(GlassformerError, match="no number"):
+        judge(folder, [str(data)], device="cpu", say=lambda _: None)
+
+
+def test_a_forecast_is_as_likely_as_torch_says_and_one_that_is_no_number_is_none() -> None:
+    """So that a step that went wrong is left out like any other, and ends no training."""
+    torch.manual_seed(0)
+    a, b, c = torch.randn(3, 50).double()
+    counts = torch.randint(9, (50,)).double()
+    for told in (StudentT.of(a, b, c), Gaussian.of(a, b), NegativeBinomial.of(a, b)):
+        torch.testing.assert_close(told.log_prob(counts), told.distribution.log_prob(counts))
+        for name in told._fields:
+            spoilt = told._replace(**{name: torch.full_like(a, math.nan)})
+            assert spoilt.log_prob(counts).isnan().all()
