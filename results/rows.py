@@ -63,6 +63,7 @@ ROWS: dict[str, Row] = {
         runs=(
             *seeds("copy-transformer", "copy-lstm", "copy-lstm-alone"),
             *seeds("recall-transformer", "recall-lstm", "recall-lstm-alone"),
+            *seeds("few-transformer", "few-lstm", "few-lstm-alone"),
             "speed/1",
         ),
     ),

@@ -56,3 +56,9 @@ def test_pace_leaves_out_compiling_and_validating(tmp_path):
     assert found == pytest.approx(
         {"ms a step": 10, "tokens a second": 50_000, "steps to 99 %": 80, "seconds to 99 %": 0.8}
     )
+
+
+def test_every_task_is_tested_at_sizes_it_was_learned_at():
+    for name, task in recall.TASKS.items():
+        assert task.shortest <= min(recall.SIZES[name]) <= max(recall.SIZES[name]) == task.longest
+    assert recall.TASKS.keys() == recall.SIZES.keys() == recall.STEPS.keys()
