@@ -100,29 +100,34 @@ def count_cuttings(texts: Iterable[str], cutter: Cutter) -> Counter[str]:
     """How often each cutting occurs in the texts (normalized ones), which are read once.
 
     A space always begins a cutting, so the stretches between spaces are counted first, which is quick,
-    and each distinct one is cut but once.
+    and each distinct one is cut but once; a text's first one apart, which has no space before it.
 
     >>> count_cuttings(["a dog, a cat"], seen_spaces())
     Counter({'▁a': 2, '▁dog': 1, ',': 1, '▁cat': 1})
     """
+    firsts: Counter[str] = Counter()
     stretches: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for text in texts:
         text = text.replace(cutter.space, " ")
         first, *rest = (cutter.put_before + text.removeprefix(cutter.put_before)).split(" ")
-        found.update(cutter.cuttings(first))
+        if len(first) > LONG:
+            found.update(cutter.cuttings(first))
+        else:
+            firsts[first] += 1
         if len(text) > LONG:
             for stretch in rest:
                 if len(stretch) > LONG:
                     found.update(cutter.cuttings(cutter.space + stretch))
             rest = [stretch for stretch in rest if len(stretch) <= LONG]
         stretches.update(rest)
-        for counts in (stretches, found):
+        for counts in (firsts, stretches, found):
             if len(counts) > MOST:
                 _forget_rare(counts)
-    for stretch, count in stretches.items():
-        for cutting in cutter.cuttings(cutter.space + stretch):
-            found[cutting] += count
+    for before, counts in (("", firsts), (cutter.space, stretches)):
+        for stretch, count in counts.items():
+            for cutting in cutter.cuttings(before + stretch):
+                found[cutting] += count
     return found
 
 
