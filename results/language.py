@@ -63,8 +63,9 @@ def prepared(corpus: Corpus, place: Place) -> Given:
     texts, data = corpus.texts(place.data), place.prepared(corpus.row)
     files = {part: data / f"{part}.txt" for part in texts}
     for part, path in files.items():
-        with replacing(path) as file:  # runs side by side may all write it
-            file.write(texts[part].encode())
+        if not path.exists():
+            with replacing(path) as file:  # runs side by side may all write it
+                file.write(texts[part].encode())
     folder = data / "tokenizer"
     tokenizer = _tokenizer(corpus, files["train"], folder)
     return Given(

@@ -15,13 +15,14 @@ import gzip
 import hashlib
 import io
 import random
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glassformer.text.documents import sentences
+from glassformer.weights.replacing import replacing
 from results.place import data_folder
 from results.plain_english import wikipedia_articles, wikitext_articles
 from results.pocket_text import careless, fitting, placeholders, same, sentence, tidy
@@ -36,7 +37,6 @@ HELD = {"tatoeba-ko": 0.095, "tatoeba-de": 0.011, "tatoeba-fr": 0.011, "debian-k
 DEV = 300  # most rows of a direction and set in dev
 LENGTHS = (5, 45)  # words of a sentence of Wikipedia
 Row = tuple[str, str, str]  # source, target, to
-_BETWEEN = re.compile(r"(?<=[a-z0-9)\"][.!?]) (?=[A-Z\"])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def alone(data: Path, kept_out: set[str]) -> list[str]:
         tidy(one, "en")
         for article in articles
         for paragraph in article.split("\n")
-        for one in _BETWEEN.split(paragraph)
+        for one, _ in sentences(paragraph)
         if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
     )
     return [one for one in found if same(one) not in kept_out and not placeholders(one)]
@@ -176,7 +176,7 @@ def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]], *, pr
     """A table with a line of names, pressed from 1 (quickly) to 9 (small); rows alone make its bytes."""
     count = 0
     with (
-        path.open("wb") as file,
+        replacing(path) as file,
         gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=pressed) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
     ):
@@ -213,6 +213,8 @@ def share_of(purpose: str, text: str) -> float:
 def prepare(data: Path, out: Path) -> None:
     """Write the tables, and show how many pairs there are of each kind."""
     out.mkdir(parents=True, exist_ok=True)
+    for of_others in (*out.glob("answers*.tsv.gz"), *out.glob("made.tsv.gz")):
+        of_others.unlink()
     forbidden = evaluated(data)
     parts = divided(list(found(data)), forbidden)
     rows = write(out / "train.tsv.gz", ("source", "target", "to"), learnt(parts["train"]))

@@ -2,7 +2,7 @@
 
 python -m results.pocket_made MODEL --tables FOLDER --seconds 120 --shards 4
 
-It leaves answers*.tsv.gz beside the tables: the number of a task, and its translation. `expand` makes
+It leaves answers*.tsv.gz beside the tables: a text, a language and what was written. `expand` makes
 made.tsv.gz of them. What the model wrote is a source to learn from, with the person's English as the target;
 it is a target itself only for everyday sentences in German and French, which it writes well.
 """
@@ -54,31 +54,31 @@ def _careful(text: str) -> bool:
 
 
 def translated(
-    model: Path, todo: list[tuple[int, str, str]], *, device: str, until: float, beams: int
-) -> Iterator[tuple[str, str]]:
-    """The numbers of the tasks that were done in time, and what was written for them."""
+    model: Path, todo: list[tuple[str, str]], *, device: str, until: float, beams: int
+) -> Iterator[Row]:
+    """The tasks that were done in time, texts and languages, with what was written for them."""
     where = device_for(device)
     bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
     room = {"batch_tokens": AT_ONCE} if where.type == "cuda" else {}
     for start in range(0, len(todo), 8 * TOGETHER):
         part = todo[start : start + 8 * TOGETHER]
         for to in LANGUAGES:
-            tagged = sorted((one for one in part if one[2] == to), key=lambda one: len(one[1]))
+            tagged = sorted((text for text, tag in part if tag == to), key=len)
             for at in range(0, len(tagged), TOGETHER):
                 if time.time() > until:
                     return
                 few = tagged[at : at + TOGETHER]
-                got = bundle.translate([text for _, text, _ in few], to=to, num_beams=beams, **room)
-                yield from ((str(number), answer) for (number, _, _), answer in zip(few, got, strict=True))
+                got = bundle.translate(few, to=to, num_beams=beams, **room)
+                yield from ((text, to, answer) for text, answer in zip(few, got, strict=True))
 
 
 def run_shard(given: argparse.Namespace) -> None:
     """Every so many-th task."""
     shard, of = given.shard
-    todo = [(n, text, to) for n, (text, to, _) in enumerate(tasks(given.tables)) if n % of == shard]
+    todo = [(text, to) for text, to, _ in tasks(given.tables)[shard::of]]
     began = time.time()
     rows = list(translated(given.model, todo, device=given.device, until=given.until, beams=given.beams))
-    write(given.tables / f"answers{shard}.tsv.gz", ("task", "answer"), rows, pressed=6)
+    write(given.tables / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
     print(f"shard {shard}: {len(rows):,} of {len(todo):,} in {time.time() - began:.0f} s", flush=True)
 
 
@@ -89,15 +89,15 @@ def expand(tables: Path) -> Path:
     if not answers:
         raise GlassformerError(f"{tables} has no answers; `python -m results.pocket_made MODEL` writes them")
     if not path.is_file():
-        known = dict(row for part in answers for row in read(part))
+        known = {(text, to): answer for part in answers for text, to, answer in read(part)}
         count = write(path, ("source", "target", "to"), _pairs(tables, known), pressed=1)
         print(f"made: {count:,} rows", flush=True)
     return path
 
 
-def _pairs(tables: Path, known: dict[str, str]) -> Iterator[Row]:
-    for number, (text, to, everyday) in enumerate(tasks(tables)):
-        answer = known.get(str(number), "")
+def _pairs(tables: Path, known: dict[tuple[str, str], str]) -> Iterator[Row]:
+    for text, to, everyday in tasks(tables):
+        answer = known.get((text, to), "")
         if fitting(text, answer) and same(answer) and same(answer) != same(text):
             yield answer, text, "en"
             if everyday and to in TRUSTED:
@@ -115,6 +115,8 @@ def make(model: Path, tables: Path, *, seconds: float, shards: int, device: str,
     ]
     codes = [child.wait() for child in children]
     if any(codes):
+        for part in tables.glob("answers*.tsv.gz"):
+            part.unlink()
         raise GlassformerError("a process that translated failed; what it said stands above")
 
 

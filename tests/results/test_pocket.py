@@ -76,9 +76,10 @@ def test_answers_are_put_beside_what_was_asked(tmp_path):
         + [(f"A sentence number {n}.", "fr", True) for n in range(6)]
         + [("The river is 40 km long.", to, False) for to in ("de", "fr", "ko")]
     )
-    answers = [(str(n), f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(asked)]
+    answers = [(text, to, f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(asked)]
+    answers.append(("A sentence of other tables.", "fr", "Une phrase"))
     for shard in (0, 1):
-        write(tmp_path / f"answers{shard}.tsv.gz", ("task", "answer"), answers[shard::2])
+        write(tmp_path / f"answers{shard}.tsv.gz", ("text", "to", "answer"), answers[shard::2])
     expected = []
     for n, (text, to, everyday) in enumerate(asked):
         if n % 3:
@@ -113,8 +114,8 @@ def test_the_student_goes_on_from_the_small_one_and_learns_what_it_wrote(tmp_pat
 
     def make(model, tables, **_):
         wrote.append(model)
-        answers = [(str(n), f"{text} {to}") for n, (text, to, _) in enumerate(pocket_made.tasks(tables))]
-        write(tables / "answers0.tsv.gz", ("task", "answer"), answers)
+        answers = [(text, to, f"{text} {to}") for text, to, _ in pocket_made.tasks(tables)]
+        write(tables / "answers0.tsv.gz", ("text", "to", "answer"), answers)
 
     monkeypatch.setattr(pocket_made, "make", make)
     pocket.run(place, "small/1")
