@@ -63,6 +63,11 @@ def files_at(place: Path) -> list[Path]:
     return sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
 
 
+def names_at(place: Path) -> list[str]:
+    """The same files by their paths from the place on; a folder's name may be the class of what is in it."""
+    return [file.relative_to(place).as_posix() if place.is_dir() else file.name for file in files_at(place)]
+
+
 def _is_idx(place: Path) -> bool:
     return _IDX.fullmatch(place.name) is not None
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.store import Store
@@ -168,6 +170,32 @@ def test_what_is_damaged_is_made_anew(
         job, said = prepare()
         assert "used again" not in said and rows_of(job.train) == expected
     assert "used again" in prepare()[1]
+
+
+def test_a_picture_in_another_folder_is_of_another_class(tmp_path: Path) -> None:
+    place, count = tmp_path / "pictures", 40
+    for name in "ab":
+        (place / name).mkdir(parents=True)
+    for n in range(count):
+        Image.fromarray(np.full((8, 8), n, np.uint8)).save(place / "ab"[n // 20] / f"{n:02}.png")
+
+    def seen() -> tuple[str, bool]:
+        """The classes of all shades, from the darkest on, and whether they were known before."""
+        said: list[str] = []
+        recipe = recipe_from({"job": "images", "data": {"train": [str(place)], "valid": 0.2}})
+        job: Any = job_for(recipe, tmp_path / "run", said.append)
+        job.gather()
+        rows = np.arange(count)
+        shades, labels = job.train_set.images(rows)[:, 0, 0, 0], job.train_set.labels(rows)
+        return "".join(job.train_set.classes[n] for n in labels[shades.argsort()]), "used again" in str(said)
+
+    assert seen() == ("a" * 20 + "b" * 20, False)
+    assert seen() == ("a" * 20 + "b" * 20, True)
+    (place / "b" / "20.png").rename(place / "a" / "20.png")  # as old as before, and the names in one order
+    assert seen() == ("a" * 21 + "b" * 19, False)
+    (place / "b").rename(place / "c")
+    assert seen() == ("a" * 21 + "c" * 19, False)
+    assert seen() == ("a" * 21 + "c" * 19, True)
 
 
 def test_long_reading_is_told() -> None:

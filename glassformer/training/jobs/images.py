@@ -14,7 +14,7 @@ from glassformer import api
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
-from glassformer.data.image_sources import files_at, one_place
+from glassformer.data.image_sources import files_at, names_at, one_place
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
@@ -72,8 +72,14 @@ class Images(Job):
     def gather(self) -> None:
         data, seed = self.data, self.recipe.seed
         train, valid = one_place(data.train), None if isinstance(data.valid, float) else one_place(data.valid)
-        prints = [fingerprint_of(files_at(path)) for path in (train, valid) if path is not None]
-        prepared = Prepared(self.folder / "data", prints, self._size(), self.recipe.model.folder)
+        places = [path for path in (train, valid) if path is not None]
+        prepared = Prepared(
+            self.folder / "data",
+            [fingerprint_of(files_at(path)) for path in places],
+            self._size(),
+            self.recipe.model.folder,
+            also={"names": fingerprint_of([], *map(names_at, places))},
+        )
         about = prepared.about(self.say)
         if about is None:
             prepared.begin()
