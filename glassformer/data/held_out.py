@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import Generic, TypeVar
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source, Texts
 from glassformer.data.texts import TextFiles
+
+Item = TypeVar("Item")
+LEFT_OVER = 1 << 24  # letters kept of what one side's reading leaves for the other
 
 
 def held_out(source: Source, share: float, *, seed: int) -> tuple[Source, Source]:
@@ -34,9 +38,11 @@ def held_out(source: Source, share: float, *, seed: int) -> tuple[Source, Source
             _Ends(source, share, totals, held=True),
         )
     elif isinstance(source, Texts):
-        sides = _TextsOn(source, train), _TextsOn(source, valid)
+        rest = _Rest[tuple[int, str]]()
+        sides = _TextsOn(source, train, rest), _TextsOn(source, valid, rest)
     else:
-        sides = _RowsOn(source, train), _RowsOn(source, valid)
+        others = _Rest[tuple[str, ...]]()
+        sides = _RowsOn(source, train, others), _RowsOn(source, valid, others)
     for side, name in zip(sides, ("training", "validation"), strict=True):
         if next(side.rows(Problems()), None) is None:
             raise GlassformerError(
@@ -65,19 +71,59 @@ class _Side:
     held: bool
 
     def has(self, text: str) -> bool:
-        same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+        composed = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        same = " ".join(composed.casefold().split())
         digest = hashlib.blake2b(same.encode(), digest_size=8, key=str(self.seed).encode()[:64]).digest()
         return (int.from_bytes(digest, "big") < self.share * 2**64) is self.held
+
+
+class _Rest(Generic[Item]):
+    """What a whole reading of one side passed over, which is the other side: kept while it is little.
+
+    So a share to validate with is found while the rest is read, and no file is read twice for it.
+    """
+
+    def __init__(self) -> None:
+        self._side: _Side | None = None
+        self._items: list[Item] = []
+
+    def of(self, side: _Side) -> list[Item] | None:
+        """The items of a side, if the other side's reading left them."""
+        return None if self._side is None or self._side == side else self._items
+
+    def parted(
+        self, side: _Side, items: Iterable[Item], has: Callable[[Item], bool], letters: Callable[[Item], int]
+    ) -> Iterator[Item]:
+        """The items that a side has."""
+        passed, room = list[Item](), LEFT_OVER
+        for item in items:
+            if has(item):
+                yield item
+            elif room > 0:
+                passed.append(item)
+                room -= letters(item)
+                if room <= 0:
+                    passed.clear()
+        if room > 0:
+            self._side, self._items = side, passed
 
 
 class _RowsOn(Source):
     """The rows that fall on a side."""
 
-    def __init__(self, source: Source, side: _Side) -> None:
-        self.fields, self._source, self._side = source.fields, source, side
+    def __init__(self, source: Source, side: _Side, rest: _Rest[tuple[str, ...]]) -> None:
+        self.fields, self._source, self._side, self._rest = source.fields, source, side, rest
 
     def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
-        return (row for row in self._source.rows(problems) if self._side.has(row[0]))
+        left = self._rest.of(self._side)
+        if left is not None:
+            return iter(left)
+        return self._rest.parted(
+            self._side,
+            self._source.rows(problems),
+            lambda row: self._side.has(row[0]),
+            lambda row: sum(map(len, row)),
+        )
 
     def fingerprint(self) -> str:
         return _changed(self._source, self._side)
@@ -86,16 +132,22 @@ class _RowsOn(Source):
 class _TextsOn(Texts):
     """The documents that fall on a side, judged by their first piece."""
 
-    def __init__(self, source: Texts, side: _Side) -> None:
-        self._source, self._side = source, side
+    def __init__(self, source: Texts, side: _Side, rest: _Rest[tuple[int, str]]) -> None:
+        self._source, self._side, self._rest = source, side, rest
 
     def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
-        document, has = -1, False
-        for number, piece in self._source.pieces(problems):
-            if number != document:
-                document, has = number, self._side.has(piece)
-            if has:
-                yield number, piece
+        left = self._rest.of(self._side)
+        if left is not None:
+            return iter(left)
+        document, on_it = -1, False
+
+        def has(item: tuple[int, str]) -> bool:
+            nonlocal document, on_it
+            if item[0] != document:
+                document, on_it = item[0], self._side.has(item[1])
+            return on_it
+
+        return self._rest.parted(self._side, self._source.pieces(problems), has, lambda item: len(item[1]))
 
     def fingerprint(self) -> str:
         return _changed(self._source, self._side)

@@ -33,7 +33,11 @@ def consumed(source: Source) -> int:
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "aligned", "line", "document", "file", "held out"])
-def test_memory_does_not_grow_with_the_corpus(kind: str, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glassformer.data.held_out.LEFT_OVER", 50_000)  # less than either leaves over
+
     def source(count: int) -> Source:
         path = tmp_path / f"{count}.{kind}"
         words = "word " * 80
@@ -88,6 +92,11 @@ def test_no_sentence_is_on_both_sides_and_none_is_lost(tmp_path: Path) -> None:
     assert 0.08 < len(valid) / 8000 < 0.12  # 0.1 of 4,000 different ones: five standard deviations are 0.024
     again, other = (read(held_out(whole, 0.1, seed=seed)[1])[0] for seed in (3, 4))
     assert again == valid and other != valid
+    sides = held_out(whole, 0.1, seed=3)
+    assert read(sides[0])[0] == train
+    path.rename(tmp_path / "b.tsv")  # what the one side left was kept for the other
+    assert read(sides[1])[0] == valid
+    (tmp_path / "b.tsv").rename(path)
     with pytest.raises(GlassformerError, match="leaves none for validation"):
         held_out(whole, 1e-9, seed=0)
     with pytest.raises(GlassformerError, match="leaves none for training"):
