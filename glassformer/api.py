@@ -29,7 +29,7 @@ from glassformer.core.model import AnyModel
 from glassformer.core.positions import AlibiBias, RelativeBias
 from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
-from glassformer.families.beside import checked_job, checked_pictures, read_settings
+from glassformer.families.beside import checked_job, checked_pictures, checked_sentences, read_settings
 from glassformer.families.beside import read_object as read_json
 from glassformer.families.family import Config, Family
 from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of, without_tables
@@ -234,7 +234,7 @@ def load(
         reader = Config(config, str(path / "config.json"), path)
         family = family_of(reader)
         what = read_config(family, reader)
-        files = reader.files
+        files = checked_sentences(reader.files, path)
     else:
         inside = path / "model"  # as a run's folder holds it
         hint = f"give '{inside}'" if inside.is_dir() else "give the folder of a saved model"

@@ -62,6 +62,15 @@ def checked_pictures(about: dict[str, Any], where: Path) -> dict[str, Any]:
     return about
 
 
+def checked_sentences(files: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Further files by name, of which some say how a sentence encoder's texts are cut and begun."""
+    for name, about in files.items():
+        if isinstance(about, dict):
+            told = {key: value for key, value in about.items() if value is not None}
+            _check(told, _SENTENCES, folder / name)
+    return files
+
+
 def _check(told: Mapping[str, Any], known: Known, where: Path) -> None:
     for name, value in told.items():
         wanted, fits = known.get(name, ("", lambda _: True))
@@ -113,6 +122,15 @@ _JOB: Known = {
     **dict.fromkeys(("context", "horizon", "max_len", "usual_len", "channels"), _LENGTH),
     **dict.fromkeys(("unit", "to", "gap", "before", "frequency"), _TEXT),
     "example": ("an object", lambda value: isinstance(value, dict)),
+}
+_SENTENCES: Known = {
+    "max_seq_length": _LENGTH,
+    "do_lower_case": _SWITCH,
+    "default_prompt_name": _TEXT,
+    "prompts": (
+        "an object of texts by name",
+        lambda value: isinstance(value, dict) and all(_is_text(one) or one is None for one in value.values()),
+    ),
 }
 _PICTURES: Known = {
     "image_mean": (

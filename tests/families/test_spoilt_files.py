@@ -23,6 +23,10 @@ from glassformer.training.recipe import JOBS
 from tests.verbs import folders
 
 SPOILT = [-1, 0, 10**9, 10**30, math.nan, "x", [1], {"x": 1}, None, True]
+SENTENCES = {
+    "sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": True},
+    "config_sentence_transformers.json": {"prompts": {"query": "the "}, "default_prompt_name": "query"},
+}
 Place = tuple[str | int, ...]
 Ask = Callable[[Bundle], Any]
 
@@ -112,10 +116,16 @@ def translating(_: Path) -> tuple[Bundle, Ask]:
     return bundle, lambda found: found.translate(["Good day.", "A"], max_new_tokens=2, details=True)
 
 
+def meaning(_: Path) -> tuple[Bundle, Ask]:
+    """A sentence encoder, and what is asked of it."""
+    bundle = Bundle(model=glassformer.tiny("sentence", vocab_size=len(folders.VOCABULARY)))
+    return bundle, lambda found: found.embed(["the cat"], truncate=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "layout"),
     [(k, lay) for k in (pictures, series, continuing) for lay in ("hf", "glassformer")]
-    + [(translating, "glassformer")],
+    + [(translating, "glassformer"), (meaning, "hf")],
 )
 def test_a_wrong_value_anywhere_is_a_sentence_or_does_no_harm(
     kind: Callable[[Path], tuple[Bundle, Ask]], layout: Layout, tmp_path: Path
@@ -125,10 +135,13 @@ def test_a_wrong_value_anywhere_is_a_sentence_or_does_no_harm(
     bundle, ask = kind(folder)
     glassformer.save(bundle, folder, layout=layout)
     (folder / "checksums.json").unlink()
+    if kind is meaning:
+        folders.words(folder)
+        for name, about in SENTENCES.items():
+            (folder / name).write_text(json.dumps(about))
     assert all(map(math.isfinite, numbers(ask(glassformer.load(folder)))))
     wrong, refused = [], 0
-    names = ("spec.json", "config.json", "job.json", "preprocessor_config.json", "generation_config.json")
-    for path in (folder / name for name in names if (folder / name).is_file()):
+    for path in (path for path in sorted(folder.rglob("*.json")) if "tokenizer" not in path.name):
         whole = path.read_text()
         for at in places(json.loads(whole)):
             for value in SPOILT:
