@@ -299,7 +299,7 @@ class AlibiBias(_Formula):
     """A fixed penalty on the scores, `slope * -distance`, with a slope of its own for each head.
 
     >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()
-    [[0.0, 0.25, 0.5], [-0.25, 0.0, 0.25], [-0.5, -0.25, 0.0]]
+    [[0.0, -0.25, -0.5], [-0.25, 0.0, -0.25], [-0.5, -0.25, 0.0]]
     """
 
     slopes: Tensor
@@ -322,9 +322,9 @@ class AlibiBias(_Formula):
         slopes = self.slopes[None, :, None]  # (1, H, 1)
         if self.rounding == "bfloat16":
             heights = [_rounded(_rounded(slopes) * _rounded(at)[:, None]) for at in (keys, positions)]
-            return Place(bias=(heights[0][:, :, None] - heights[1][..., None]) * self.scale)
-        distance = (keys[:, None, :] - positions[:, :, None])[:, None]  # (B|1, 1, T, S)
-        return Place(bias=distance.float() * (slopes[..., None] * self.scale))
+            return Place(bias=-(heights[0][:, :, None] - heights[1][..., None]).abs() * self.scale)
+        nearness = -(keys[:, None, :] - positions[:, :, None]).abs()[:, None]  # (B|1, 1, T, S)
+        return Place(bias=nearness.float() * (slopes[..., None] * self.scale))
 
 
 def _rounded(x: Tensor) -> Tensor:

@@ -222,6 +222,13 @@ def test_alibi_falls_with_distance_by_head() -> None:
     torch.testing.assert_close(bias[0, 1, 0], torch.arange(-5.0, 1) * 2**-8 * 0.5)
 
 
+@pytest.mark.parametrize("rounding", ["none", "bfloat16"])
+def test_alibi_falls_ahead_as_it_does_behind(rounding) -> None:
+    """What reads both ways must not look at the end of a text for being the end."""
+    bias = AlibiBias(4, rounding=rounding)(torch.tensor([[3]]), torch.arange(7)[None]).bias[0, :, 0]
+    assert torch.equal(bias, bias.flip(1)) and (bias.diff()[:, :3] > 0).all() and (bias[:, 3] == 0).all()
+
+
 def test_packed_rows_may_be_longer_than_the_table() -> None:
     rows = torch.cat((torch.arange(10), torch.arange(6)))[None]
     for made in (SinusoidalPositions(8, max_len=10), LearnedPositions(8, max_len=10)):
