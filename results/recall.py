@@ -8,7 +8,7 @@ speed: how fast each learns from ever longer strings, nothing else running
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -51,6 +51,7 @@ def run(place: Place, name: str) -> None:
         changes=(*data, f"training.steps={STEPS[task]}", *changes),
     )
     figures = {**answered(place, task, found.model, files["test"]), **pace(found)}
+    figures |= learned(found, figures)
     noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
 
@@ -92,10 +93,9 @@ def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) ->
 
 
 def pace(found: trained.Trained) -> dict[str, float]:
-    """How fast it learned: milliseconds a step, tokens a second, and steps and seconds until it was done.
+    """How fast it learned: milliseconds a step and tokens a second, where several steps were noted.
 
     Of the stretches between noted steps the middle one counts, so neither compiling nor validating does.
-    What was never done has no such figure.
     """
     steps = [line for line in trained.log(found.folder) if line["kind"] == "step"]
     between = [
@@ -103,12 +103,18 @@ def pace(found: trained.Trained) -> dict[str, float]:
         for before, after in pairwise(steps)
         if after["step"] > before["step"]
     ]
+    if not between:
+        return {}
     each = median(between)
-    figures = {
+    return {
         "ms a step": 1000 * each,
         "tokens a second": sum(line["units"] for line in steps) / len(steps) / each,
     }
+
+
+def learned(found: trained.Trained, figures: Mapping[str, float]) -> dict[str, float]:
+    """Steps, and seconds at that pace, until the task was done; nothing where it never was."""
     done = next((step for step, exact in found.curve if exact >= DONE), None)
-    if done is not None:
-        figures |= {"steps to 99 %": done, "seconds to 99 %": done * each}
-    return figures
+    if done is None or "ms a step" not in figures:
+        return {}
+    return {"steps to 99 %": done, "seconds to 99 %": done * figures["ms a step"] / 1000}

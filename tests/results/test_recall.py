@@ -1,6 +1,7 @@
 """The made tasks ask what they say they ask, and a run's figures are those of its log."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,10 +53,13 @@ def test_pace_leaves_out_compiling_and_validating(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     curve = [(50, 0.4), (80, 0.995), (100, 1.0)]
-    found = recall.pace(Trained(folder=tmp_path, seconds=51.0, parameters=1, of="exact", curve=curve))
-    assert found == pytest.approx(
-        {"ms a step": 10, "tokens a second": 50_000, "steps to 99 %": 80, "seconds to 99 %": 0.8}
-    )
+    run = Trained(folder=tmp_path, seconds=51.0, parameters=1, of="exact", curve=curve)
+    pace = recall.pace(run)
+    assert pace == pytest.approx({"ms a step": 10, "tokens a second": 50_000})
+    assert recall.learned(run, pace) == pytest.approx({"steps to 99 %": 80, "seconds to 99 %": 0.8})
+    assert recall.learned(replace(run, curve=curve[:1]), pace) == {}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    assert recall.pace(run) == {}
 
 
 def test_every_task_is_tested_at_sizes_it_was_learned_at():
