@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import glassformer
 from glassformer.api import Bundle
+from glassformer.text import load_tokenizer
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
 from glassformer.verbs.writing.signs import carried_by
+from tests.verbs.folders import words
 
 SENTENCES = (
     "Hello everyone!",
@@ -70,6 +74,9 @@ def test_a_sentence_of_few_words_is_never_cut(learnt: int | None, pieces: int) -
         ("I love you 😀.", "I love you.", " 😀"),
         ("Thanks 🙏🏽 for your help.", "Thanks for your help.", " 🙏🏽"),
         ("I love you. 👩‍🚀 🏴󠁧󠁢󠁳󠁣󠁴󠁿", "I love you.", " 👩‍🚀 🏴󠁧󠁢󠁳󠁣󠁴󠁿"),
+        ("I love you (😀).", "I love you.", " (😀)"),
+        ("We live in 🇩🇪 Germany now.", "We live in Germany now.", " 🇩🇪"),
+        ("Use ☎ 555-1234 now.", "Use 555-1234 now.", " ☎"),
     ],
 )
 def test_a_picture_stays_and_the_words_are_as_without_it(
@@ -78,6 +85,37 @@ def test_a_picture_stays_and_the_words_are_as_without_it(
     (with_it,) = pocket.translate(text, to=to, details=True)
     assert with_it.text == pocket.translate(read, to=to)[0] + kept
     assert with_it.doubts == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        # within a sentence, whatever it goes on with
+        ("Das ist ein 🎁 Geschenk für dich.", ["Das ist ein Geschenk für dich.", " 🎁", ""]),
+        ("C'est la 🗼 Tour Eiffel !", ["C'est la Tour Eiffel !", " 🗼", ""]),
+        ("어제 🌳 공원에 갔다.", ["어제 공원에 갔다.", " 🌳", ""]),
+        ("사과🍎를 먹었어요. 또 올게요.", ["사과를 먹었어요.", " 🍎", " 또 올게요."]),
+        ("I saw 🐱 (a cat) and 🐶 Rex.", ["I saw (a cat) and Rex.", " 🐱", "", " 🐶", ""]),
+        ("日本語です😀。次の文", ["日本語です。", " 😀", "次の文"]),
+        # in the place of a stop
+        ("Thanks 🙏 See you tomorrow!", ["Thanks ", "🙏", " See you tomorrow!"]),
+        ("He said “no!” 😀 Berlin won.", ["He said “no!” ", "😀", " Berlin won."]),
+        ("Danke 🙏 Wir sehen uns.", ["Danke ", "🙏", " Wir sehen uns."]),
+        ("Bonjour 👋 J'ai faim.", ["Bonjour ", "👋", " J'ai faim."]),
+        ("맛있어요😋 다음에 또 갔다.", ["맛있어요", "😋", " 다음에 또 갔다."]),
+        ("✅ Open ✅ Small", ["", "✅", " Open ", "✅", " Small"]),
+        # drawn as pictures only where that is asked for
+        ("It is 20°C, © Glass™ №5 ㎏ today.", ["It is 20°C, © Glass™ №5 ㎏ today."]),
+        ("1️⃣ Open ™️ it.", ["", "1️⃣", " Open it.", " ™️", ""]),
+        # no words
+        ("(😀)", ["(", "😀", ")"]),
+        ("*** 😀, !", ["*** ", "😀", ", !"]),
+    ],
+)
+def test_no_sentence_is_torn_by_a_picture(tmp_path: Path, line: str, parts: list[str]) -> None:
+    words(tmp_path)  # a vocabulary with none of the signs
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None and carried_by(tokenizer)(line) == parts
 
 
 def test_what_the_vocabulary_has_is_read(pocket: Bundle) -> None:

@@ -11,10 +11,22 @@ from collections.abc import Callable
 
 from glassformer.text import Tokenizer
 from glassformer.text.documents import sentences
+from glassformer.verbs.writing.goes_on import goes_on, has_words, joined
 
-_AFTER = frozenset("\u200d\ufe0e\ufe0f\u20e3")  # belong to the sign before them: a joiner, ways to draw it
+_DRAWN = "\ufe0f"  # what stands before it is drawn as a picture
+_AFTER = frozenset("\u200d\ufe0e\u20e3" + _DRAWN)  # belong to the sign before them: a joiner, ways to draw it
+# Pictures, and no units, currencies or marks of trade, which are read: watches and players, shapes, weather
+# and dingbats, stars, and all that came later
+_PICTURES = (
+    ("\u231a", "\u231b"),
+    ("\u23cf", "\u23cf"),
+    ("\u23e9", "\u23fa"),
+    ("\u25a0", "\u27bf"),
+    ("\u2b00", "\u2bff"),
+    ("\U0001f000", "\U0001faff"),
+)
 _NEAR = 500  # letters around a sign in which the end of its sentence is looked for
-_ENDS = tuple(".!?…。！？｡")
+_BRACKETS = frozenset(("()", "[]", "{}", "（）", '""', "“”", "„“", "«»"))
 
 
 def carried_by(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
@@ -42,7 +54,7 @@ def carried_by(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
                     found.append(text)
             else:
                 found[-1] += sign + text
-        return placed(found)
+        return placed(found) if any(map(str.isalpha, line)) else found
 
     return cut
 
@@ -54,12 +66,20 @@ def runs(line: str) -> list[str]:
     (['hi ', '👩‍🚀👍🏽', '!'], ['', '❤️', ''], ['plain'])
     """
     found = [""]
-    for letter in line:
-        sign = unicodedata.category(letter) == "So" or (len(found) % 2 == 0 and _belongs(letter))
+    for letter, following in zip(line, line[1:] + " ", strict=True):
+        sign = (
+            _picture(letter)
+            or (following == _DRAWN and not letter.isspace())
+            or (len(found) % 2 == 0 and _belongs(letter))
+        )
         if sign != (len(found) % 2 == 0):
             found.append("")
         found[-1] += letter
     return found if len(found) % 2 else [*found, ""]
+
+
+def _picture(letter: str) -> bool:
+    return unicodedata.category(letter) == "So" and any(a <= letter <= z for a, z in _PICTURES)
 
 
 def _belongs(letter: str) -> bool:
@@ -75,29 +95,29 @@ def placed(parts: list[str]) -> list[str]:
     >>> placed(["Thanks ", "🙏", " for it. Bye ", "👋", ""])
     ['Thanks for it.', ' 🙏', ' Bye ', '👋', '']
     """
+    bullet = None if has_words(parts[0]) or len(parts) == 1 else parts[1]  # begins each of several in a line
     turned = parts[-1:]  # the line from its end on, last text first
     for sign, before in zip(parts[-2::-2], parts[-3::-2], strict=True):
         after = turned.pop()
-        if _within(before, after):
-            head = before.rstrip()
-            text = head + (" " if after.lstrip()[0].isalnum() else "") + after.lstrip()
-            begin = max(0, len(head) - _NEAR)
-            near = sentences(text[begin : len(head) + _NEAR])
-            end = begin
-            for sentence, gap in near:
-                if end + len(sentence) > len(head):
-                    end += len(sentence)
-                    break
-                end += len(sentence) + len(gap)
+        if before[-1:] + after[:1] in _BRACKETS:
+            before, sign, after = before[:-1], before[-1] + sign + after[0], after[1:]
+        if sign != bullet and goes_on(before, after):
+            text = joined(before, after)
+            end = _end(text, len(before.rstrip()))
             turned += [text[end:], f" {sign}", text[:end]]
         else:
             turned += [after, sign, before]
     return turned[::-1]
 
 
-def _within(before: str, after: str) -> bool:
-    """Whether a sentence goes on behind a sign: with a small letter, or with a stop or comma right there."""
-    first = after.lstrip()[:1]
-    if not before.strip() or not first or before.rstrip().endswith(_ENDS):
-        return False
-    return first.islower() or (first == after[0] and not first.isalnum())
+def _end(text: str, at: int) -> int:
+    """Where the sentence ends in which this place is; of a sentence without an end a word near by."""
+    begin, last = max(0, at - _NEAR), min(at + _NEAR, len(text))
+    end = begin
+    for sentence, gap in sentences(text[begin:last]):
+        end += len(sentence)
+        if end > at:
+            break
+        end += len(gap)
+    space = text.rfind(" ", at + 1, end) if end == last < len(text) else -1
+    return end if space == -1 else space
