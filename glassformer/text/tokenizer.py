@@ -234,15 +234,19 @@ class Tokenizer(ABC):
     def special_ids(self) -> frozenset[int]:
         """Ids of all tokens that are marks and not text."""
 
+    @property
+    def unknown_ids(self) -> frozenset[int]:
+        """The id of what the vocabulary cannot spell, or none: not where it also begins or ends texts."""
+        return frozenset(() if self.unk_id in (None, self.bos_id, self.eos_id) else (self.unk_id,))
+
     @cached_property
     def spelling_ids(self) -> frozenset[int]:
         """Ids that stand for letters without a piece of their own: the unknown one, and single bytes.
 
         None of a vocabulary that spells everything by bytes; nor those of ASCII, which are letters.
         """
-        names = (f"<0x{byte:02X}>" for byte in range(0x80, 0x100))
-        found = (self.unk_id, *(self._id(name, "source") for name in names))
-        return frozenset(index for index in found if index is not None)
+        found = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
+        return self.unknown_ids.union(index for index in found if index is not None)
 
     # What a backend supplies.
     _class_name: str  # the reference library's class that reads our saved files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from glassformer.text import load_tokenizer
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
 from glassformer.verbs.writing.signs import carried_by
+from tests.text.layouts import LAYOUTS
 from tests.verbs.folders import words
 
 SENTENCES = (
@@ -141,3 +143,27 @@ def test_what_it_cannot_read_is_told(
 ) -> None:
     (found,) = pocket.translate(text, to="de", num_beams=1, details=True, **words)
     assert found.doubts == doubts
+
+
+@pytest.mark.parametrize(("family", "doubts"), [("llama", ()), ("t5", ("letters",))])
+def test_a_model_that_goes_on_has_learnt_bytes(tmp_path: Path, family: str, doubts: tuple[str, ...]) -> None:
+    """What is published spells by bytes what has no piece; one that rewrites makes words up of them."""
+    LAYOUTS["byte-fallback"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None and "<0xF0>" in tokenizer.tokens(tokenizer.encode("🎉").ids)
+    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size)
+    bundle = Bundle(model=model, tokenizer=tokenizer, generation={"eos_token_id": tokenizer.eos_id})
+    (found,) = bundle.generate("the 🎉", max_new_tokens=2, details=True)
+    assert found.doubts == doubts
+
+
+def test_the_end_of_texts_is_nothing_unknown(tmp_path: Path) -> None:
+    """An empty prompt begins with it, and some published vocabularies name it the unknown token too."""
+    LAYOUTS["byte-level"](tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "unk_token": "<|endoftext|>"}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None and tokenizer.unk_id is not None and tokenizer.unk_id == tokenizer.eos_id
+    model = glassformer.tiny("gpt2", vocab_size=tokenizer.vocab_size)
+    bundle = Bundle(model=model, tokenizer=tokenizer, generation={"eos_token_id": tokenizer.eos_id})
+    assert bundle.generate("", max_new_tokens=2, details=True)[0].doubts == ()

@@ -7,6 +7,7 @@ from typing import Literal
 
 from glassformer.api import JOB, Bundle
 from glassformer.verbs.reading import named, tokenizer_of
+from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.pieces import Layout, Place
 
 # "long": a piece of more tokens than it has learnt. "letters": some that its vocabulary has no piece for.
@@ -21,14 +22,16 @@ def learnt_length(bundle: Bundle) -> int | None:
 
 def doubts_of(bundle: Bundle) -> Callable[[Layout], tuple[Doubt, ...]]:
     """Tells of a text, cut as the model reads it, what there is to doubt."""
-    spelling, longest = tokenizer_of(bundle).spelling_ids, learnt_length(bundle)
+    tokenizer, longest = tokenizer_of(bundle), learnt_length(bundle)
+    # models that go on with text have learnt any, and read what has no piece by its bytes
+    strange = tokenizer.spelling_ids if shape_of(bundle) == "rewrites" else tokenizer.unknown_ids
 
     def doubts(layout: Layout) -> tuple[Doubt, ...]:
         read = [part.ids for part in layout if isinstance(part, Place)]
         found: list[Doubt] = []
         if longest is not None and any(len(ids) > longest for ids in read):
             found.append("long")
-        if not all(spelling.isdisjoint(ids) for ids in read):
+        if not all(strange.isdisjoint(ids) for ids in read):
             found.append("letters")
         return tuple(found)
 
