@@ -23,7 +23,6 @@ from glassformer.trace.outcome import outcome_of
 from glassformer.trace.outline import check_shown, stacks_of
 from glassformer.trace.ready import Ready, forward_of
 from glassformer.trace.stations import AttentionInfo, attentions_of, growth_of, stations_of
-from glassformer.verbs.finite import finite
 
 MEMORY = 3 << 30  # bytes of one trace at most
 
@@ -147,9 +146,6 @@ def take(
     before = time.perf_counter()
     record = observe(run.model, run.ready.inputs, edit=run.edit)
     forward = time.perf_counter() - before
-    for part in record.output if isinstance(record.output, tuple) else (record.output,):
-        if isinstance(part, Tensor):
-            finite(bundle, part)
     made = outcome_of(bundle, run.ready, record)
     taken = Trace(
         id=trace_id(model, given, changes),
