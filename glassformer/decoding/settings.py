@@ -81,7 +81,7 @@ class Decoding:
         if not self.do_sample and self.num_return_sequences > self.num_beams:
             raise GlassformerError(
                 f"num_return_sequences {self.num_return_sequences} is more than num_beams {self.num_beams}; "
-                "raise num_beams (--num-beams), or sample with do_sample=True (--do-sample)"
+                "raise --num-beams (`num_beams`), or sample with --do-sample (`do_sample=True`)"
             )
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise GlassformerError(
@@ -90,7 +90,7 @@ class Decoding:
 
 
 _HINTS = {
-    "temperature": "; for the likeliest token at each step say do_sample=False (--no-do-sample) in its place",
+    "temperature": "; for the likeliest token each time say --no-do-sample (`do_sample=False`) in its place",
     "repetition_penalty": "; 1 is off",
 }
 _MOST = 1 << 63  # larger numbers do not go into the integers that are computed with
@@ -175,7 +175,7 @@ def decoding_from(generation_config: Mapping[str, Any], **given: Any) -> Decodin
     for name, off in _ONLY_SAMPLING.items():
         if given.get(name) not in (None, off) and not settings.do_sample:
             raise GlassformerError(
-                f"{name} only has a say in sampling; add do_sample=True (--do-sample), or leave {name} out"
+                f"{name} only has a say in sampling; add --do-sample (`do_sample=True`), or leave {name} out"
             )
     return settings
 

@@ -100,10 +100,10 @@ def plain(sentence: str) -> str:
 def keyed(sentence: str) -> str:
     """A sentence for people at a terminal and in Python, for who has keys alone.
 
-    >>> keyed("say which with --to (`to`)")
-    'say which with `to`'
+    >>> keyed("say which with --to (`to`), or add --do-sample (`do_sample=True`)")
+    'say which with `to`, or add `do_sample=True`'
     """
-    return re.sub(r"--[a-z-]+ \((`\w+`)\)", r"\1", sentence)
+    return re.sub(r"--[a-z-]+ \((`\w+(?:=\w+)?`)\)", r"\1", sentence)
 
 
 def problem(

@@ -319,7 +319,7 @@ def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() ->
 
 BAD = {
     "num_beams": [(0, "1 or more"), (2.0, "whole number"), (True, "whole number")],
-    "num_return_sequences": [(0, "1 or more"), (3, "raise num_beams")],
+    "num_return_sequences": [(0, "1 or more"), (3, "raise --num-beams")],
     "temperature": [(0, "above 0"), (math.nan, "finite"), (-1.0, "above 0"), ("hot", "finite number")],
     "top_p": [(2, "at most at 1"), (0.0, "above 0"), (math.nan, "finite")],
     "top_k": [(-1, "0 or more"), (1.5, "whole number")],
@@ -341,7 +341,7 @@ def test_bad_settings_are_a_sentence() -> None:
         with pytest.raises(GlassformerError, match=sentence) as told:
             decoding_from({}, **{name: value})
         assert name in str(told.value) and "\n" not in str(told.value)
-    with pytest.raises(GlassformerError, match="add do_sample"):
+    with pytest.raises(GlassformerError, match="add --do-sample"):
         decoding_from({}, temperature=0.7)
     with pytest.raises(GlassformerError, match="is more than max_new_tokens"):
         Decoding(max_new_tokens=3, min_new_tokens=4)

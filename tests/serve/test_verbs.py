@@ -129,6 +129,9 @@ def test_hints_name_what_a_client_has(server):
 
         asked = {"model": "polyglot", "text": "a cat"}
         assert "say which with `to`: de, en" in told("/translate", **asked)
+        for words in ({"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}):
+            (name,), said = words, told("/translate", **asked, to="de", **words)
+            assert f"add `do_sample=True`, or leave {name} out" in said and "--" not in said
         for path in ("/trace", "/trace/step", "/trace/search"):
             assert "say which with `tag`: de, en" in told(path, **asked)
         for model, reads in (("series", "reads series of numbers"), ("pictures", "reads pictures")):
