@@ -172,6 +172,20 @@ def test_what_is_damaged_is_made_anew(
     assert "used again" in prepare()[1]
 
 
+def test_what_a_source_is_follows_from_those_that_are_learned(tmp_path: Path, tokenizer: Path) -> None:
+    """Paragraphs that are too long are no part of what a model learns."""
+    lines = ["the old dog ."] * 200 + ["The old sea sang. " * 20] * 60
+    lines[10] = "The sea. A grey dog."  # one that is kept
+    (tmp_path / "mixed.tsv").write_text("".join(f"{line.strip()}\tthe sea\n" for line in lines))
+    data = {"train": [str(tmp_path / "mixed.tsv")], "valid": [str(tmp_path / "mixed.tsv")]}
+    found = {
+        most: gathered(tmp_path / str(most), "translate", {**data, "max_len": most}, tokenizer)[0]
+        for most in (40, 400)
+    }
+    assert [len(job.train) for job in found.values()] == [200, 260]
+    assert [job.unit for job in found.values()] == ["sentence", "line"]
+
+
 def test_a_picture_in_another_folder_is_of_another_class(tmp_path: Path) -> None:
     place, count = tmp_path / "pictures", 40
     for name in "ab":

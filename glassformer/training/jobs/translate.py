@@ -43,13 +43,15 @@ class Translate(Rewriting):
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
             languages: set[str] = set()
-            several: list[int] = []  # in each group of rows
+            several: list[int] = []  # in each group of rows, of those that are kept
 
             def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
-                several.append(sum(has_several(row[0]) for row in rows))
                 if self.to is not None:
                     languages.update({row[2] for row in rows})
-                return ids_of_pairs(self.tokenizer, rows)
+                sources, targets = ids_of_pairs(self.tokenizer, rows)
+                fits = np.maximum(sources.lengths, targets.lengths) <= max_len
+                several.append(sum(has_several(rows[n][0]) for n in np.flatnonzero(fits)))
+                return sources, targets
 
             long = write_rows(
                 folder,
