@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from inspect import signature
 from typing import Any, Literal, cast
 
@@ -249,7 +250,7 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
         return Alone(device=device)
     device = _own(device, local_rank)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    store = _attempt(ranks) if launched else dist.HashStore()
+    store = _joined(rank, ranks) if launched else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
     if kind == "fsdp":
         mesh = init_device_mesh(device.type, (ranks,))
@@ -283,11 +284,12 @@ def _number(name: str, default: int) -> int:
     return int(text)
 
 
-def _attempt(ranks: int) -> dist.Store:
-    """Where the ranks leave their addresses, apart from what an attempt that died has left there.
+def _joined(rank: int, ranks: int) -> dist.Store:
+    """Where the ranks leave their addresses, apart from what those of another group have left there.
 
-    torchrun keeps one store over its restarts. On one machine its count of them tells attempts apart; several
-    machines do not count alike, so there each attempt needs a store of its own.
+    A process that trains again joins again, as do the others: each counts its own times. torchrun keeps one
+    store over its restarts, too. On one machine its count of them tells attempts apart; several machines do
+    not count alike, so there each attempt needs a store of its own.
     """
     together = os.environ.get("LOCAL_WORLD_SIZE") == str(ranks)
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -296,9 +298,21 @@ def _attempt(ranks: int) -> dist.Store:
             "Restarts on several machines find the addresses of processes that died; set "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started, or leave --max-restarts at 0."
         )
-    store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if together else "any"
-    return dist.PrefixStore(f"attempt {count}", store)
+    place = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    attempt = dist.PrefixStore(f"attempt {count}", _store(*place, rank, ranks))
+    times = attempt.add(f"joined by {rank}", 1)
+    return dist.PrefixStore(f"group {times}", attempt)
+
+
+@cache
+def _store(*place: str | int | None) -> dist.Store:
+    """The store at a place, kept as long as the process lives.
+
+    Where it lives in the first rank, another that joins again may still find it there, and must not lose it.
+    """
+    store: dist.Store = next(dist.rendezvous("env://", timeout=PATIENCE))[0]
+    return store
 
 
 def _own(device: torch.device, local_rank: int) -> torch.device:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,20 @@ def killed(folder: Path, times: int) -> dict[str, Any]:
     return {"first": first, "losses": losses}
 
 
+def joined_twice(folder: Path) -> list[int]:
+    """How many had come each time that all were said to have; the last rank comes late."""
+    seen = []
+    for time_round in range(2):
+        parallel = parallel_from_environment("ddp", "cpu")
+        if parallel.rank == parallel.ranks - 1:
+            time.sleep(1)
+        (folder / f"came {time_round} {parallel.rank}").touch()
+        parallel.meet()
+        seen.append(len(list(folder.glob(f"came {time_round} *"))))
+        parallel.close()
+    return seen
+
+
 if __name__ == "__main__":
     what, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
@@ -228,6 +243,8 @@ if __name__ == "__main__":
             answer["threads"] = threads()
         case "more":
             answer = more_ranks(folder)
+        case "twice":
+            answer = {"came": joined_twice(folder)}
         case _:
             answer = killed(folder, times=int(what))
     if os.environ["RANK"] == "0":

@@ -117,6 +117,16 @@ def test_no_rank_leaves_before_all_have_come() -> None:
     assert sorted(left.get_nowait() for _ in range(3)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["torchrun's store", "its own store"])
+def test_a_process_joins_its_ranks_again(
+    tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one script trains two models: what the first group left in the store is not the second's."""
+    if not shared:
+        monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    assert answer(tmp_path, launch(2, "twice", tmp_path)) == {"came": [2, 2]}
+
+
 def test_a_run_goes_on_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
     """1 -> 2, 2 -> 3, 1 -> 3, 2 -> 1, 3 -> 1: the tensors are the very same, the losses too to 1e-6."""
     folder, said = runs
