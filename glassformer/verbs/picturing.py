@@ -84,7 +84,9 @@ class Ready:
                 )
             seen = outline(source)
             whole = decode(source, (seen.height, seen.width, self.read.channels))
-            given = decode(source, (seen.height, seen.width, 3)) if self._hear is not None else None
+            given = whole  # with its colours, for who hears what it is unlike
+            if self._hear is not None and self.read.channels != 3:
+                given = decode(source, (seen.height, seen.width, 3))
         except (BadPictureError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
@@ -96,7 +98,7 @@ class Ready:
                 f"{PICTURES} brings {name} to {fitted.shape[0]} x {fitted.shape[1]}, and the model reads "
                 f"{self.read.image_size[0]} x {self.read.image_size[1]}"
             )
-        if self._hear is not None and given is not None:
+        if self._hear is not None:
             for what in unlike(self._bundle, self.read, given, fitted):
                 self._hear(what)
         return fitted

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import transformers
 import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.text import Encoded
-from glassformer.verbs import reading
+from glassformer.verbs import picturing, reading
 from glassformer.verbs.answer import _whole_words, answer, windows
 from tests.families import harness
 from tests.families.cases import _BERT, _IMAGES
@@ -97,8 +98,8 @@ def picture(folder: Path, number: int, size: tuple[int, int]) -> Path:
     return path
 
 
-def test_pictures_are_the_reference(tmp_path: Path) -> None:
-    """Labels and vectors of picture files of any size, made ready as the folder says."""
+def test_pictures_are_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels and vectors of picture files of any size, made ready as the folder says, each decoded once."""
     from PIL import Image
 
     model = harness.reference("ViTForImageClassification", {**_IMAGES, "num_labels": 5})
@@ -116,6 +117,11 @@ def test_pictures_are_the_reference(tmp_path: Path) -> None:
         assert [told[f"LABEL_{n}"] for n in range(5)] == pytest.approx(row.tolist(), abs=1e-5)
     assert (bundle.embed([file.read_bytes() for file in files]) - hidden).abs().max() < 1e-4
     assert bundle.classify(files[0], top=1) == bundle.classify([files[0]], top=1)[0]
+    decoded, heard = Mock(wraps=picturing.decode), Mock()
+    monkeypatch.setattr(picturing, "decode", decoded)
+    large = picture(tmp_path, 4, (200, 200))
+    picturing.Ready(bundle, heard).together([*files, large])
+    assert decoded.call_count == 5 and heard.mock_calls == [call("large")]
 
 
 # ---- batches -------------------------------------------------------------------------------------------
