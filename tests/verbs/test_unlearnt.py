@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import glassformer
 from glassformer.api import Bundle
 from glassformer.text import load_tokenizer
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
-from glassformer.verbs.writing.signs import carried_by
+from glassformer.verbs.writing.signs import carried_by, placed, runs
 from tests.text.layouts import LAYOUTS
 from tests.verbs.folders import words
 
@@ -31,13 +34,13 @@ def pocket() -> Bundle:
     return glassformer.load("pocket")
 
 
-@pytest.mark.parametrize(("given", "to"), [(SENTENCES, "de"), (SENTENCES, "ko"), (KOREAN, "en")])
-def test_a_paragraph_is_translated_by_its_sentences(pocket: Bundle, given: list[str], to: str) -> None:
+@pytest.mark.parametrize(("said", "to"), [(SENTENCES, "de"), (SENTENCES, "ko"), (KOREAN, "en")])
+def test_a_paragraph_is_translated_by_its_sentences(pocket: Bundle, said: list[str], to: str) -> None:
     """The model has learnt single sentences, and drops or bends those that follow the first."""
-    alone = [pocket.translate(one, to=to)[0] for one in given]
-    (whole,) = pocket.translate(" ".join(given), to=to, details=True)
+    alone = [pocket.translate(one, to=to)[0] for one in said]
+    (whole,) = pocket.translate(" ".join(said), to=to, details=True)
     assert whole.text == " ".join(alone) and not whole.doubts
-    assert pocket.translate(" ".join(given), to=to, split="never") != [whole.text]
+    assert pocket.translate(" ".join(said), to=to, split="never") != [whole.text]
 
 
 def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
@@ -118,6 +121,37 @@ def test_no_sentence_is_torn_by_a_picture(tmp_path: Path, line: str, parts: list
     words(tmp_path)  # a vocabulary with none of the signs
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None and carried_by(tokenizer)(line) == parts
+
+
+BITS = [
+    "Thanks",
+    "See you",
+    "사과",
+    "를",
+    "갔다",
+    ".",
+    "! ",
+    "...",
+    " ",
+    "(",
+    ")",
+    '"',
+    "5",
+    "🙏",
+    "👍🏽",
+    "❤️",
+    "1️⃣",
+    "°",
+]
+
+
+@given(st.lists(st.sampled_from(BITS), max_size=12).map("".join), st.integers(0, 700))
+def test_no_letter_is_lost_beside_a_picture(line: str, more: int) -> None:
+    """Signs change places, and nothing else does but the spaces around them; no word is cut in two."""
+    line += " word" * more
+    parts = placed(runs(line))
+    assert Counter("".join(parts).replace(" ", "")) == Counter(line.replace(" ", "")) and len(parts) % 2
+    assert sum(part.count("word") for part in parts[::2]) == more
 
 
 def test_what_the_vocabulary_has_is_read(pocket: Bundle) -> None:

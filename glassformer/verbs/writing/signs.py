@@ -66,7 +66,7 @@ def runs(line: str) -> list[str]:
     (['hi ', '👩‍🚀👍🏽', '!'], ['', '❤️', ''], ['plain'])
     """
     found = [""]
-    for letter, following in zip(line, line[1:] + " ", strict=True):
+    for letter, following in zip(line, (line + " ")[1:], strict=True):
         sign = (
             _picture(letter)
             or (following == _DRAWN and not letter.isspace())
