@@ -21,6 +21,8 @@ LARGEST = 1 << 30  # bytes of a file that is checked whole before it is used aga
 class Prepared:
     """What is in the folder is made once, for the files and settings that its fingerprint is made of.
 
+    The note of it in the folder says that it is whole; what it was made of stands beside the folder too, so
+    that a run whose data is gone takes no other.
     also: further fingerprints by name. One that was not noted, or is not known now, is taken to be the same.
     damaged: whether `about` found it made for the same files and settings, but no longer whole.
     """
@@ -33,21 +35,13 @@ class Prepared:
 
     def about(self, say: Say) -> dict[str, Any] | None:
         """What was noted when it was made; None where it is to be made (again)."""
-        try:
-            about: dict[str, Any] = json.loads((self.folder / NOTE).read_text(encoding="utf-8"))
-            digest = about.pop("digest", None)
-            if digest is not None and digest != _digest(json.dumps(about)):
-                raise ValueError
-            before = about.get("also", {})
-            same = about["fingerprint"] == self.fingerprint and all(
-                before.get(name, now) == now for name, now in self.also.items()
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            if self.folder.exists() and self._begun:
-                self._mend(f"{self.folder / NOTE} cannot be read", say)
-            return None  # where nothing has begun, it was never finished
-        if not same:
+        about, beside = _read(self.folder / NOTE), _read(self._beside)
+        if not all(self._same(noted) for noted in (about, beside) if noted is not None):
             return None
+        if about is None:
+            if self._begun:
+                self._mend(f"{self.folder / NOTE} is gone or damaged", say)
+            return None  # where nothing has begun, it was never finished
         try:
             verify_checksums(self.folder)
             for name, size in about.get("large", {}).items():
@@ -57,7 +51,20 @@ class Prepared:
             self._mend(str(error).split(";")[0], say)
             return None
         say(f"what was prepared before is used again: {self.folder}")
+        if beside is None:
+            _write(self._beside, {name: about.get(name, {}) for name in ("fingerprint", "also")})
         return about
+
+    def _same(self, noted: Mapping[str, Any]) -> bool:
+        """Whether a note is of the same files and settings."""
+        before = noted.get("also", {})
+        return bool(noted["fingerprint"] == self.fingerprint) and all(
+            before.get(name, now) == now for name, now in self.also.items()
+        )
+
+    @property
+    def _beside(self) -> Path:
+        return self.folder.with_name(NOTE)
 
     def _mend(self, why: str, say: Say) -> None:
         self.damaged = True
@@ -70,7 +77,7 @@ class Prepared:
 
     def begin(self) -> None:
         """Make room; a run that has begun on other data is not to be changed under its feet."""
-        if self._begun and self.folder.exists() and not self.damaged:
+        if self._begun and not self.damaged:
             raise GlassformerError(
                 "the data (by its files' names, sizes and times), its tokenizer or its settings have changed "
                 f"since the run in '{self.folder.parent}' began; give another --out, or put the files back "
@@ -88,11 +95,28 @@ class Prepared:
         }
         write_checksums(self.folder, (name for name, size in sizes.items() if size <= LARGEST))
         large = {name: size for name, size in sizes.items() if size > LARGEST}
-        content = {"fingerprint": self.fingerprint, "also": self.also, "large": large, **about}
-        with replacing(self.folder / NOTE) as file:
-            noted = {"digest": _digest(json.dumps(content)), **content}
-            file.write(json.dumps(noted, ensure_ascii=False, indent=2).encode())
+        made_of = {"fingerprint": self.fingerprint, "also": self.also}
+        content = {**made_of, "large": large, **about}
+        _write(self.folder / NOTE, content)
+        _write(self._beside, made_of)
         return content
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A note, where it is there and as it was written."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        digest = content.pop("digest", None)
+        whole = "fingerprint" in content and (digest is None or digest == _digest(json.dumps(content)))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return content if whole else None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    noted = {"digest": _digest(json.dumps(content)), **content}
+    with replacing(path) as file:
+        file.write(json.dumps(noted, ensure_ascii=False, indent=2).encode())
 
 
 def _digest(*content: object) -> str:

@@ -4,6 +4,7 @@ runs/x/
   recipe.yaml   every setting, what was chosen for you filled in: this file runs the same training again
   asked.json    the recipe as it was given, by which the same command is known again
   data/ tokenizer/   the prepared examples       checkpoints/   to go on from
+  prepared.json      what they were made of
   best/ kept/ film/  weights worth keeping       model/         the result, as `load` reads it
   train.log metrics.jsonl report.html curves.png
 """

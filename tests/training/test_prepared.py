@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,49 @@ def test_what_is_damaged_is_made_anew(
         job, said = prepare()
         assert "used again" not in said and rows_of(job.train) == expected
     assert "used again" in prepare()[1]
+
+
+Gather = Callable[..., tuple[TextJob, str]]
+
+
+@pytest.fixture
+def learning(tmp_path: Path) -> Gather:
+    """A run that learns its tokenizer from its own file."""
+
+    def gather(seed: int | None = None) -> tuple[TextJob, str]:
+        train, said = tmp_path / "own.tsv", list[str]()
+        if seed is not None:
+            train.write_text("".join(f"{a}\t{a.upper()}\n" for a in texts(50, seed)))
+        data = {"train": [str(train)], "valid": 0.1}
+        recipe = recipe_from({"job": "translate", "data": data, "tokenizer": {"vocab_size": 80}})
+        job: Any = job_for(recipe, tmp_path / "own", said.append)
+        job.gather()
+        return job, "\n".join(said)
+
+    return gather
+
+
+def test_a_run_that_has_begun_keeps_its_data_and_tokenizer(tmp_path: Path, learning: Gather) -> None:
+    run = tmp_path / "own"
+    expected = rows_of(learning(seed=1)[0].train)
+    vocabulary = (run / "tokenizer" / "tokenizer.json").read_bytes()
+    (run / "checkpoints").mkdir()
+
+    shutil.rmtree(run / "data")  # as if it were deleted to make room, or died while being made anew
+    for left in (False, True):
+        if left:
+            (run / "data").mkdir()
+        (tmp_path / "own.tsv").rename(tmp_path / "kept.tsv")
+        with pytest.raises(GlassformerError, match="changed since the run"):
+            learning(seed=2)
+        assert (run / "tokenizer" / "tokenizer.json").read_bytes() == vocabulary
+        (tmp_path / "kept.tsv").rename(tmp_path / "own.tsv")
+    job, said = learning()
+    assert "prepared anew" in said and "training a" not in said and rows_of(job.train) == expected
+    assert "used again" in learning()[1]
+
+    (run / "prepared.json").unlink()  # a run of before it was kept there
+    assert "used again" in learning()[1] and (run / "prepared.json").is_file()
 
 
 def test_what_a_source_is_follows_from_those_that_are_learned(tmp_path: Path, tokenizer: Path) -> None:
