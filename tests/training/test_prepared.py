@@ -1,6 +1,7 @@
 """What a run prepares: the ids that a plain loop finds, made once, and never used where something changed."""
 
 import gzip
+import json
 import os
 import random
 import shutil
@@ -214,6 +215,34 @@ def test_a_run_that_has_begun_keeps_its_data_and_tokenizer(tmp_path: Path, learn
 
     (run / "prepared.json").unlink()  # a run of before it was kept there
     assert "used again" in learning()[1] and (run / "prepared.json").is_file()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_tokenizer_that_made_the_ids_is_the_one_that_is_used(
+    tmp_path: Path, learning: Gather, begun: bool
+) -> None:
+    expected = rows_of(learning(seed=1)[0].train)
+    path = tmp_path / "own" / "tokenizer" / "tokenizer.json"
+    vocabulary = path.read_bytes()
+    shutil.copytree(path.parent, tmp_path / "copied")
+    if begun:
+        (tmp_path / "own" / "checkpoints").mkdir()
+
+    def swapped() -> None:
+        content = json.loads(vocabulary)
+        pieces = content["model"]["vocab"]
+        pieces["s"], pieces["e"] = pieces["e"], pieces["s"]
+        path.write_text(json.dumps(content))
+
+    for harm in (swapped, lambda: shutil.rmtree(path.parent)):
+        harm()
+        if begun:
+            with pytest.raises(GlassformerError, match="changed since the run"):
+                learning()
+            shutil.copytree(tmp_path / "copied", path.parent, dirs_exist_ok=True)
+        job, said = learning()
+        assert ("used again" in said) == begun and rows_of(job.train) == expected
+        assert path.read_bytes() == vocabulary
 
 
 def test_what_a_source_is_follows_from_those_that_are_learned(tmp_path: Path, tokenizer: Path) -> None:

@@ -71,7 +71,8 @@ class TextJob(Job):
             for name, folder in (("tokenizer", words.folder), ("model", base))
             if folder is not None and (known := fingerprint(folder))
         }
-        prepared = Prepared(self.folder / "data", *prints, also=vocabularies)
+        own = self.folder / "tokenizer"
+        prepared = Prepared(self.folder / "data", *prints, also={**vocabularies, "own": _known(own)})
         about = prepared.about(self.say)
         if about is None:
             prepared.begin()
@@ -86,6 +87,7 @@ class TextJob(Job):
             say=self.say,
         )
         if about is None:
+            prepared.also["own"] = _known(own)
             problems = Problems()
             parts = {"valid": valid} if valid is train else {"train": train, "valid": valid}
             noted = {name: write(prepared.folder / name, part, problems) for name, part in parts.items()}
@@ -162,3 +164,8 @@ class TextJob(Job):
         else:
             model = api.build(fresh_spec(recipe.model, words()))
         return api.Bundle(model=model, tokenizer=tokenizer, generation=generation, files=files)
+
+
+def _known(folder: Path) -> str:
+    """What a vocabulary in a folder is known by."""
+    return fingerprint(folder) or "none"
