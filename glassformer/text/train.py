@@ -36,6 +36,7 @@ from glassformer.text.declared import Declared
 from glassformer.text.library import LibraryTokenizer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.unigram import learn_unigram
+from glassformer.text.within_reach import within_reach
 
 Kind = Literal["bpe", "unigram", "byte", "word", "char"]
 Marks = Literal["end", "both", "around", "none"]
@@ -200,7 +201,7 @@ def _merge(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> mode
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    backend.train_from_iterator(_repeated(counts), trainer)
+    within_reach(lambda words: backend.train_from_iterator(words, trainer), _repeated(counts))
     return backend.model
 
 

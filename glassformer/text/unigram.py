@@ -2,12 +2,13 @@
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import sentencepiece
 
 from glassformer.text.cutting import commonest
 from glassformer.text.folder import translated
+from glassformer.text.within_reach import within_reach
 
 _ITS_OWN = "\u2585"  # stands for unknown letters inside the trainer
 
@@ -32,9 +33,10 @@ def learn_unigram(counts: Counter[str], letters: Sequence[str], room: int) -> li
 
 def _trained(rows: list[str], room: int) -> dict[str, float]:
     written = io.BytesIO()
-    with translated("The unigram pieces cannot be learnt"):
+
+    def train(rows: Iterator[str]) -> None:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(rows),
+            sentence_iterator=rows,
             input_format="tsv",
             model_writer=written,
             model_type="unigram",
@@ -53,5 +55,8 @@ def _trained(rows: list[str], room: int) -> dict[str, float]:
             num_threads=1,
             minloglevel=2,
         )
+
+    with translated("The unigram pieces cannot be learnt"):
+        within_reach(train, rows)
     learnt = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     return {learnt.id_to_piece(n): learnt.get_score(n) for n in range(1, learnt.vocab_size())}
