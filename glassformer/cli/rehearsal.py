@@ -50,7 +50,7 @@ def rehearse(asked: Recipe) -> None:
         if isinstance(model, EncoderDecoder | EncoderOnly | DecoderOnly):
             bundle = Bundle(model=model)
             out.print(drawing(bundle.spec, report(bundle, 2, None), out.width), "", sep="\n")
-        with RunLog(folder, total_steps=words.steps, main=False) as log, Stopping() as stopping:
+        with RunLog(folder, total_steps=words.steps, main=False) as log:
             loop = Loop(
                 task,
                 words,
@@ -58,7 +58,7 @@ def rehearse(asked: Recipe) -> None:
                 folder=folder,
                 parallel=Alone(device=device),
                 log=log,
-                stopping=stopping,
+                stopping=Stopping(),  # not entered: there is nothing to save, and Ctrl-C ends it
             )
             seconds = _seconds_a_step(loop, min(STEPS, words.steps))
         count = sum(p.numel() for p in task.learner.parameters())

@@ -37,7 +37,7 @@ from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
 from glassformer.training.saving.saves import Saving
-from glassformer.training.signals import Stopping
+from glassformer.training.signals import Left, Stopping
 from glassformer.training.sizing import look_at_machine
 from glassformer.weights.replacing import replacing
 
@@ -73,12 +73,19 @@ def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
             outcome = _run(asked, root, parallel, stopping, say)
         parallel.meet()
         return outcome
+    except Left:
+        return Outcome(ending="asked", folder=root, exit_code=stopping.exit_code)
     finally:
         parallel.close()
 
 
 def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say: Say) -> Outcome:
-    job = _in_turn(parallel, lambda: begin(asked, root, parallel.device, say, ranks=parallel.ranks))
+    def prepare() -> Job:
+        return begin(asked, root, parallel.device, say, ranks=parallel.ranks)
+
+    begun = (root / "checkpoints").exists()
+    left = "the checkpoints stand, and the same command goes on" if begun else "the same command begins again"
+    job = _in_turn(parallel, stopping, f"stopped while preparing, before a step was done; {left}", prepare)
     recipe = job.recipe
     words = recipe.training
     if words.accumulate % parallel.ranks:
@@ -118,15 +125,22 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
     return Outcome(ending=ending, folder=root)
 
 
-def _in_turn(parallel: Parallel, prepare: Callable[[], Job]) -> Job:
-    """The first rank prepares the folder; the others then find everything there."""
+def _in_turn(parallel: Parallel, stopping: Stopping, left: str, prepare: Callable[[], Job]) -> Job:
+    """The first rank prepares the folder; the others then find everything there.
+
+    left: what is said where a stop is asked for meanwhile, which is obeyed at once.
+    """
     job = None
     try:
         if parallel.main:
-            job = prepare()
+            with stopping.at_once(left):
+                made = prepare()
+            job = made
     finally:
         failed = parallel.agree(parallel.main and job is None)
     if failed:
+        if stopping.asked:
+            raise Left
         raise GlassformerError("the first process could not prepare the run; what it says is the reason")
     return job or prepare()
 

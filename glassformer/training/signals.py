@@ -1,6 +1,8 @@
-"""Being asked to stop: once means save and leave, twice means leave now.
+"""Being asked to stop: once means save and leave, twice means leave now. With nothing to save, once does too.
 
 with Stopping() as stopping:
+    with stopping.at_once("there is nothing to save"):
+        prepare()
     for batch in batches:
         ...
         if stopping.asked:
@@ -15,7 +17,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -24,6 +27,10 @@ WATCHED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP"
 # A launcher that is told to stop passes it on, while its whole group is told too: `timeout` and torchrun do
 # so within moments. What comes this soon (in seconds) is the same wish again.
 SAME_WISH = 1.0
+
+
+class Left(BaseException):
+    """Raised where a stop was asked for and there is nothing to save."""
 
 
 class Stopping:
@@ -37,6 +44,8 @@ class Stopping:
         self._main = main
         self._first: tuple[int, float] | None = None
         self._before: dict[int, Any] = {}
+        self._at_once: str | None = None
+        self._again = "left at once; the last checkpoint that was saved stands"
 
     @property
     def asked(self) -> bool:
@@ -63,13 +72,28 @@ class Stopping:
                 signal.signal(number, handler)
         self._before.clear()
 
+    @contextmanager
+    def at_once(self, sentence: str) -> Iterator[None]:
+        """Inside the block a stop is not waited for: the sentence is said, and `Left` raised."""
+        self._at_once = sentence
+        try:
+            yield
+            if self.asked:  # it was raised where nothing can be, as in a callback
+                raise Left
+        finally:
+            self._at_once = None
+
     def _told(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._first is None:
             self._first = (number, now)
+            if self._at_once is not None:
+                self._again = "left at once"
+                self._speak(self._at_once)
+                raise Left
             self._speak("saving a checkpoint; press Ctrl-C again to leave at once")
         elif now - self._first[1] >= SAME_WISH:
-            self._speak("left at once; the last checkpoint that was saved stands")
+            self._speak(self._again)
             os._exit(128 + number)
 
     def _speak(self, sentence: str) -> None:

@@ -31,7 +31,8 @@ def train(recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *
     folder: called again with the same recipe, a run goes on where it stopped, or is found finished.
     say: is given a sentence for each choice made on the way.
 
-    Ctrl-C saves a checkpoint and is raised as KeyboardInterrupt; another signal as SystemExit.
+    Ctrl-C saves a checkpoint, once there are steps, and is raised as KeyboardInterrupt; another signal as
+    SystemExit.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:

@@ -1,8 +1,9 @@
-"""Asked once to stop, a run saves and leaves; asked twice, it leaves at once. In real processes."""
+"""Asked once to stop, a run saves and leaves; twice, or while it prepares, at once. In real processes."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.signals import SAME_WISH, Stopping
+from glassformer.training.signals import SAME_WISH, Left, Stopping
 
 ROOT = Path(__file__).parents[2]
 # `saving` goes on until its input is closed, as a large checkpoint would
@@ -122,3 +123,41 @@ def test_handlers_are_given_back_and_another_thread_is_no_trouble() -> None:
     thread.start()
     thread.join()
     assert seen == [False, before[0]]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_while_a_tokenizer_is_learnt_once_means_leave_at_once(kind: str, tmp_path: Path) -> None:
+    """Whose trainers are compiled, and for seconds let Python hear of nothing."""
+    letters, draw = "abcdefghiklmnoprstuvwz", random.Random(1)
+    words = ["".join(draw.choices(letters, k=draw.randint(4, 12))) for _ in range(100_000)] * 2
+    rows = [f"{' '.join(words[n : n + 20])}\tone" for n in range(0, len(words), 20)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows))
+    code = f"import signal; {LISTENING}; from glassformer.cli.main import main; main()"
+    settings = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=20000", "training.device=cpu"]
+    given = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-c", code, "train", "translate", "--train", "pairs.tsv", *given]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    try:
+        assert process.stderr is not None
+        assert "training a" in process.stderr.readline()
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=6)
+    finally:
+        process.kill()
+    sentence = "stopped while preparing, before a step was done; the same command begins again\n"
+    assert (process.returncode, told) == (130, sentence)
+    assert not (tmp_path / "runs/translate-pairs/checkpoints").exists()
+
+
+def test_what_is_asked_where_nothing_can_be_raised_is_obeyed_after() -> None:
+    """A handler's exception may end in a callback, whose caller drops it."""
+    with Stopping(main=False) as stopping:
+        with pytest.raises(Left), stopping.at_once("nothing to save"):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Left:
+                went_on = True
+        assert went_on and stopping.exit_code == 143
