@@ -87,7 +87,7 @@ def _learned(place: Place) -> Path:
 
 def _columns(path: Path) -> Floats:
     """All columns of a table of series: (rows, C)."""
-    return read_series(path, problems=Problems()).values
+    return read_series(path, problems=Problems()).values.astype(np.float32)
 
 
 def windows_between(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:

@@ -102,8 +102,7 @@ def _tell(told: Forecast, out: Path | None, seconds: float | None) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(told.header())
-    for row in told.rows():
-        writer.writerow([f"{cell:.7g}" if isinstance(cell, float) else cell for cell in row])
+    writer.writerows(told.texts())
     if out is None:
         sys.stdout.write(text.getvalue())
         return

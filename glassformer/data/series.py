@@ -21,7 +21,7 @@ from glassformer.data.series_files import KEYS, Given, Layout, SeriesFile, open_
 from glassformer.data.series_steps import Fill, Table, advice, evened
 from glassformer.data.timestamps import BadStampError, Step, read_stamp, written
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.float64]
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
 _MOST_WORDS = 0.5  # more of a column than this in words, and it is no column of numbers
 
@@ -30,7 +30,8 @@ _MOST_WORDS = 0.5  # more of a column than this in words, and it is no column of
 class SeriesSet:
     """One or many series with the same channels and the same step.
 
-    values: (N, C)    stamps: (N,), as `timestamps` counts them    ends: (S,), where each series ends
+    values: (N, C), in double precision, which keeps a swing upon a large offset
+    stamps: (N,), as `timestamps` counts them    ends: (S,), where each series ends
     ids: the series' names    names: the channels'    notes: what a person should know of them
     """
 
@@ -110,7 +111,7 @@ class _Rows:
         self.file, self.layout = file, layout
         self.ids: dict[str, int] = {}
         self.dated: bool | None = None
-        self._values, self._stamps = array("f"), array("q")
+        self._values, self._stamps = array("d"), array("q")
         self._which, self._lines = array("i"), array("i")
         self._words: dict[int, tuple[int, int, str]] = {}  # by column: how many, and the first one's line
 
@@ -160,7 +161,7 @@ class _Rows:
             file=str(self.file.path),
             unit=self.file.unit,
             dated=bool(self.dated),
-            values=np.frombuffer(self._values, np.float32).reshape(count, -1),
+            values=np.frombuffer(self._values, np.float64).reshape(count, -1),
             stamps=np.frombuffer(self._stamps, np.int64),
             which=np.frombuffer(self._which, np.int32),
             lines=np.frombuffer(self._lines, np.int32),

@@ -26,7 +26,7 @@ class Table:
     file: str
     unit: str
     dated: bool
-    values: NDArray[np.float32]
+    values: NDArray[np.float64]
     stamps: NDArray[np.int64]
     which: NDArray[np.int32]
     lines: NDArray[np.int32]
@@ -56,7 +56,7 @@ class Table:
 class Evened:
     """Series whose every step is the same, or taken to be."""
 
-    values: NDArray[np.float32]
+    values: NDArray[np.float64]
     stamps: NDArray[np.int64]
     which: NDArray[np.int32]
     step: Step
@@ -153,11 +153,11 @@ def _once(
 
 def _widened(
     table: Table, step: Step, missing: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int32]]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]:
     """Room for the missing rows: values NaN, stamps as they would be."""
     places = np.concatenate(([0], np.cumsum(missing + 1)))
     rows = int(places[-1]) + 1
-    values = np.full((rows, table.values.shape[1]), np.nan, np.float32)
+    values = np.full((rows, table.values.shape[1]), np.nan, np.float64)
     values[places] = table.values
     before = np.searchsorted(places, np.arange(rows), side="right") - 1  # the known row at or before each
     stamps = table.stamps[before]
@@ -167,8 +167,8 @@ def _widened(
 
 
 def _filled(
-    values: NDArray[np.float32], which: NDArray[np.int32], fill: Fill, file: str
-) -> NDArray[np.float32]:
+    values: NDArray[np.float64], which: NDArray[np.int32], fill: Fill, file: str
+) -> NDArray[np.float64]:
     """No NaN left: on a straight line between the known values around, or the last known one again."""
     ends = np.flatnonzero(np.append(np.diff(which) != 0, True)) + 1
     for begin, end in zip(np.concatenate(([0], ends[:-1])), ends, strict=True):

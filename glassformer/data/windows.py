@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.series import SeriesSet
+from glassformer.data.spread import STILL, Doubles, exponents, mean_and_spread
 
 _BLOCK = 65_536
 PUBLISHED_BATCH = 128
@@ -82,26 +83,27 @@ class Scaler:
     @classmethod
     def fitted(cls, series: SeriesSet, part: Part) -> Scaler:
         """From the training part alone; a channel that never changes is only shifted."""
-        count, total = 0, np.zeros(series.values.shape[1])
-        for block in _blocks(series, part):
-            count, total = count + len(block), total + block.sum(0)
+        blocks = list(_blocks(series, part))
+        count = sum(map(len, blocks))
         if not count:
             raise GlassformerError("the part to learn the scale from has no rows")
-        mean, squares = total / count, np.zeros_like(total)
-        for block in _blocks(series, part):
-            squares += ((block - mean) ** 2).sum(0)
+        power = np.max([exponents(block)[0] for block in blocks], 0)  # (C,)
+        first = np.ldexp(blocks[0][0], -power)  # summed from there, equal numbers leave nothing but 0
+        mean = first + sum((np.ldexp(block, -power) - first).sum(0) for block in blocks) / count
+        squares = sum(np.square(np.ldexp(block, -power) - mean).sum(0) for block in blocks)
         std = np.sqrt(squares / count)
-        still = std <= 1e-7 * np.abs(mean)  # what is left when equal numbers are added up
-        return cls(tuple(mean.tolist()), tuple(np.where(still, 1.0, std).tolist()))
+        std = np.where(std <= STILL * np.abs(mean), 1.0, np.ldexp(std, power))
+        return cls(tuple(np.ldexp(mean, power).tolist()), tuple(std.tolist()))
 
-    def scaled(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scaled(self, values: Doubles) -> NDArray[np.float32]:
         """(..., C) -> (..., C)."""
-        shifted = (values - np.array(self.mean)) / np.array(self.std)
-        return shifted.astype(np.float32)
+        with np.errstate(over="ignore"):  # far from all that was learned: infinite, as the answer will tell
+            shifted = (values - np.array(self.mean)) / np.array(self.std)
+            return shifted.astype(np.float32)
 
-    def undone(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def undone(self, values: NDArray[np.float32]) -> Doubles:
         """Scaled values in the series' own units again."""
-        return (values * np.array(self.std) + np.array(self.mean)).astype(np.float32)
+        return values.astype(np.float64) * np.array(self.std) + np.array(self.mean)
 
 
 def faint(series: SeriesSet, part: Part, scaler: Scaler) -> list[str]:
@@ -112,19 +114,18 @@ def faint(series: SeriesSet, part: Part, scaler: Scaler) -> list[str]:
     found = []
     for number, first in enumerate(series.begins):
         begin, end = int(first + part.begin[number]), int(first + part.end[number])
-        values = series.values[begin:end].astype(np.float64)
         if end > begin:
-            spread, moves = values.std(0), np.ptp(values, 0) > 0
-            if (moves & (spread < FAINT * np.array(scaler.std))).any():
+            _, spread = mean_and_spread(series.values[begin:end])  # (1, C)
+            if ((spread > 0) & (spread < FAINT * np.array(scaler.std))).any():
                 found.append(series.ids[number])
     return found
 
 
-def _blocks(series: SeriesSet, part: Part) -> Iterator[NDArray[np.float64]]:
+def _blocks(series: SeriesSet, part: Part) -> Iterator[Doubles]:
     for number, first in enumerate(series.begins):
         begin, end = int(first + part.begin[number]), int(first + part.end[number])
         for at in range(begin, end, _BLOCK):
-            yield series.values[at : min(at + _BLOCK, end)].astype(np.float64)
+            yield series.values[at : min(at + _BLOCK, end)].astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glassformer.api import JOB, Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
+from glassformer.data.spread import Doubles
 from glassformer.data.windows import Scaler
 from glassformer.trace.kinds import Given
 from glassformer.trace.ready import Ready
@@ -37,8 +37,8 @@ class Past:
     """
 
     names: tuple[str, ...]
-    values: NDArray[np.float32]
-    truth: NDArray[np.float32] | None
+    values: Doubles
+    truth: Doubles | None
     scale: Scaler | WindowScale
     horizon: int
 
@@ -82,8 +82,7 @@ def _past(bundle: Bundle, given: Given) -> Past:
         raise GlassformerError(
             f"the columns have {rows:,} rows, and a trace takes at most {ROWS:,}; give the last"
         )
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
-        values = np.array([columns[name] for name in names], np.float64).T.astype(np.float32)  # (rows, C)
+    values = np.array([columns[name] for name in names], np.float64).T  # (rows, C)
     if not np.isfinite(values).all():
         raise GlassformerError("the columns hold a value that is no finite number; fill it in")
     context, horizon = steps_of(bundle)

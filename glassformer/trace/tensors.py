@@ -20,21 +20,25 @@ from glassformer.trace.slices import Item, count_after, parse
 from glassformer.trace.stations import growth_of
 from glassformer.trace.taken import Trace
 
-Dtype = Literal["float32", "uint8", "int32"]
+Dtype = Literal["float32", "float64", "uint8", "int32"]
 STAGES = ("dot", "scaled", "masked", "weights")
 MOST_BYTES = 32_000_000  # of an answer
 MOST_WORKED_OUT = 128_000_000  # numbers, before they are pooled
 
 
 class Cut(NamedTuple):
-    """A part of a tensor, ready to be sent: its numbers, all of one of three kinds."""
+    """A part of a tensor, ready to be sent: its numbers, all of one of four kinds."""
 
     values: Tensor
 
     @property
     def dtype(self) -> Dtype:
         """What the bytes are of."""
-        named: dict[torch.dtype, Dtype] = {torch.uint8: "uint8", torch.int32: "int32"}
+        named: dict[torch.dtype, Dtype] = {
+            torch.uint8: "uint8",
+            torch.int32: "int32",
+            torch.float64: "float64",
+        }
         return named.get(self.values.dtype, "float32")
 
     @property
@@ -68,12 +72,15 @@ def cut(
         if minus is not None:
             found = _difference(found, _part(minus, name, slices, like=found), name)
     found = found if pool is None else _pooled(found, pool)
-    if found.numel() * (1 if found.dtype == torch.uint8 else 4) > MOST_BYTES:
+    kinds = {torch.uint8, torch.int32}
+    if name.startswith("forecast."):  # in the series' own units: a swing may ride upon a large offset
+        kinds.add(torch.float64)
+    kind = found.dtype if found.dtype in kinds else torch.float32
+    if found.numel() * kind.itemsize > MOST_BYTES:
         raise TooLargeError(
             f"'{name}' is {found.numel():,} numbers so, and at most {MOST_BYTES // 4:,} are sent at once; "
             "slice it, or pool it"
         )
-    kind = found.dtype if found.dtype in (torch.uint8, torch.int32) else torch.float32
     return Cut(found.detach().to("cpu", kind))
 
 

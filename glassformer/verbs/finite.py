@@ -12,7 +12,7 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.verbs.reading import named
 
-Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32])
+Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32], NDArray[np.float64])
 
 
 def finite(bundle: Bundle, answer: Numbers) -> Numbers:

@@ -6,9 +6,11 @@ Letters: S series, N steps told, C columns, Q quantiles.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,13 +28,15 @@ from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.series_files import Given
 from glassformer.data.series_steps import Fill
+from glassformer.data.spread import Doubles, mean_and_spread
 from glassformer.data.timestamps import later, written
 from glassformer.verbs.finite import finite
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
 from glassformer.verbs.reading import device_of, model_of, named
-from glassformer.verbs.units import Floats, check_columns, scale_of
+from glassformer.verbs.units import check_columns, scale_of
 
 TOGETHER = 256  # series told at a time
+DIGITS, MOST_DIGITS = 7, 17  # that single and double precision hold
 OPTIONS = Given(time="--time (`time`)", columns="--columns (`columns`)", fill="--fill (`fill`)")
 
 
@@ -47,9 +51,9 @@ class Forecast:
     names: tuple[str, ...]
     ids: tuple[str, ...]
     stamps: NDArray[np.int64]
-    values: Floats
+    values: Doubles
     levels: tuple[float, ...]
-    quantiles: Floats
+    quantiles: Doubles
     past: SeriesSet
     context: int
     notes: tuple[str, ...]
@@ -75,6 +79,31 @@ class Forecast:
                 first: list[str | float] = [one] if len(self.ids) > 1 else []
                 sure = self.quantiles[:, s, n].T.reshape(-1).tolist()  # (C * Q,)
                 yield [*first, self.when(s, n), *self.values[s, n].tolist(), *sure]
+
+    def texts(self) -> Iterator[list[str]]:
+        """The rows as they are written: seven digits of a column's swing, however high it rides."""
+        rows = self.rows()
+        for end in self.past.ends:
+            _, swing = mean_and_spread(self.past.values[end - self.context : end])  # (1, C)
+            swings = [*swing[0].tolist(), *np.repeat(swing[0], len(self.levels)).tolist()]
+            for row in islice(rows, self.values.shape[1]):
+                words, numbers = row[: -len(swings)], row[-len(swings) :]
+                yield [
+                    *map(str, words),
+                    *(_written(float(x), swing) for x, swing in zip(numbers, swings, strict=True)),
+                ]
+
+
+def _written(value: float, swing: float) -> str:
+    """Seven digits, and as many before them as the value is larger than the swing.
+
+    >>> _written(1000000002.1234567, 2.0), _written(0.30000001192092896, 2.0), _written(7.0, 0.0)
+    ('1000000002.123457', '0.3', '7')
+    """
+    above = 0
+    if abs(value) > swing > 0:
+        above = math.floor(math.log10(abs(value))) - math.floor(math.log10(swing))
+    return f"{value:.{min(DIGITS + above, MOST_DIGITS)}g}"
 
 
 def forecast(
@@ -140,11 +169,11 @@ def steps_of(bundle: Bundle) -> tuple[int | None, int]:
 
 
 @torch.inference_mode()
-def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]) -> tuple[Floats, Floats]:
+def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]) -> tuple[Doubles, Doubles]:
     """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
     model = model_of(bundle)
     device = device_of(bundle)
-    points, sure = list[Floats](), list[Floats]()
+    points, sure = list[Doubles](), list[Doubles]()
     for at in range(0, len(past), TOGETHER):
         ends = past.ends[at : at + TOGETHER]
         rows = past.values[ends[:, None] + np.arange(-context, 0)]  # (B, context, C)
@@ -157,7 +186,7 @@ def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]
         sure.append(scale.undone(quantiles(told, levels).float().cpu().numpy()))
     values = finite(bundle, np.concatenate(points))
     if not sure:
-        return values, np.empty((0, *values.shape), np.float32)
+        return values, np.empty((0, *values.shape))
     return values, finite(bundle, np.concatenate(sure, 1))
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from glassformer.api import JOB, Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
+from glassformer.data.spread import Doubles, mean_and_spread, mean_size
 from glassformer.data.windows import Scaler
 from glassformer.verbs.reading import named
 
-_STILL = 1e-7  # of the mean: a spread that rounding alone makes
 Floats = NDArray[np.float32]
 
 
@@ -31,38 +31,36 @@ Floats = NDArray[np.float32]
 class WindowScale:
     """What each window's columns are shifted and divided by: both (..., 1, C), in double precision."""
 
-    shift: NDArray[np.float64]
-    size: NDArray[np.float64]
+    shift: Doubles
+    size: Doubles
 
     @classmethod
-    def spread(cls, windows: Floats) -> WindowScale:
+    def spread(cls, windows: Doubles) -> WindowScale:
         """To mean 0 and spread 1: (..., T, C). One that stands still has its own height for a spread."""
-        values = windows.astype(np.float64)
-        mean, spread = values.mean(-2, keepdims=True), values.std(-2, keepdims=True)
-        still = spread <= _STILL * np.abs(mean)
-        return cls(shift=mean, size=_nonzero(np.where(still, np.abs(mean), spread)))
+        mean, spread = mean_and_spread(windows)
+        return cls(shift=mean, size=_nonzero(np.where(spread == 0, np.abs(mean), spread)))
 
     @classmethod
-    def height(cls, windows: Floats) -> WindowScale:
+    def height(cls, windows: Doubles) -> WindowScale:
         """To a mean size of 1, nothing shifted: (..., T, C)."""
-        size = np.abs(windows.astype(np.float64)).mean(-2, keepdims=True)
+        size = mean_size(windows)
         return cls(shift=np.zeros_like(size), size=_nonzero(size))
 
-    def scaled(self, values: Floats) -> Floats:
+    def scaled(self, values: Doubles) -> Floats:
         """(..., T, C) -> (..., T, C)."""
         return ((values - self.shift) / self.size).astype(np.float32)
 
-    def undone(self, values: Floats) -> Floats:
+    def undone(self, values: Floats) -> Doubles:
         """What is told of scaled values, (..., N, C), in the series' own units."""
-        return (values * self.size + self.shift).astype(np.float32)
+        return values.astype(np.float64) * self.size + self.shift
 
 
-def _nonzero(size: NDArray[np.float64]) -> NDArray[np.float64]:
+def _nonzero(size: Doubles) -> Doubles:
     """Where nothing has any size, there is nothing to divide by."""
     return np.where(size == 0, 1.0, size)
 
 
-def scale_of(bundle: Bundle, windows: Floats) -> Scaler | WindowScale:
+def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     """What these windows (..., T, C) are scaled by: the scale the model learned with, else their own.
 
     Left as they are: windows for a model that scales nothing, to which units matter, and counts, which have

@@ -11,10 +11,11 @@ import torch
 
 import glassformer
 from glassformer.trace.taken import take
+from glassformer.trace.tensors import cut
 from glassformer.verbs.forecast import Forecast, forecast
 from glassformer.verify.inputs import stir
 
-UNITS = [1e-15, 1e-6, 1e-4, 0.003, 0.1, 10.0, 1e6]
+UNITS = [1e-300, 1e-15, 1e-6, 1e-4, 0.003, 0.1, 10.0, 1e6, 1e300]
 MODELS = ["pocket-series"] + [
     f"{kind} {by}" for kind in ("none", "normal", "student_t") for by in ("std", "mean")
 ]
@@ -63,6 +64,22 @@ def test_other_units_give_the_same_forecast(name: str) -> None:
     assert np.array_equal(doubled.values * np.float32(2**20), exact.values)
 
 
+@pytest.mark.parametrize("offset", [1e7, 1e9, -1e12])
+@pytest.mark.parametrize("name", ["pocket-series", "normal std"])
+def test_a_large_offset_is_added_to_the_forecast(name: str, offset: float) -> None:
+    """In a model that shifts windows; the rows as they are written tell steps and quantiles apart."""
+    bundle = model(name)
+    base, told = told_of(bundle, waves()), told_of(bundle, offset + waves())
+    assert not told.notes
+    for ours, theirs in ((told.values, base.values), (told.quantiles, base.quantiles)):
+        assert np.abs(ours - offset - theirs).max() < 1e-3
+    for text, row in zip(told.texts(), base.rows(), strict=True):
+        assert (
+            np.abs([float(x) - offset - float(y) for x, y in zip(text[1:], row[1:], strict=True)]).max()
+            < 2e-3
+        )
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_series_of_ordinary_size_is_forecast_as_the_model_says(name: str) -> None:
     bundle, values = model(name), 30 * waves(1.0)
@@ -78,7 +95,7 @@ def test_a_still_series_goes_on_near_its_height_in_any_units(name: str) -> None:
     """Even where rounding makes it tremble; one of zeros has no size, and still gives numbers."""
     bundle, still = model(name), np.full(120, 7.0)
     base = told_of(bundle, still)
-    trembling = still + np.where(np.arange(120) % 2, 4.8e-7, 0)
+    trembling = still + np.where(np.arange(120) % 2, 8.9e-16, 0)
     for unit in UNITS:
         for values in (still, trembling):
             told = told_of(bundle, unit * values)
@@ -97,13 +114,15 @@ def test_counts_are_forecast_as_they_are() -> None:
     assert np.array_equal(told_of(bundle, values).values, plain.mean.numpy())
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1.0])
-def test_the_explorer_tells_the_same_forecast(unit: float) -> None:
-    bundle, values = model("pocket-series"), unit * waves()
+@pytest.mark.parametrize("unit, offset", [(1e-6, 0.0), (1.0, 0.0), (1.0, 1e9), (1e300, 0.0)])
+def test_the_explorer_tells_the_same_forecast(unit: float, offset: float) -> None:
+    bundle, values = model("pocket-series"), unit * waves() + offset
     trace = take(bundle, {"series": {"columns": {"y": values.tolist()}}})
     told = told_of(bundle, values)
     for name, wanted in (
         ("values", told.values[0].T),
         ("quantiles", told.quantiles[:, 0].transpose(2, 0, 1)),
     ):
-        assert np.allclose(trace.kept[f"forecast.{name}"].numpy(), wanted, rtol=1e-5, atol=1e-6 * unit)
+        kept, sent = trace.kept[f"forecast.{name}"].numpy(), cut(trace, f"forecast.{name}").data()
+        assert np.allclose(kept - offset, wanted - offset, rtol=1e-5, atol=1e-6 * unit)
+        assert np.array_equal(np.frombuffer(sent, "<f8").reshape(kept.shape), kept)

@@ -1,10 +1,11 @@
 // Numbers with a shape, as the server sends them: flat, row-major.
 
-export type Numbers = Float32Array | Uint8Array | Int32Array;
+export type Numbers = Float32Array | Float64Array | Uint8Array | Int32Array;
 
 /** What holds numbers of a kind that the server names. */
 export const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
   float32: Float32Array,
+  float64: Float64Array,
   uint8: Uint8Array,
   int32: Int32Array,
 };
