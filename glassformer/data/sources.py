@@ -120,6 +120,16 @@ class Rows(Source):
         told = [f"'{column}'" if isinstance(column, str) else f"column {column}" for column in self.columns]
         return ", ".join(f"{field} from {column}" for field, column in zip(self.fields, told, strict=True))
 
+    @property
+    def unread(self) -> list[Column]:
+        """The columns of the first table that are not read."""
+        head = self.tables[0].head(1)
+        names = head.names
+        if names is None and any(isinstance(column, str) for column in self.columns):
+            names = tuple(str(cell).strip() for cell in head.rows[0])
+        every = range(1, len(head.rows[0]) + 1) if names is None else names
+        return [column for column in every if column not in self.columns]
+
     def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
         for table in self.tables:
             tally = problems.begin(table.path, unit=table.unit)

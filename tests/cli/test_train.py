@@ -80,6 +80,7 @@ BAD = {
     "one column": (nothing, ["translate", "--train", "sentences.txt"], "needs 2"),
     "unknown column": (nothing, [*PAIRS, "--set", "data.columns=[english, german]"], "english"),
     "three columns": (nothing, [*PAIRS, "--set", "data.columns=[1, 2, 3]"], "3 columns"),
+    "languages unnamed": (nothing, ["translate", "--train", "several.tsv"], "give data.to=to"),
     "unknown section": (with_recipe(GOOD + "trianing: {}\n"), RECIPE, "did you mean 'training'"),
     "unknown key": (nothing, [*PAIRS, "--set", "training.step=3"], "did you mean 'steps'"),
     "unknown data key": (nothing, [*PAIRS, "--set", "data.colums=[1, 2]"], "did you mean 'columns'"),
@@ -180,6 +181,17 @@ def test_bad_input_is_one_sentence(run, place, case):
 
 def _is_set(change, args):
     return any(arg.partition("=")[0] == change.partition("=")[0] for arg in args)
+
+
+def test_a_header_of_three_names_is_no_pair_and_what_is_not_read_is_told(run, place):
+    pairs = (place / "pairs.tsv").read_text().splitlines()
+    write(place / "by.tsv", "\n".join(["source\ttarget\tchecked by", *(f"{pair}\tme" for pair in pairs)]))
+    done = run("train", "translate", "--train", "by.tsv", *quick(), "--valid", "by.tsv", "--out", "runs/x")
+    assert done.code == 0 and done.err.count("not read: ") == 1, done.err
+    assert "source from 'source', target from 'target'; not read: 'checked by'" in done.err
+    assert f"{len(pairs)} pairs to learn from" in done.err
+    bare = run("train", "translate", "--train", "by.tsv", *quick("data.columns=[1,2]"), "--out", "runs/y")
+    assert bare.code == 0 and "not read" not in bare.err  # which was asked for
 
 
 def test_low_precision_where_the_processor_lacks_it(run, monkeypatch):

@@ -9,11 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from glassformer import api
+from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import PairExamples
+from glassformer.data.names import TO
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
-from glassformer.data.sources import Source
+from glassformer.data.sources import Rows, Source
 from glassformer.data.store import Store
 from glassformer.text import Tokenizer, tag_ids, tag_place
 from glassformer.text.documents import has_several
@@ -25,6 +27,7 @@ from glassformer.training.recipe import PairData
 SEVERAL = 0.1  # of the sources at most may hold several sentences, where a model is said to learn sentences
 USUAL = 0.995  # of the sources are no longer than what is usual; of longer ones a model has seen too few
 MOST = 1_000_000  # sources looked at for that
+SHOWN = 8  # columns that are named
 TAG = ">>{}<<"  # what stands before a source, where the model writes several languages
 
 
@@ -66,9 +69,13 @@ class Translate(Rewriting):
             )
             return {"long": long, "languages": sorted(languages), "several": sum(several)}
 
-        train, valid = two_sides(
-            lambda files: pairs(files, columns=data.columns, to=self.to), data, seed=self.recipe.seed
-        )
+        def read(files: Sequence[str]) -> Source:
+            source = pairs(files, columns=data.columns, to=self.to)
+            if files == data.train and data.columns is None and isinstance(source, Rows):
+                self._tell_unread(source)
+            return source
+
+        train, valid = two_sides(read, data, seed=self.recipe.seed)
 
         def tags() -> list[str]:  # a tokenizer that is to be learnt must know them before
             if self.to is None:
@@ -89,6 +96,21 @@ class Translate(Rewriting):
         one = learned.get("several", len(self.train)) <= SEVERAL * len(self.train)
         self.unit = "sentence" if one else "line"
         self.told("pairs", sum(part["long"] for part in noted.values()), max_len)
+
+    def _tell_unread(self, source: Rows) -> None:
+        """Say which columns nobody named are left aside; one of languages must not be, which it would mix."""
+        unread = source.unread
+        to = next((one for one in unread if str(one).lower() == TO), None)
+        if to is not None and self.to is None:
+            raise GlassformerError(
+                f"'{source.tables[0].path}' has a column '{to}'; give data.to={to} if it names the language "
+                "of each target, or name the two columns to read in data.columns"
+            )
+        if unread:
+            told = ", ".join(
+                f"'{one}'" if isinstance(one, str) else f"column {one}" for one in unread[:SHOWN]
+            )
+            self.say(f"{source.chosen}; not read: {told}{', ...' * (len(unread) > SHOWN)}")
 
     @property
     def _known(self) -> Mapping[str, Any]:
