@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from glassformer.cli.noted import noting
-from glassformer.cli.writing import Asked, answer, writing_verb
+from glassformer.cli.writing import Asked, Hear, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -49,20 +49,26 @@ def generate(
 
     from glassformer.verbs import writing
 
-    def write(bundle: Bundle, prompts: Iterable[str]) -> Iterator[Passage]:
-        heard: list[str] = []
+    def write(bundle: Bundle, prompts: Iterable[str], hear: Hear | None) -> Iterator[Passage]:
+        waiting: list[str] = []
 
-        def hear() -> Iterator[str]:
+        def given() -> Iterator[str]:
             for prompt in prompts:
                 if echo:
-                    heard.append(prompt)
+                    waiting.append(prompt)
                 yield prompt
 
         found: Iterator[Passage] = writing.generate(
-            bundle, hear(), special_in_text=special, details=True, **asked.budget(), **asked.settings
+            bundle,
+            given(),
+            special_in_text=special,
+            details=True,
+            hear=hear,
+            **asked.budget(),
+            **asked.settings,
         )
         for passage in found:
-            yield replace(passage, text=heard.pop(0) + passage.text) if echo else passage
+            yield replace(passage, text=waiting.pop(0) + passage.text) if echo else passage
 
     answer(asked, write)
 

@@ -109,7 +109,7 @@ class Keeper(Taker):
         total: int | None,
         telling: bool,
     ) -> None:
-        super().__init__(self._write, total=total, telling=telling, done=done)
+        super().__init__(self._write, total=total, telling=telling, done=done, first=texts.answered)
         self.texts, self._file, self._record, self._made = texts, file, record, made
         self._again = texts.answered
         self._recorded: float | None = None

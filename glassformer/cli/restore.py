@@ -15,7 +15,7 @@ def restore(asked: Asked) -> None:
 
     answer(
         asked,
-        lambda bundle, texts: writing.restore(
-            bundle, texts, details=True, **asked.budget(), **asked.settings
+        lambda bundle, texts, hear: writing.restore(
+            bundle, texts, details=True, hear=hear, **asked.budget(), **asked.settings
         ),
     )

@@ -20,7 +20,7 @@ def summarize(
 
     answer(
         asked,
-        lambda bundle, texts: writing.summarize(
-            bundle, texts, prefix=prefix, details=True, **asked.budget(), **asked.settings
+        lambda bundle, texts, hear: writing.summarize(
+            bundle, texts, prefix=prefix, details=True, hear=hear, **asked.budget(), **asked.settings
         ),
     )

@@ -13,13 +13,21 @@ TOLD_EVERY = 5.0  # seconds
 class Taker:
     """Takes one line after another, and says now and then how far it has come.
 
-    put: writes a line, whole. done: how many lines were there before.
+    put: writes a line, whole. done: how many lines were there before. first: the number of the line that is
+    answered first, below `done` where some are answered again.
     """
 
     def __init__(
-        self, put: Callable[[str], None], *, total: int | None, telling: bool, done: int = 0
+        self,
+        put: Callable[[str], None],
+        *,
+        total: int | None,
+        telling: bool,
+        done: int = 0,
+        first: int = 0,
     ) -> None:
         self._put, self._total, self._telling = put, total, telling
+        self._answered = first  # lines that are taken, or wait for those before them
         self.done = self.before = done
         self._began = self._told = time.monotonic()
 
@@ -27,6 +35,14 @@ class Taker:
         """Write a line."""
         self._put(line)
         self.done += 1
+        self._tell_if_due()
+
+    def hear(self, count: int) -> None:
+        """So many more lines are answered, which will be taken in their turn."""
+        self._answered += count
+        self._tell_if_due()
+
+    def _tell_if_due(self) -> None:
         now = time.monotonic()
         if self._telling and now - self._told >= TOLD_EVERY:
             self._told = now
@@ -35,9 +51,10 @@ class Taker:
     def tell(self) -> None:
         """How many lines are done, and how fast."""
         seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = (self.done - self.before) / seconds
-        told = f"{self.done:,}" + (f" of {self._total:,}" if self._total is not None else "")
-        left = (self._total - self.done) / rate if self._total is not None and rate else 0
+        done = max(self.done, self._answered)
+        rate = (done - self.before) / seconds
+        told = f"{done:,}" + (f" of {self._total:,}" if self._total is not None else "")
+        left = (self._total - done) / rate if self._total is not None and rate else 0
         rest = f", {left:,.0f} s left" if left >= 1 else ""
         say(f"{told} lines in {seconds:,.1f} s, {rate:,.1f} a second{rest}")
 

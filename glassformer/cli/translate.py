@@ -38,13 +38,14 @@ def translate(
 
     answer(
         asked,
-        lambda bundle, texts: writing.translate(
+        lambda bundle, texts, hear: writing.translate(
             bundle,
             texts,
             to=to,
             prefix=prefix,
             split=None if split is None else split.value,
             details=True,
+            hear=hear,
             **asked.budget(),
             **asked.settings,
         ),

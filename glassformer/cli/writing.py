@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from glassformer.api import Bundle
     from glassformer.verbs.writing.batches import Passage
 
-Write = Callable[["Bundle", Iterable[str]], "Iterator[Passage]"]
+Hear = Callable[[int], None]  # how many more texts are written, though not yet in their turn
+Write = Callable[["Bundle", Iterable[str], Hear | None], "Iterator[Passage]"]
 SETTINGS = "How it writes"
 
 
@@ -156,12 +157,12 @@ def answer(asked: Asked, write: Write) -> None:
         raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
     source = given(asked.texts or (), asked.file).saying_if_empty()
     bundle = asked.bundle()
-    for _ in write(bundle, iter(())):  # settings that are wrong are told before a file is touched
+    for _ in write(bundle, iter(()), None):  # settings that are wrong are told before a file is touched
         pass
     telling = source.kind == "file" or asked.out is not None
     if asked.out is None:
         with taking(total=source.total, telling=telling) as taker, noting(bundle) as notes:
-            for passage in _passages(bundle, write, source.kind, source.lines):
+            for passage in _passages(bundle, write, source.kind, source.lines, taker.hear):
                 taker.take(_line(asked, bundle, passage))
                 notes.hear(passage.ended, passage.doubts)
                 if source.kind == "terminal":  # somebody reads each
@@ -180,7 +181,7 @@ def answer(asked: Asked, write: Write) -> None:
     ):
         if keeper.done and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
-        for passage in _passages(bundle, write, source.kind, iter(keeper.texts)):
+        for passage in _passages(bundle, write, source.kind, iter(keeper.texts), keeper.hear):
             keeper.take_at(_line(asked, bundle, passage), fresh=passage.fresh)
             notes.hear(passage.ended, passage.doubts)
 
@@ -189,12 +190,12 @@ def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _passages(bundle: Bundle, write: Write, kind: str, lines: Iterator[str]) -> Iterator[Passage]:
+def _passages(bundle: Bundle, write: Write, kind: str, lines: Iterator[str], hear: Hear) -> Iterator[Passage]:
     if kind != "terminal":
-        yield from write(bundle, lines)
+        yield from write(bundle, lines, hear)
         return
     for line in lines:  # somebody waits for each
-        yield from write(bundle, iter([line]))
+        yield from write(bundle, iter([line]), hear)
 
 
 def _line(asked: Asked, bundle: Bundle, passage: Passage) -> str:

@@ -25,6 +25,8 @@ from glassformer.decoding.stop import Decode, check_stops
 from glassformer.decoding.written import Written
 from glassformer.quick.rest import at_rest
 
+OnWritten = Callable[[Sequence[int]], None]
+
 
 def write(
     model: nn.Module,
@@ -156,12 +158,14 @@ def write_all(
     keep_tree: bool = False,
     decode: Decode | None = None,
     tokens: int = 16_384,
+    on_written: OnWritten | None = None,
 ) -> Iterator[list[Written]]:
     """Sources or prompts of any lengths -> what `write` gives for each, in the order given.
 
     Examples are read a bounded number ahead. Those of like length are written together, as many as a
     budget of `tokens` holds: read and written ones, padding and beams counted. `max_new_tokens` may depend
-    on an example's length.
+    on an example's length. `on_written` is told which examples, counted from 0, were just written; they are
+    given when all before them are written too.
     """
     for texts in stream(
         model,
@@ -175,6 +179,7 @@ def write_all(
         keep_tree=keep_tree,
         decode=decode,
         tokens=tokens,
+        on_written=on_written,
     ):
         for text in texts:
             check_sound(text)
@@ -194,6 +199,7 @@ def stream(
     keep_tree: bool = False,
     decode: Decode | None = None,
     tokens: int = 16_384,
+    on_written: OnWritten | None = None,
 ) -> Iterator[list[Written]]:
     """As `write_all`, with scores that are no numbers taken as they come: training may lead there."""
     if tokens < 1:
@@ -212,6 +218,7 @@ def stream(
             raise GlassformerError(_UNBOUNDED)
         return asked
 
+    first = 0
     for near in ahead(iter(examples), limit, tokens // rows_each(settings)):
         found: list[list[Written]] = [[] for _ in near]
         lengths, limits = [len(example) for example, _ in near], [most for _, most in near]
@@ -238,6 +245,9 @@ def stream(
             )
             for n, one in zip(batch, texts, strict=True):
                 found[n] = one
+            if on_written is not None:
+                on_written([first + n for n in batch])
+        first += len(near)
         yield from found
 
 

@@ -54,6 +54,20 @@ def test_arguments_a_file_and_standard_input_are_one(run, typed, folder, tmp_pat
     assert expected[1] == expected[3] == ""
 
 
+def test_what_is_told_on_the_way_counts_every_line_that_is_written(run, folder, tmp_path, monkeypatch):
+    """Also those that wait for the first, which comes last here, for the longest lines are written first."""
+    monkeypatch.setattr("glassformer.cli.taken.TOLD_EVERY", 0.0)
+    lines = ["red", "", *["red blue gold green " * n for n in range(1, 12)]]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    words = ("--file", tmp_path / "in.txt", "--out", tmp_path / "out.txt", "--batch-tokens", 400)
+    done = run("translate", folder, *words, "--split", "never")
+    assert done.code == 0, done.err
+    told = [int(line.split(" of ")[0]) for line in done.err.splitlines() if " lines in " in line]
+    assert told == sorted(told) and len(set(told)) > 4  # batch by batch
+    first = told.index(len(lines))  # all are written, and then taken
+    assert told[first:] == [len(lines)] * (len(lines) + 2)
+
+
 def test_json_tells_scores_and_seconds(run, folder):
     done = run("translate", folder, *ROWS[:3], "--json", "--num-beams", 4, "--num-return-sequences", 2)
     told = [json.loads(line) for line in done.out.splitlines()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import Layout, Place
 
 ON_GPU, ON_CPU = 16_384, 4096  # tokens of a batch; a CPU gains nothing by more, and answers later
+Hear = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,26 +78,48 @@ class _Waiting:
     layout: Layout
     since: float
     left: int
+    unwritten: int
     found: list[list[Written]]
     fresh: bool
     times: int = 1
 
 
-def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> Iterator[Passage]:
-    """One passage a text, in order; no more texts are held than the engine looks ahead."""
+def passages(
+    plan: Plan, texts: Iterable[str], *, batch_tokens: int | None, hear: Hear | None = None
+) -> Iterator[Passage]:
+    """One passage a text, in order; no more texts are held than the engine looks ahead.
+
+    hear: told how many more texts are written, in whatever order; batches are of texts of like length.
+    """
     if batch_tokens is None:
         on_cpu = next(plan.bundle.model.parameters()).device.type == "cpu"
         batch_tokens = ON_CPU if on_cpu else ON_GPU
     waiting: deque[_Waiting] = deque()
+    asked_by: dict[int, _Waiting] = {}  # examples not yet written, as they are counted
+    heard: Hear = hear or (lambda count: None)
+
+    def written(examples: Sequence[int]) -> None:
+        whole = 0
+        for number in examples:
+            text = asked_by.pop(number)
+            text.unwritten -= 1
+            whole += text.unwritten == 0
+        heard(whole)
 
     def examples() -> Iterator[list[int]]:
+        count = 0
         for layout in plan.layouts(texts):
             places = [part for part in layout if isinstance(part, Place)]
+            if not places:
+                heard(1)
             if not places and waiting and waiting[-1].layout == layout:
                 waiting[-1].times += 1  # of a million empty lines in a row one is held
                 continue
-            waiting.append(_Waiting(layout, time.perf_counter(), len(places), [], fresh=not waiting))
+            one = _Waiting(layout, time.perf_counter(), len(places), len(places), [], fresh=not waiting)
+            waiting.append(one)
             for place in places:
+                asked_by[count] = one
+                count += 1
                 yield place.ids
 
     def finished() -> Iterator[Passage]:
@@ -118,6 +141,7 @@ def passages(plan: Plan, texts: Iterable[str], *, batch_tokens: int | None) -> I
         keep_tree=plan.keep_tree,
         decode=plan.decode,
         tokens=batch_tokens,
+        on_written=written,
     )
     for answer in _bounded(answers):
         yield from finished()  # texts with nothing to ask, such as empty lines

@@ -9,7 +9,7 @@ from glassformer.api import Bundle
 from glassformer.decoding.stop import before_stop
 from glassformer.text import SpecialInText
 from glassformer.verbs.reading import tokenizer_of
-from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.batches import Hear, Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of
 from glassformer.verbs.writing.ends import ends_of
@@ -30,6 +30,7 @@ def generate(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
+    hear: Hear | None = None,
     **settings: Any,
 ) -> Any:
     """Go on from prompts: what is written after each, without the prompt.
@@ -40,7 +41,7 @@ def generate(
     ("keep"), as a prompt from a chat's template needs.
     """
     plan = continuing(bundle, settings, special_in_text)
-    return results(plan, prompts, details=details, tree=tree, batch_tokens=batch_tokens)
+    return results(plan, prompts, details=details, tree=tree, batch_tokens=batch_tokens, hear=hear)
 
 
 def stream(

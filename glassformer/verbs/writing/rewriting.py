@@ -9,7 +9,7 @@ from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.verbs.reading import named, tokenizer_of
-from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.batches import Hear, Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
@@ -31,6 +31,7 @@ def translate(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
+    hear: Hear | None = None,
     **settings: Any,
 ) -> Any:
     """Translate texts of one line or many; lines stay lines, and empty ones stay empty.
@@ -44,7 +45,7 @@ def translate(
     else long. Pictures such as emoji that the vocabulary does not have stay as they are.
     """
     plan = translating(bundle, settings, to=to, prefix=prefix, split=split)
-    return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens)
+    return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens, hear=hear)
 
 
 def translating(
@@ -83,6 +84,7 @@ def summarize(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
+    hear: Hear | None = None,
     **settings: Any,
 ) -> Any:
     """Summarise texts, each read whole; one that the model cannot read whole is refused.
@@ -100,6 +102,7 @@ def summarize(
         details=details,
         tree=tree,
         batch_tokens=batch_tokens,
+        hear=hear,
     )
 
 
@@ -110,6 +113,7 @@ def restore(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
+    hear: Hear | None = None,
     **settings: Any,
 ) -> Any:
     """Mend sentences that were trimmed, gapped or shuffled; the gap's mark, `<gap>`, stands for words.
@@ -128,6 +132,7 @@ def restore(
         details=details,
         tree=tree,
         batch_tokens=batch_tokens,
+        hear=hear,
     )
 
 
