@@ -11,7 +11,8 @@ from glassformer.api import JOB, Bundle
 from glassformer.core import spec as specs
 from glassformer.verbs.reading import named
 
-Unlike = Literal["colour", "large", "light", "dark"]
+Unlike = Literal["blank", "colour", "large", "light", "dark"]
+BLANK = 8  # of 255 between the lightest and the darkest of a picture with nothing in it
 LARGE = 16  # times as high and wide as what is read: all that is finer is gone
 COLOURED = 0.05  # of the pixels, in a picture with colours
 VIVID = 48  # of 255 between the channels of such a pixel
@@ -28,6 +29,8 @@ def unlike(
 
     whole (H, W, 3): as it was given. fitted (H, W, C): as it is read.
     """
+    if (np.ptp(fitted.reshape(-1, read.channels), 0) < BLANK).all():
+        return ("blank",)
     found: list[Unlike] = []
     if read.channels == 1:
         spread = whole.max(-1).astype(np.int16) - whole.min(-1)
@@ -49,6 +52,11 @@ def unlike_told(bundle: Bundle, what: Unlike, pictures: int) -> str:
     model, one = named(bundle), pictures == 1
     many = f"{pictures:,} picture{' is' if one else 's are'}"
     match what:
+        case "blank":
+            return (
+                f"{many} of one shade, with nothing in {'it' if one else 'them'} to read, and "
+                f"{'its' if one else 'their'} label is a guess"
+            )
         case "colour":
             return f"{many} in colour, and {model} has learnt grey ones"
         case "large":

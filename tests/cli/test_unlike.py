@@ -31,6 +31,7 @@ def photograph() -> Image.Image:
 
 
 def test_only_what_is_unlike_is_told(run: Any, seven: Image.Image, tmp_path: Path) -> None:
+    nothing = "nothing in it to read, and its label is a guess"
     pictures = {
         "seven": (seven, []),
         "large": (seven.resize((300, 300)).convert("RGB"), []),
@@ -38,6 +39,8 @@ def test_only_what_is_unlike_is_told(run: Any, seven: Image.Image, tmp_path: Pat
             ImageOps.invert(seven),
             ["1 picture is much lighter than those that the model 'pocket-digits'"],
         ),
+        "black": (Image.new("L", (28, 28)), [f"1 picture is of one shade, with {nothing}"]),
+        "speck": (Image.new("RGB", (1, 1), "white"), [f"1 picture is of one shade, with {nothing}"]),
         "photo": (
             photograph(),
             [
