@@ -21,7 +21,10 @@ class Split(StrEnum):
 def translate(
     asked: Asked,
     to: str | None = typer.Option(None, help="The language to write, where the model knows several, as fra."),
-    prefix: str | None = typer.Option(None, help="Put this before every text."),
+    prefix: str | None = typer.Option(
+        None,
+        help="Put this before every text, or before each sentence of one translated by its sentences.",
+    ),
     split: Split | None = typer.Option(
         None,
         help="Which lines to translate sentence by sentence; by itself what suits the model.",
