@@ -13,10 +13,15 @@ from glassformer.core.errors import GlassformerError
 _FILES = re.compile(r"token.*\.json$|vocab.*\.(json|txt)$|^merges\.txt$|\.(model|spm)$")
 
 
+def vocabulary_files(folder: str | Path) -> list[Path]:
+    """The files of a folder's vocabulary, and what goes with it, in the order of their names."""
+    return sorted(path for path in Path(folder).glob("*") if _FILES.search(path.name) and path.is_file())
+
+
 def fingerprint(folder: str | Path) -> str | None:
     """Hex that changes when a folder's vocabulary, or what goes with it, does; None where it has none."""
     digest = hashlib.blake2b(digest_size=16)
-    names = sorted(path for path in Path(folder).glob("*") if _FILES.search(path.name) and path.is_file())
+    names = vocabulary_files(folder)
     for path in names:
         content = read_bytes(path)
         digest.update(f"{path.name} {len(content)} ".encode() + content)

@@ -55,6 +55,11 @@ class Prepared:
             _write(self._beside, {name: about.get(name, {}) for name in ("fingerprint", "also")})
         return about
 
+    def noted(self, name: str) -> str | None:
+        """A further fingerprint as it was when this was made, where that is known."""
+        also: Mapping[str, str] = (_read(self._beside) or {}).get("also", {})
+        return also.get(name)
+
     def _same(self, noted: Mapping[str, Any]) -> bool:
         """Whether a note is of the same files and settings."""
         before = noted.get("also", {})

@@ -245,6 +245,25 @@ def test_the_tokenizer_that_made_the_ids_is_the_one_that_is_used(
         assert path.read_bytes() == vocabulary
 
 
+def test_a_damaged_tokenizer_is_put_back_from_a_model_that_was_saved(
+    tmp_path: Path, learning: Gather
+) -> None:
+    expected, own = rows_of(learning(seed=1)[0].train), tmp_path / "own"
+    vocabulary = (own / "tokenizer" / "tokenizer.json").read_bytes()
+    shutil.copytree(own / "tokenizer", own / "best")
+    (own / "best" / "model.safetensors").write_bytes(b"weights")
+    (own / "checkpoints").mkdir()
+    (own / "tokenizer" / "tokenizer.json").write_bytes(vocabulary[:99])
+    job, said = learning()
+    assert "is put back from" in said and "used again" in said and rows_of(job.train) == expected
+    assert (own / "tokenizer" / "tokenizer.json").read_bytes() == vocabulary
+    assert not (own / "tokenizer" / "model.safetensors").exists()
+    (own / "best" / "tokenizer.json").unlink()  # and where it is lost there too, nothing is made up
+    (own / "tokenizer" / "tokenizer.json").write_bytes(vocabulary[:99])
+    with pytest.raises(GlassformerError, match="its tokenizer or its settings have changed since the run"):
+        learning()
+
+
 def test_what_a_source_is_follows_from_those_that_are_learned(tmp_path: Path, tokenizer: Path) -> None:
     """Paragraphs that are too long are no part of what a model learns."""
     lines = ["the old dog ."] * 200 + ["The old sea sang. " * 20] * 60

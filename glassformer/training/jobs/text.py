@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.text import Tokenizer
-from glassformer.text.folder import fingerprint
+from glassformer.text.folder import fingerprint, vocabulary_files
 from glassformer.text.train import Marks
 from glassformer.training.building import fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.prepare import tokenizer_for
 from glassformer.training.prepared import Prepared
+from glassformer.training.run_folder import BEST, MODEL
+from glassformer.training.saving.keeping import replace_folder
 
 # Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
 Write = Callable[[Path, Source, Problems], dict[str, Any]]
@@ -73,6 +76,9 @@ class TextJob(Job):
         }
         own = self.folder / "tokenizer"
         prepared = Prepared(self.folder / "data", *prints, also={**vocabularies, "own": _known(own)})
+        was = prepared.noted("own")
+        if was is not None and was != prepared.also["own"] and self._put_back(own, was):
+            prepared.also["own"] = was
         about = prepared.about(self.say)
         if about is None:
             prepared.begin()
@@ -99,6 +105,16 @@ class TextJob(Job):
             self.facts["rows left out"] = about["bad"]
             self.say(about["bad"])
         return found
+
+    def _put_back(self, own: Path, was: str) -> bool:
+        """Whether a model that the run has saved still has the vocabulary `own` has lost, and gave it."""
+        for name in (BEST, MODEL):
+            saved = self.folder / name
+            if fingerprint(saved) == was:
+                replace_folder(own, partial(_copy, vocabulary_files(saved)))
+                self.say(f"{own} was damaged or changed; what the run began with is put back from {saved}")
+                return True
+        return False
 
     def told(self, what: str, long: int, max_len: int) -> None:
         """Say how many rows there are, and how many were too long."""
@@ -169,3 +185,9 @@ class TextJob(Job):
 def _known(folder: Path) -> str:
     """What a vocabulary in a folder is known by."""
     return fingerprint(folder) or "none"
+
+
+def _copy(files: Iterable[Path], folder: Path) -> None:
+    folder.mkdir()
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
