@@ -6,10 +6,13 @@ rounds nothing.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 STILL = 1e-15  # of the mean: a spread that the rounding of doubles alone makes
+DIGITS, MOST_DIGITS = 7, 17  # that single and double precision hold
 Doubles = NDArray[np.float64]
 
 
@@ -38,3 +41,15 @@ def mean_size(values: Doubles) -> Doubles:
     """The mean of each column's sizes, signs aside: (..., T, C) -> (..., 1, C)."""
     power = exponents(values)
     return np.ldexp(np.abs(np.ldexp(values, -power)).mean(-2, keepdims=True), power)
+
+
+def written_of(value: float, swing: float, digits: int = DIGITS) -> str:
+    """A number with so many digits, and as many before them as it is larger than the swing it lies in.
+
+    >>> written_of(1000000002.1234567, 2.0), written_of(0.30000001192092896, 2.0), written_of(7.0, 0.0)
+    ('1000000002.123457', '0.3', '7')
+    """
+    above = 0
+    if abs(value) > swing > 0:
+        above = math.floor(math.log10(abs(value))) - math.floor(math.log10(swing))
+    return f"{value:.{min(digits + above, MOST_DIGITS)}g}"

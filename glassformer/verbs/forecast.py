@@ -6,7 +6,6 @@ Letters: S series, N steps told, C columns, Q quantiles.
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.series_files import Given
 from glassformer.data.series_steps import Fill
-from glassformer.data.spread import Doubles, mean_and_spread
+from glassformer.data.spread import Doubles, mean_and_spread, written_of
 from glassformer.data.timestamps import later, written
 from glassformer.verbs.finite import finite
 from glassformer.verbs.quantiles import LEVELS, checked, quantiles
@@ -36,7 +35,6 @@ from glassformer.verbs.reading import device_of, model_of, named
 from glassformer.verbs.units import check_columns, scale_of
 
 TOGETHER = 256  # series told at a time
-DIGITS, MOST_DIGITS = 7, 17  # that single and double precision hold
 OPTIONS = Given(time="--time (`time`)", columns="--columns (`columns`)", fill="--fill (`fill`)")
 
 
@@ -90,20 +88,8 @@ class Forecast:
                 words, numbers = row[: -len(swings)], row[-len(swings) :]
                 yield [
                     *map(str, words),
-                    *(_written(float(x), swing) for x, swing in zip(numbers, swings, strict=True)),
+                    *(written_of(float(x), swing) for x, swing in zip(numbers, swings, strict=True)),
                 ]
-
-
-def _written(value: float, swing: float) -> str:
-    """Seven digits, and as many before them as the value is larger than the swing.
-
-    >>> _written(1000000002.1234567, 2.0), _written(0.30000001192092896, 2.0), _written(7.0, 0.0)
-    ('1000000002.123457', '0.3', '7')
-    """
-    above = 0
-    if abs(value) > swing > 0:
-        above = math.floor(math.log10(abs(value))) - math.floor(math.log10(swing))
-    return f"{value:.{min(DIGITS + above, MOST_DIGITS)}g}"
 
 
 def forecast(

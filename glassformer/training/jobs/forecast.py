@@ -18,6 +18,7 @@ from glassformer.data.lines import checked
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_of
+from glassformer.data.spread import written_of
 from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
 from glassformer.training.building import accepted, fresh_spec, loaded
 from glassformer.training.jobs.job import Job
@@ -35,6 +36,7 @@ CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 LITTLE = 1_000_000  # values to learn from below which a small model does better
 FULL_WIDTH = 128  # a model's width from which on a machine is kept busy
 TOLD = 6  # numbers of a series that a sample shows
+DIGITS = 4  # of each
 
 
 class Forecast(Job):
@@ -245,7 +247,10 @@ class Forecast(Job):
         channel, found = len(self.series.names) - 1, []
         for n, start in enumerate(windows.starts(rows)):
             before, came, guess = (
-                " ".join(f"{value:.4g}" for value in self.scaler.undone(values[n])[cut, channel])
+                " ".join(
+                    written_of(float(value), self.scaler.std[channel], DIGITS)
+                    for value in self.scaler.undone(values[n])[cut, channel]
+                )
                 for values, cut in (
                     (arrays["past"], slice(-TOLD, None)),
                     (arrays["future"], slice(TOLD)),
