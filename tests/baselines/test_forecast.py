@@ -100,7 +100,7 @@ def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Fore
         ({"kind": "Linear", "context_length": 8}, "lacks 'prediction_length'"),
         ({"kind": "RepeatLst"}, "did you mean 'RepeatLast'"),
         ({"kind": "RepeatLast", "prediction_length": 0}, "from 1"),
-        ({"kind": "SeasonalRepeat", "prediction_length": 3, "season": True}, "from 1"),
+        ({"kind": "SeasonalRepeat", "prediction_length": 3, "season": True}, "a whole number"),
         ({"kind": "RepeatLast", "prediction_length": 3, "season": 3}, "unknown key 'season'"),
         ([], "unknown kind"),
     ],
