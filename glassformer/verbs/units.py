@@ -68,7 +68,7 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     """
     job: Mapping[str, Any] = bundle.files.get(JOB, {})
     if "mean" in job and "std" in job:
-        return Scaler(tuple(job["mean"]), tuple(job["std"]))
+        return Scaler(*(tuple(map(float, job[key])) for key in ("mean", "std")))
     read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
     counts = isinstance(head, specs.Forecast) and head.distribution == "negative_binomial"
     if isinstance(read, specs.SeriesPatches) and not counts:
