@@ -143,8 +143,8 @@ def test_a_wrong_value_anywhere_is_a_sentence_or_does_no_harm(
     wrong, refused = [], 0
     for path in (path for path in sorted(folder.rglob("*.json")) if "tokenizer" not in path.name):
         whole = path.read_text()
-        for number, at in enumerate(places(json.loads(whole))):
-            for value in SPOILT[number % 3 :: 3]:  # every third, another third at the next place: time
+        for at in places(json.loads(whole)):
+            for value in SPOILT:
                 path.write_text(with_put(json.loads(whole), at, value))
                 try:
                     with warnings.catch_warnings():
@@ -160,7 +160,7 @@ def test_a_wrong_value_anywhere_is_a_sentence_or_does_no_harm(
                     wrong.append((path.name, at, value, repr(error)[:200]))
         path.write_text(whole)
     assert not wrong
-    assert refused > 25
+    assert refused > 100
 
 
 def test_a_size_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
