@@ -30,7 +30,7 @@ _BEFORE_NUMBERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct okt nov dec dez janv févr avr juil déc""".split()
 )
 # Words that begin a sentence when they have a capital, whatever stands before.
-_STARTERS = frozenset(
+STARTERS = frozenset(
     """The A An This That These Those There Then He She It We They I You But And So In On At If When While
     However After Before His Her Its Our Their My What Who Why How
     Der Die Das Ein Eine Dann Er Sie Es Wir Ich Ihr Aber Und Doch Im Am Wenn Als Nach Vor Diese Dieser Dieses
@@ -137,7 +137,7 @@ def _ends(text: str, begin: int, stop: re.Match[str], end: int, after: int) -> b
 def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
     word = _word_before(text, begin, at)
     next_word = re.split(r"[\s,;:.!?]", following, maxsplit=1)[0]
-    starts = next_word in _STARTERS
+    starts = next_word in STARTERS
     plain = word.lower()
     if plain in _ALWAYS:
         return False

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 
+from glassformer.text.documents import STARTERS
+
 _ENDED = re.compile(r"[.!?…。！？｡][\"'”’“»›)\]}」』）】]*$")
 _CLOSES = tuple(".,;:!?…。、，！？｡)]}»›”’」』）】")
-_BEGINNING = frozenset(
-    """A An The This That These Those There Then Here He She It We They I You My Your His Its Our Their
-    And But So In On At If When While However What Who Why How Where Which Is Are Was Were Do Does Did Don't
-    Can Could Would Should Have Has Let Let's Please Thanks Thank Hello Hi Yes No Not Now Just Come Go
-    Good Welcome
-    Der Die Das Den Dem Ein Eine Einen Dann Er Sie Es Wir Ich Ihr Du Man Aber Und Oder Doch Im Am Auf
-    Wenn Als Nach Vor Bis Diese Dieser Dieses Was Wer Wie Wo Wann Warum Hast Hat Habe Haben Ist Sind Bist Kann
-    Kannst Können Bitte Danke Ja Nein Heute Mein Meine Dein Deine Kein Keine Alles Viel Viele Guten Gute
-    Le La Les Un Une Des Il Elle Ils Elles Nous Vous Je Tu Mais Et Ce Cette Ces Ça Puis Dans Si Quand Après À
-    Au Avec Pour Comment Où Pourquoi Qui Que Quel Quelle Merci Bonjour Bonsoir Salut Oui Non Bon Bonne Mon Ma
-    Mes Ton Ta Tes Notre Votre Aujourd'hui""".split()
+# Behind a sign more words begin a sentence than behind an abbreviation: what asks, greets or wishes.
+_BEGINNING = STARTERS | frozenset(
+    """Here Your Where Which Is Are Was Were Do Does Did Don't Can Could Would Should Have Has Let Let's
+    Please Thanks Thank Hello Hi Yes No Not Now Just Come Go Good Welcome Den Dem Einen Du Man Oder Auf Bis Wer Wie
+    Wo Wann Warum Hast Hat Habe Haben Ist Sind Bist Kann Kannst Können Bitte Danke Ja Nein Heute Mein Meine
+    Dein Deine Kein Keine Alles Viel Viele Guten Gute Tu Ça À Au Avec Pour Comment Où Pourquoi Qui Que Quel
+    Quelle Merci Bonjour Bonsoir Salut Oui Non Bon Bonne Mon Ma Mes Ton Ta Tes Notre Votre
+    Aujourd'hui""".split()
 )
 # See is a lake in German, and Will a man; French leaves out a letter before the next word
 _BEGINS = re.compile(r"See (you|ya)\b|Will (you|we|they|it)\b|(C|J|L|D|N|Qu)['’]\w")
