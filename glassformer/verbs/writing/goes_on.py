@@ -16,10 +16,10 @@ _CLOSES = tuple(".,;:!?…。、，！？｡)]}»›”’」』）】")
 # Behind a sign more words begin a sentence than behind an abbreviation: what asks, greets or wishes.
 _BEGINNING = STARTERS | frozenset(
     """Here Your Where Which Is Are Was Were Do Does Did Don't Can Could Would Should Have Has Let Let's
-    Please Thanks Thank Hello Hi Yes No Not Now Just Come Go Good Welcome Den Dem Einen Du Man Oder Auf Bis Wer Wie
-    Wo Wann Warum Hast Hat Habe Haben Ist Sind Bist Kann Kannst Können Bitte Danke Ja Nein Heute Mein Meine
-    Dein Deine Kein Keine Alles Viel Viele Guten Gute Tu Ça À Au Avec Pour Comment Où Pourquoi Qui Que Quel
-    Quelle Merci Bonjour Bonsoir Salut Oui Non Bon Bonne Mon Ma Mes Ton Ta Tes Notre Votre
+    Please Thanks Thank Hello Hi Yes No Not Now Just Come Go Good Welcome Den Dem Einen Du Man Oder Auf Bis
+    Wer Wie Wo Wann Warum Hast Hat Habe Haben Ist Sind Bist Kann Kannst Können Bitte Danke Ja Nein Heute
+    Mein Meine Dein Deine Kein Keine Alles Viel Viele Guten Gute Tu Ça À Au Avec Pour Comment Où Pourquoi Qui
+    Que Quel Quelle Merci Bonjour Bonsoir Salut Oui Non Bon Bonne Mon Ma Mes Ton Ta Tes Notre Votre
     Aujourd'hui""".split()
 )
 # See is a lake in German, and Will a man; French leaves out a letter before the next word
