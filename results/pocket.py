@@ -48,7 +48,7 @@ def run(place: Place, name: str) -> None:
     if way.after is not None:
         writer = place.run(ROW, way.after) / "model"
         if not list(tables.glob("answers*.tsv.gz")):
-            pocket_made.make(writer, tables, seconds=WRITING, shards=4, device=place.device, beams=4)
+            pocket_made.make(writer, tables, seconds=WRITING, shards=4, device=place.device, beams=2)
         files.append(pocket_made.expand(tables))
         changes.append(f"model.folder={writer}")
     changes += [
