@@ -119,7 +119,10 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "mnist": Row(
-        title="handwritten digits by a Vision Transformer from scratch", module="digits", runs=seeds()
+        title="handwritten digits by a Vision Transformer from scratch",
+        module="digits",
+        given=("mnist", "images-digits"),
+        runs=seeds(),
     ),
     "cifar": Row(
         title="8,000 photographs: a Vision Transformer and a residual network, seen as often (own split)",
@@ -127,7 +130,10 @@ ROWS: dict[str, Row] = {
         runs=seeds("vit", "convolution"),
     ),
     "pocket-digits": Row(
-        title="digits by at most 300,000 weights, for the explorer", module="pocket_digits", runs=("1",)
+        title="digits by at most 300,000 weights, for the explorer",
+        module="digits",
+        given=("pocket-digits", "pocket-digits"),
+        runs=("1",),
     ),
     "pocket": Row(
         title="the default translator, English to and from German, French and Korean",
