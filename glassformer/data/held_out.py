@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source, Texts
+from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.texts import TextFiles
 
 Item = TypeVar("Item")
@@ -125,8 +126,8 @@ class _RowsOn(Source):
             lambda row: sum(map(len, row)),
         )
 
-    def fingerprint(self) -> str:
-        return _changed(self._source, self._side)
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return _changed(self._source, stamp, self._side)
 
 
 class _TextsOn(Texts):
@@ -149,8 +150,8 @@ class _TextsOn(Texts):
 
         return self._rest.parted(self._side, self._source.pieces(problems), has, lambda item: len(item[1]))
 
-    def fingerprint(self) -> str:
-        return _changed(self._source, self._side)
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return _changed(self._source, stamp, self._side)
 
 
 def _totals(source: Texts) -> list[int]:
@@ -178,9 +179,9 @@ class _Ends(Texts):
                 if kept:
                     yield number, kept
 
-    def fingerprint(self) -> str:
-        return _changed(self._source, self._share, self._held)
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return _changed(self._source, stamp, self._share, self._held)
 
 
-def _changed(source: Source, *options: object) -> str:
-    return hashlib.blake2b(repr((source.fingerprint(), options)).encode(), digest_size=16).hexdigest()
+def _changed(source: Source, stamp: Stamp, *options: object) -> str:
+    return hashlib.blake2b(repr((source.fingerprint(stamp), options)).encode(), digest_size=16).hexdigest()

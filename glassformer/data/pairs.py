@@ -11,6 +11,7 @@ from glassformer.data.lines import Flaw, lines
 from glassformer.data.names import known_pair, looks_like_names
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Paths, Rows, Source, fingerprint_of, paths_of, text_of
+from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Head, Table, kind_of, open_table
 
 FIELDS = ("source", "target")
@@ -108,5 +109,5 @@ class Aligned(Source):
             )
         tally.end()
 
-    def fingerprint(self) -> str:
-        return fingerprint_of(self.paths, "aligned")
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return fingerprint_of(self.paths, "aligned", stamp=stamp)

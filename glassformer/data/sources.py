@@ -13,6 +13,7 @@ from pathlib import Path
 from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, checked
 from glassformer.data.problems import Problems
+from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Table
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -28,7 +29,7 @@ class Source(ABC):
         """Every good row from the first on; the others are told to `problems`."""
 
     @abstractmethod
-    def fingerprint(self) -> str:
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
         """Hex that changes when a file or an option does: what was prepared from it is then out of date."""
 
 
@@ -63,9 +64,9 @@ def paths_of(paths: Paths) -> list[Path]:
     return [checked(path) for path in given]
 
 
-def fingerprint_of(paths: Sequence[Path], *options: object) -> str:
-    """Hex of the files' names, sizes and times, and of the options."""
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+def fingerprint_of(paths: Sequence[Path], *options: object, stamp: Stamp = by_time) -> str:
+    """Hex of what the files are known by, and of the options."""
+    files = [stamp(path) for path in paths]
     return hashlib.blake2b(repr((files, options)).encode(), digest_size=16).hexdigest()
 
 
@@ -146,5 +147,5 @@ class Rows(Source):
                     yield tuple(row)
             tally.end()
 
-    def fingerprint(self) -> str:
-        return fingerprint_of([table.path for table in self.tables], self.fields, self.columns)
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return fingerprint_of([table.path for table in self.tables], self.fields, self.columns, stamp=stamp)

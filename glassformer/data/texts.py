@@ -12,6 +12,7 @@ from glassformer.data.names import TEXTS, known_one, looks_like_names
 from glassformer.data.pairs import texts_in
 from glassformer.data.problems import Problems, Tally
 from glassformer.data.sources import Paths, Rows, Texts, fingerprint_of, paths_of, text_of
+from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Table, kind_of, open_table
 
 Unit = Literal["line", "document", "file"]
@@ -87,8 +88,8 @@ class TextFiles(Texts):
             case "document":
                 yield from _between_blanks(_good(path, tally), tally)
 
-    def fingerprint(self) -> str:
-        return fingerprint_of(self.paths, self.unit)
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return fingerprint_of(self.paths, self.unit, stamp=stamp)
 
 
 def _good(path: Path, tally: Tally) -> Iterator[str]:
@@ -128,5 +129,5 @@ class TextColumn(Texts):
         for number, (text,) in enumerate(self._rows.rows(problems)):
             yield number, text
 
-    def fingerprint(self) -> str:
-        return self._rows.fingerprint()
+    def fingerprint(self, stamp: Stamp = by_time) -> str:
+        return self._rows.fingerprint(stamp)

@@ -5,31 +5,44 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.stamps import Stamp, by_content, by_time
 from glassformer.training.prepare import Say
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import replacing
 
 NOTE = "prepared.json"
+MADE_OF = ("fingerprint", "contents", "also")
 LARGEST = 1 << 30  # bytes of a file that is checked whole before it is used again; of larger ones the size is
 
 
 class Prepared:
-    """What is in the folder is made once, for the files and settings that its fingerprint is made of.
+    """What is in the folder is made once, for the files and settings that its fingerprints are made of.
 
+    prints: what it depends on, with the files as a stamp knows them. While their times are as they were,
+    nothing is read to see that they are the same; where not, their contents decide.
     The note of it in the folder says that it is whole; what it was made of stands beside the folder too, so
     that a run whose data is gone takes no other.
     also: further fingerprints by name. One that was not noted, or is not known now, is taken to be the same.
     damaged: whether `about` found it made for the same files and settings, but no longer whole.
     """
 
-    def __init__(self, folder: Path, *fingerprints: object, also: Mapping[str, str] | None = None) -> None:
-        self.folder = folder
-        self.fingerprint = _digest(*fingerprints)
+    _known: Mapping[str, str]  # the fingerprints when its making began
+
+    def __init__(
+        self,
+        folder: Path,
+        prints: Callable[[Stamp], Sequence[object]],
+        *,
+        also: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self._prints = folder, prints
+        self.fingerprint = _digest(*prints(by_time))
         self.also = dict(also or {})
         self.damaged = False
 
@@ -51,8 +64,11 @@ class Prepared:
             self._mend(str(error).split(";")[0], say)
             return None
         say(f"what was prepared before is used again: {self.folder}")
-        if beside is None:
-            _write(self._beside, {name: about.get(name, {}) for name in ("fingerprint", "also")})
+        if about["fingerprint"] != self.fingerprint:
+            about["fingerprint"] = self.fingerprint
+            _write(self.folder / NOTE, about)
+        if beside is None or beside["fingerprint"] != self.fingerprint:
+            _write(self._beside, {name: about[name] for name in MADE_OF if name in about})
         return about
 
     def noted(self, name: str) -> str | None:
@@ -63,9 +79,14 @@ class Prepared:
     def _same(self, noted: Mapping[str, Any]) -> bool:
         """Whether a note is of the same files and settings."""
         before = noted.get("also", {})
-        return bool(noted["fingerprint"] == self.fingerprint) and all(
-            before.get(name, now) == now for name, now in self.also.items()
-        )
+        if not all(before.get(name, now) == now for name, now in self.also.items()):
+            return False
+        return bool(noted["fingerprint"] == self.fingerprint or noted.get("contents") == self.contents)
+
+    @cached_property
+    def contents(self) -> str:
+        """The fingerprint by the files' contents, each read once however often it is used."""
+        return _digest(*self._prints(cache(by_content)))
 
     @property
     def _beside(self) -> Path:
@@ -84,10 +105,12 @@ class Prepared:
         """Make room; a run that has begun on other data is not to be changed under its feet."""
         if self._begun and not self.damaged:
             raise GlassformerError(
-                "the data (by its files' names, sizes and times), its tokenizer or its settings have changed "
+                "the data (its files' names or contents), its tokenizer or its settings have changed "
                 f"since the run in '{self.folder.parent}' began; give another --out, or put the files back "
                 "as they were"
             )
+        # before the files are read, so that one that is changed meanwhile is found out the next time
+        self._known = {"fingerprint": self.fingerprint, "contents": self.contents}
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
@@ -100,7 +123,7 @@ class Prepared:
         }
         write_checksums(self.folder, (name for name, size in sizes.items() if size <= LARGEST))
         large = {name: size for name, size in sizes.items() if size > LARGEST}
-        made_of = {"fingerprint": self.fingerprint, "also": self.also}
+        made_of = {**self._known, "also": self.also}
         content = {**made_of, "large": large, **about}
         _write(self.folder / NOTE, content)
         _write(self._beside, made_of)

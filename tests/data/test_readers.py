@@ -20,6 +20,7 @@ from glassformer.data.lines import Flaw, lines, pieces
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems, Tally
 from glassformer.data.sources import Source
+from glassformer.data.stamps import by_content
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
 from tests.data.files import GOOD, GOOD_ROWS, joined, jsonl, placed, read
@@ -211,8 +212,12 @@ def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
     ]
     assert len(set(prints)) == len(prints)
     assert texts(path).fingerprint() == prints[0]
+    content = texts(path).fingerprint(by_content)
     os.utime(path, ns=(1, 1))
     assert texts(path).fingerprint() != prints[0]
+    assert texts(path).fingerprint(by_content) == content
+    path.write_bytes(GOOD.swapcase())
+    assert texts(path).fingerprint(by_content) != content
 
 
 def test_kinds_are_told_by_the_end_of_the_name() -> None:

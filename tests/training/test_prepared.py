@@ -16,7 +16,7 @@ from PIL import Image
 from glassformer.core.errors import GlassformerError
 from glassformer.data.store import Store
 from glassformer.text import TokenizerPlan, encode_tagged, train_tokenizer
-from glassformer.training import encoding
+from glassformer.training import encoding, prepared
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.recipe import recipe_from
@@ -142,9 +142,30 @@ def test_what_was_prepared_is_used_again_until_something_changes(
     # what a run has been trained on is not exchanged under its feet
     (tmp_path / "run" / "checkpoints").mkdir()
     assert "used again" in prepare(max_len=100)[1]
-    os.utime(train, ns=(1, 1))
+    content = train.read_bytes()
+    train.write_bytes(content.replace(b"sea", b"ear"))  # as long as before
     with pytest.raises(GlassformerError, match="changed since the run"):
         prepare(max_len=100)
+    train.write_bytes(content)  # put back, and so as it was but for its time
+    assert "used again" in prepare(max_len=100)[1]
+
+
+def test_a_file_with_a_new_time_is_the_same_file(
+    tmp_path: Path, prepare: Callable[..., tuple[TextJob, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    for time in (1, 2):
+        os.utime(tmp_path / "train.tsv", ns=(time, time))
+        assert "used again" in prepare()[1]
+    # the new time is known from then on, and nothing is read to find out that nothing has changed
+    monkeypatch.setattr(prepared, "by_content", lambda path: pytest.fail(f"{path} is read"))
+    assert "used again" in prepare()[1]
+    os.utime(tmp_path / "train.tsv", ns=(3, 3))
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "run" / "data")  # deleted to make room: the same data is made anew
+    assert "prepared anew" in prepare()[1]
+    assert "used again" in prepare()[1]
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -71,7 +71,14 @@ class Forecast(Job):
         path, problems = checked(data.train[0]), Problems()
         target = data.target or (self.followed or {}).get("columns")
         prepared = Prepared(
-            self.folder / "data", fingerprint_of([path]), data.time, target, data.split, data.fill
+            self.folder / "data",
+            lambda stamp: (
+                fingerprint_of([path], stamp=stamp),
+                data.time,
+                target,
+                data.split,
+                data.fill,
+            ),
         )
         known = prepared.about(quiet)  # nothing but a note: the series are read each time
         if known is None:

@@ -75,9 +75,11 @@ class Images(Job):
         places = [path for path in (train, valid) if path is not None]
         prepared = Prepared(
             self.folder / "data",
-            [fingerprint_of(files_at(path)) for path in places],
-            self._size(),
-            self.recipe.model.folder,
+            lambda stamp: (
+                [fingerprint_of(files_at(path), stamp=stamp) for path in places],
+                self._size(),
+                self.recipe.model.folder,
+            ),
             also={"names": fingerprint_of([], *map(names_at, places))},
         )
         about = prepared.about(self.say)

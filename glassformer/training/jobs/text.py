@@ -14,6 +14,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import LanguageModelHead
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
+from glassformer.data.stamps import Stamp
 from glassformer.data.store import Store
 from glassformer.text import Tokenizer
 from glassformer.text.folder import fingerprint, vocabulary_files
@@ -68,14 +69,17 @@ class TextJob(Job):
         is how many fields of a row, from the first, a tokenizer is to learn from; None is all.
         """
         words, base = self.recipe.tokenizer, self.recipe.model.folder
-        prints = (train.fingerprint(), valid.fingerprint(), *settings, repr(words), base)
+
+        def prints(stamp: Stamp) -> tuple[object, ...]:
+            return train.fingerprint(stamp), valid.fingerprint(stamp), *settings, repr(words), base
+
         vocabularies = {
             name: known
             for name, folder in (("tokenizer", words.folder), ("model", base))
             if folder is not None and (known := fingerprint(folder))
         }
         own = self.folder / "tokenizer"
-        prepared = Prepared(self.folder / "data", *prints, also={**vocabularies, "own": _known(own)})
+        prepared = Prepared(self.folder / "data", prints, also={**vocabularies, "own": _known(own)})
         was = prepared.noted("own")
         if was is not None and was != prepared.also["own"] and self._put_back(own, was):
             prepared.also["own"] = was
