@@ -13,7 +13,7 @@ from typing import Any
 from glassformer.core.errors import GlassformerError
 from glassformer.data.stamps import Stamp, by_content, by_time
 from glassformer.training.prepare import Say
-from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.replacing import replacing
 
 NOTE = "prepared.json"
@@ -56,7 +56,8 @@ class Prepared:
                 self._mend(f"{self.folder / NOTE} is gone or damaged", say)
             return None  # where nothing has begun, it was never finished
         try:
-            verify_checksums(self.folder)
+            if not verify_checksums(self.folder):
+                raise GlassformerError(f"{self.folder / CHECKSUMS_FILE} is gone")
             for name, size in about.get("large", {}).items():
                 if (self.folder / name).stat().st_size != size:
                     raise GlassformerError(f"{self.folder / name} is cut short")

@@ -183,7 +183,13 @@ def test_what_is_damaged_is_made_anew(
         path.write_bytes(content)
 
     harms: list[Callable[[Path], None]] = [flipped, Path.unlink, lambda path: os.truncate(path, 8)]
-    for name in ("valid/source.ids", "valid/target.ends", "valid/store.json", "valid/texts.json"):
+    for name in (
+        "checksums.json",
+        "valid/source.ids",
+        "valid/target.ends",
+        "valid/store.json",
+        "valid/texts.json",
+    ):
         for harm in harms:
             harm(data / name)
             job, said = prepare()
