@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent / "pictures"
 MODELS = ("pocket", "pocket-digits", "pocket-series")
-READ = f"in={quote('My brother bought a new car yesterday.')}&tag=ko"
+READ = f"in={quote('My brother bought a new car yesterday.')}&to=ko"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 

@@ -85,7 +85,7 @@ class Chosen:
 
     @property
     def given(self) -> dict[str, Any]:
-        return {"text": self.text, "tag": self.to}
+        return {"text": self.text, "to": self.to}
 
 
 def _check(out: Path) -> None:

@@ -72,7 +72,7 @@ def explore(
         raise GlassformerError("--image goes with --export; in the page, choose or drop a picture")
 
     def ready(url: str, names: list[str]) -> None:
-        words = {"in": text, "tag": to}
+        words = {"in": text, "to": to}
         asked = "&".join(f"{name}={quote(word)}" for name, word in words.items() if word is not None)
         where = f"{url}/" + (f"#/{names[0]}/model?{asked}" if asked else "")
         typer.echo(f"the explorer is at {where}   (Ctrl-C ends it)")
@@ -121,7 +121,7 @@ def _export(
         _check_language(bundle, to)
     if text is not None or to is not None:
         example = example_of(bundle)
-        given = {"text": example.text if text is None else text, "tag": to or example.tag}
+        given = {"text": example.text if text is None else text, "to": to or example.to}
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")

@@ -137,4 +137,4 @@ def _search(bundle: Bundle, trace: Trace) -> dict[str, Any] | None:
     from glassformer.trace.search import search_info
 
     given = trace.ready.given
-    return search_info(bundle, text=given.text or "", tag=given.tag, num_beams=BEAMS)
+    return search_info(bundle, text=given.text or "", to=given.to, num_beams=BEAMS)

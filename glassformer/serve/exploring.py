@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from glassformer.serve.limits import TOKENS
-from glassformer.serve.schema import Closed, DecodingWords, Id, ModelName, Text
-from glassformer.serve.tracing import Name, Telling, TraceId, sent
+from glassformer.serve.schema import Closed, DecodingWords, Id, Language, ModelName, Text
+from glassformer.serve.tracing import Telling, TraceId, sent
 from glassformer.trace.difference import difference_info
 from glassformer.trace.explored import Explored
 from glassformer.trace.film import FRAMES, Films
@@ -30,7 +30,7 @@ class StepWords(Closed):
 
     model: ModelName
     text: Text
-    tag: Name | None = None
+    to: Language | None = None
     written: Annotated[list[Id], Field(max_length=TOKENS)] | None = None
     count: Annotated[int, Field(ge=1, le=1000)] = 50
     settings: DecodingWords | None = None
@@ -41,7 +41,7 @@ class SearchWords(DecodingWords):
 
     model: ModelName
     text: Text
-    tag: Name | None = None
+    to: Language | None = None
 
 
 def routes(explored: Explored) -> APIRouter:
@@ -86,7 +86,7 @@ def routes(explored: Explored) -> APIRouter:
             explored.bundle(words.model),
             text=words.text,
             written=words.written or (),
-            tag=words.tag,
+            to=words.to,
             count=words.count,
             settings=settings,
         )

@@ -14,7 +14,7 @@ from pydantic import Field
 from glassformer.core.errors import GlassformerError
 from glassformer.serve.answers import NotFound, TooLarge
 from glassformer.serve.limits import COLUMNS, IDS, IMAGE_LETTERS, STEPS
-from glassformer.serve.schema import Closed, Id, ModelName, Text
+from glassformer.serve.schema import Closed, Id, Language, ModelName, Text
 from glassformer.trace.changes import MOST as MOST_CHANGES
 from glassformer.trace.explored import Explored
 from glassformer.trace.kinds import TooLargeError, UnknownNameError, as_json
@@ -94,7 +94,7 @@ class InputWords(Closed):
     target: Text | Annotated[list[Id], Field(max_length=IDS)] | None = None
     image: Annotated[str, Field(max_length=IMAGE_LETTERS)] | None = None
     series: SeriesWords | None = None
-    tag: Name | None = None
+    to: Language | None = None
     question: Text | None = None
     context: Text | None = None
 

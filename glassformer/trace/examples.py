@@ -60,7 +60,7 @@ def example_of(bundle: Bundle) -> Given:
             text = _spelt(bundle, _TEXTS)
             tags = None if prefix else tags_of(bundle)
             language = "ko" if text == _TEXTS[-1] else "en"
-            return Given(text=prefix + text, tag=another(tags, language) if tags else None)
+            return Given(text=prefix + text, to=another(tags, language) if tags else None)
         case "generate":
             return Given(text=_spelt(bundle, _PROMPTS))
         case "fill":
@@ -98,7 +98,7 @@ def _translations(tags: Sequence[str]) -> Iterator[Given]:
     others = itertools.cycle([tag for tag in tags if tag != "en"] or [""])
     for language, text in _SENTENCES:
         if language in tags and "en" in tags:
-            yield Given(text=text, tag=next(others) if language == "en" else "en")
+            yield Given(text=text, to=next(others) if language == "en" else "en")
 
 
 def _spelt(bundle: Bundle, texts: tuple[str, ...]) -> str:

@@ -148,8 +148,8 @@ def _given(root: Path, bundle: Bundle, text: str | None, target: str | None) -> 
 
 def _read(bundle: Bundle, example: Given, text: str, target: str | None) -> Given:
     """The text, in the language that it asks for; where it asks for none, in the example's."""
-    text, tag = tag_apart(bundle, text)
-    return Given(text=text, target=target, tag=tag or example.tag)
+    text, to = tag_apart(bundle, text)
+    return Given(text=text, target=target, to=to or example.to)
 
 
 def _sample(bundle: Bundle, trace: Trace) -> str | None:

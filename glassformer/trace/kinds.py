@@ -38,7 +38,7 @@ class Given:
     """What one trace is of; which words count is a matter of the model's kind.
 
     text: the source, prompt or text. target: what was written so far, as ids or as text; without it an
-    encoder-decoder writes its own answer. image: a data: URL or base64. tag: the language to write.
+    encoder-decoder writes its own answer. image: a data: URL or base64. to: the language to write.
     question, context: of a model that answers.
     """
 
@@ -46,7 +46,7 @@ class Given:
     target: str | tuple[int, ...] | None = None
     image: str | None = None
     series: SeriesGiven | None = None
-    tag: str | None = None
+    to: str | None = None
     question: str | None = None
     context: str | None = None
 
@@ -59,7 +59,7 @@ class Given:
                 f"a trace's input has no word '{strange[0]}'; it has {', '.join(sorted(known))}"
             )
         told: dict[str, Any] = {name: value for name, value in words.items() if value is not None}
-        for name in ("text", "image", "tag", "question", "context"):
+        for name in ("text", "image", "to", "question", "context"):
             if not isinstance(told.get(name, ""), str):
                 raise GlassformerError(f"{name} must be a text, not {type(told[name]).__name__}")
         if "target" in told and not isinstance(told["target"], str):

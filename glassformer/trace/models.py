@@ -38,7 +38,7 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
             "bytes": sum(one.numel() * one.element_size() for one in numbers),
             "max_length": _room(bundle),
             "labels": None if labels is None else labels_of(bundle, labels),
-            "tags": tags_of(bundle) if kind == "translate" else None,
+            "languages": tags_of(bundle) if kind == "translate" else None,
             "outline": {
                 "d_model": getattr(spec, stacks[-1].name).d_model,
                 "stacks": stacks,

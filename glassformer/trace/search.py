@@ -78,15 +78,15 @@ class _Begun:
         return before_stop(following(tokenizer, self.ids, ids), self.settings.stop)
 
 
-def _begin(bundle: Bundle, text: str, tag: str | None, settings: Mapping[str, Any]) -> _Begun:
+def _begin(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any]) -> _Begun:
     check_shown(bundle)
     if not isinstance(text, str):
         raise GlassformerError("give what is to be read as `text`")
     ends = ends_of(bundle)
     if ends.shape == "rewrites":
-        spoken = language(bundle, tag, by="`tag`")
+        spoken = language(bundle, to, by="`to`")
         words = settings_of(bundle, {**settings, **spoken.settings})
-        source = read_source(bundle, Given(text=text, tag=tag), spoken)
+        source = read_source(bundle, Given(text=text, to=to), spoken)
         ids = [token.id for token in source.tokens if token.id is not None]
         starts = list(starts_of(bundle.model, ends.start_ids))
         usual = 2 * len(ids) + 20
@@ -118,7 +118,7 @@ def step_info(
     *,
     text: str,
     written: Sequence[int] = (),
-    tag: str | None = None,
+    to: str | None = None,
     count: int = 50,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def step_info(
     which a word is drawn: temperature, top-k and top-p are for whoever picks. A word's probability is
     exp(logit - logsumexp). ended: nothing comes any more.
     """
-    begun = _begin(bundle, text, tag, {"num_beams": 1, **(settings or {})})
+    begun = _begin(bundle, text, to, {"num_beams": 1, **(settings or {})})
     words = replace(begun.settings, do_sample=False, num_beams=1, num_return_sequences=1)
     ids = _checked(bundle, written)
     found, tokenizer = named_by(bundle), tokenizer_of(bundle)
@@ -189,11 +189,11 @@ def _checked(bundle: Bundle, written: Any) -> list[int]:
     return list(written)
 
 
-def search_info(bundle: Bundle, *, text: str, tag: str | None = None, **settings: Any) -> dict[str, Any]:
+def search_info(bundle: Bundle, *, text: str, to: str | None = None, **settings: Any) -> dict[str, Any]:
     """The tree of a search: every token that was weighed, and the texts it led to, the best first."""
     beams = settings.get("num_beams")
     asked = {**settings, "num_return_sequences": beams if type(beams) is int and beams > 1 else None}
-    begun = _begin(bundle, text, tag, asked)
+    begun = _begin(bundle, text, to, asked)
     words = begun.settings
     if words.num_beams > BEAMS or words.num_beams * begun.limit > NODES:
         raise GlassformerError(

@@ -36,7 +36,7 @@ WRITTEN = 128  # tokens of an own answer at most
 def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int) -> Ready:
     """A source, and the target: what is given of it, else the model's own answer under the changes."""
     tokenizer, ends = tokenizer_of(bundle), ends_of(bundle)
-    spoken = language(bundle, given.tag, by="`tag`")
+    spoken = language(bundle, given.to, by="`to`")
     source = read_source(bundle, given, spoken)
     _check_room(bundle, "the text", len(source), min(ends.reads or most, most))
     starts = list(starts_of(bundle.model, ends.start_ids))

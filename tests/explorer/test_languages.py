@@ -34,7 +34,7 @@ def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> N
         expect(language).to_have_value("de")
         language.select_option("ko")
         settled(page)
-        assert "tag=ko" in page.url and page.get_by_text(">>ko<<").count()
+        assert "?to=ko" in page.url and page.get_by_text(">>ko<<").count()
         examples.select_option("3")
         settled(page)
         expect(language).to_have_value("en")

@@ -135,11 +135,11 @@ def test_what_the_page_begins_with_can_be_read(shipped: Shipped) -> None:
         told = model_info(bundle, name)
         take(bundle, told["example"], model=name)
     told = model_info(glassformer.load("pocket"), "pocket")
-    assert told["tags"] == ["de", "en", "ko"]
+    assert told["languages"] == ["de", "en", "ko"]
     assert len(told["examples"]) > 3 and told["examples"][0] == told["example"]
     for one in told["examples"]:
         take(glassformer.load("pocket"), one, model="pocket")
-    assert told["example"]["tag"] in told["tags"] and told["example"]["tag"] != "en"
+    assert told["example"]["to"] in told["languages"] and told["example"]["to"] != "en"
 
 
 def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:

@@ -133,7 +133,7 @@ def test_hints_name_what_a_client_has(server):
             (name,), said = words, told("/translate", **asked, to="de", **words)
             assert f"add `do_sample=True`, or leave {name} out" in said and "--" not in said
         for path in ("/trace", "/trace/step", "/trace/search"):
-            assert "say which with `tag`: de, en" in told(path, **asked)
+            assert "say which with `to`: de, en" in told(path, **asked)
         for model, reads in (("series", "reads series of numbers"), ("pictures", "reads pictures")):
             for path in ("/trace/step", "/trace/search"):
                 assert reads in told(path, model=model, text="a")

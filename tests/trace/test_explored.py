@@ -74,11 +74,11 @@ def test_labels_and_languages_are_told() -> None:
         [TEXT] * 3, TokenizerPlan(kind="word", vocab_size=wordwise().vocab_size, tags=(">>fra<<", ">>de<<"))
     )
     (info,) = Explored({"one": made}).models()
-    assert info["tags"] == ["fra", "de"]
-    tagged = take(made, {"text": TEXT, "tag": "fra"}).sequence("source")
+    assert info["languages"] == ["fra", "de"]
+    tagged = take(made, {"text": TEXT, "to": "fra"}).sequence("source")
     assert tagged.tokens[0].raw == ">>fra<<" and tagged.tokens[0].special and tagged.tokens[1].start == 0
     with pytest.raises(GlassformerError, match="no language"):
-        take(made, {"text": TEXT, "tag": "xx"})
+        take(made, {"text": TEXT, "to": "xx"})
 
 
 def test_a_baseline_is_left_out_of_the_list() -> None:

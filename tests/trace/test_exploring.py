@@ -117,7 +117,7 @@ def test_what_is_wrong_is_a_sentence(client: TestClient, path: str, status: int)
         {"model": "gpt2", "text": TEXT, "writen": []},
         {"model": "gpt2", "text": TEXT, "num_beams": 10**6},
         {"model": "original", "text": ""},
-        {"model": "original", "text": TEXT, "tag": "xx"},
+        {"model": "original", "text": TEXT, "to": "xx"},
     ],
 )
 def test_bodies_that_cannot_be_are_sentences(client: TestClient, body: dict[str, Any]) -> None:

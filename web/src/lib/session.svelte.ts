@@ -8,7 +8,7 @@ import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The words of the address that say what the model is given: others change without its being read again. */
-export const GIVEN = ['in', 'out', 'tag', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
+export const GIVEN = ['in', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
 
 /** An input as the address carries it: text and target plainly, anything larger by a name. */
 export function inputOf(words: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
@@ -20,7 +20,7 @@ export function inputOf(words: Record<string, string>, model: ModelInfo, suffix 
   }
   const target = words[`out${suffix}`];
   if (target !== undefined) input.target = target.split('.').filter(Boolean).map(Number);
-  for (const name of ['tag', 'question', 'context'] as const) {
+  for (const name of ['to', 'question', 'context'] as const) {
     const given = words[`${name}${suffix}`];
     if (given !== undefined) input[name] = given;
   }

@@ -25,7 +25,7 @@ export default {
   'input.question': { en: 'Question', ko: '질문' },
   'input.context': { en: 'Passage that holds the answer', ko: '답이 들어 있는 지문' },
   'input.read': { en: 'Read', ko: '읽기' },
-  'input.tag': { en: 'Language to write in', ko: '번역할 언어' },
+  'input.to': { en: 'Language to write in', ko: '번역할 언어' },
   'input.examples': { en: 'Examples', ko: '예문' },
   'input.compare': { en: 'Compare', ko: '비교' },
   'input.compare_hint': { en: 'Put a second input beside this one', ko: '두 번째 입력을 나란히 놓고 비교합니다' },
