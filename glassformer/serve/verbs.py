@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from glassformer.verbs.classify import labels_of
 from glassformer.verbs.forecast import forecast as forecasted
 from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.picturing import reads_pictures
+from glassformer.verbs.unlike import Unlike, unlike_told
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.pieces import Layout, Place
 from glassformer.verbs.writing.rewriting import translating
@@ -71,13 +73,10 @@ def routes(models: Models, metrics: Metrics) -> APIRouter:
         if asked.images is not None:
             inputs = [_picture(number, image) for number, image in enumerate(asked.images, 1)]
 
-        def work(bundle: Bundle) -> list[list[dict[str, Any]]]:
-            return [
-                [{"label": one.label, "score": one.score} for one in labels]
-                for labels in classified(bundle, inputs, top=asked.top, truncate=asked.truncate)
-            ]
+        def work(bundle: Bundle) -> dict[str, Any]:
+            return _classified(bundle, inputs, asked)
 
-        return {"model": served.id, "results": await served.read(request.scope[KEY], work)}
+        return {"model": served.id, **await served.read(request.scope[KEY], work)}
 
     @router.post("/forecast")
     async def forecast(asked: Forecast, request: Request) -> dict[str, Any]:
@@ -155,6 +154,16 @@ def _picture(number: int, image: str) -> bytes:
         return base64.b64decode(rest if comma else image, validate=True)
     except (binascii.Error, ValueError):
         raise Refused(f"image {number} is not base64", param="images") from None
+
+
+def _classified(bundle: Bundle, inputs: Any, asked: Classify) -> dict[str, Any]:
+    """The labels of each input, and in what pictures are unlike those that the model has learnt."""
+    heard: Counter[Unlike] = Counter()
+    found = classified(
+        bundle, inputs, top=asked.top, truncate=asked.truncate, hear=lambda what: heard.update([what])
+    )
+    results = [[{"label": one.label, "score": one.score} for one in labels] for labels in found]
+    return {"results": results, "notes": [unlike_told(bundle, what, n) for what, n in heard.items()]}
 
 
 def _forecast(bundle: Bundle, asked: Forecast) -> dict[str, Any]:

@@ -61,6 +61,26 @@ def test_classify_is_the_librarys(server, bundles):
         assert client.post("/classify", json={"texts": ["a"], "model": "pictures"}).status_code == 422
 
 
+def test_classify_notes_what_the_verb_notes(server):
+    """One shade; larger than is read: each told once, with a count."""
+
+    def png(height: int, width: int, *, shades: int) -> str:
+        pixels = np.random.default_rng(1).integers(0, shades, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(made := io.BytesIO(), "PNG")
+        return base64.b64encode(made.getvalue()).decode()
+
+    with server.client() as client:
+
+        def notes(**body: object) -> list[str]:
+            return client.post("/classify", json=body).json()["notes"]
+
+        assert notes(texts=LINES[:1]) == [] and notes(images=[png(30, 20, shades=255)]) == []
+        blank = png(9, 9, shades=1)
+        one, other = notes(images=[blank, png(300, 300, shades=255), blank])
+        assert one.startswith("2 pictures are of one shade")
+        assert other.startswith("1 picture is more than 16 times as large as what the model 'pictures'")
+
+
 def test_forecast_is_the_librarys(server, bundles):
     columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
     days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
