@@ -1,19 +1,19 @@
-"""A tiny run for one rank or several; under torchrun, `ranks.py WHAT FOLDER` does one of the jobs below."""
+"""A tiny run for one rank or several, and what each of several ranks does with it (see `launcher.py`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORED
@@ -195,8 +195,8 @@ def more_ranks(folder: Path) -> dict[str, Any]:
     return said
 
 
-def killed(folder: Path, times: int) -> dict[str, Any]:
-    """Five steps, saved after each; the first `times` times it is run, rank 1 dies after the third."""
+def killed(folder: Path) -> dict[str, Any]:
+    """Five steps, saved after each; the first time it is run, rank 1 dies after the third."""
     parallel = parallel_from_environment("fsdp", "cpu")
     run = Run(parallel)
     found = run.resume(folder / "runs")
@@ -207,7 +207,7 @@ def killed(folder: Path, times: int) -> dict[str, Any]:
         save_sharded(
             folder / "runs", step, named_state(run.module, run.optimiser), {}, parallel=parallel, keep=2
         )
-        if step == 3 and parallel.rank == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < times:
+        if step == 3 and parallel.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
     parallel.meet()
@@ -229,23 +229,19 @@ def joined_twice(folder: Path) -> list[int]:
     return seen
 
 
-if __name__ == "__main__":
-    what, folder = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(1)
-    match what:
-        case "train":
-            fsdp = parallel_from_environment("fsdp", "cpu")
-            assert isinstance(fsdp, Fsdp)
-            ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, store=fsdp.store)
-            answer: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
-            fsdp.meet()
-            fsdp.close()
-            answer["threads"] = threads()
-        case "more":
-            answer = more_ranks(folder)
-        case "twice":
-            answer = {"came": joined_twice(folder)}
-        case _:
-            answer = killed(folder, times=int(what))
-    if os.environ["RANK"] == "0":
-        (folder / "answer.json").write_text(json.dumps(answer))
+def everything(folder: Path) -> dict[str, Any]:
+    """Train by FSDP and by DDP, in one group; and what still runs in a rank that has left it."""
+    fsdp = parallel_from_environment("fsdp", "cpu")
+    assert isinstance(fsdp, Fsdp)
+    ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, store=fsdp.store)
+    said: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
+    fsdp.meet()
+    fsdp.close()
+    return {**said, "threads": threads()}
+
+
+def command(words: list[str]) -> None:
+    """The command line, in this rank."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code in (0, None)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -26,27 +27,21 @@ from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.sharded import load_sharded
 from glassformer.training.saving.slices import Slices, consolidate
 from glassformer.weights.store import open_weights
+from tests.training.launcher import Failed, Launcher, launching
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
 
 ROOT = Path(__file__).parent.parent.parent
 ALONE = Alone(device=torch.device("cpu"))
 
 
-def launch(ranks: int, what: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`ranks.py` under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command += [*options, str(Path(__file__).with_name("ranks.py")), what, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
-
-
-def answer(folder: Path, done: subprocess.CompletedProcess[str]) -> Any:
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "answer.json").read_text())
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with launching(tmp_path_factory.mktemp("launched")) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def runs(tmp_path_factory: pytest.TempPathFactory, launch: Launcher) -> tuple[Path, dict[str, Any]]:
     """One process, then two by FSDP and by DDP, then three; what each said, and the checkpoints they left."""
     folder = tmp_path_factory.mktemp("runs")
     one = Run(ALONE)
@@ -58,8 +53,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         quiet = float(one.module(**batch(9, 0)))
     one.module.train()
     said = {"one": losses, "quiet": quiet, "further": one.steps([STEPS + 1])}
-    said |= answer(folder, launch(2, "train", folder))
-    said["three"] = answer(folder, launch(3, "more", folder))
+    said |= launch(2, "everything", folder)
+    said["three"] = launch(3, "more", folder)
     return folder, said
 
 
@@ -118,13 +113,10 @@ def test_no_rank_leaves_before_all_have_come() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["torchrun's store", "its own store"])
-def test_a_process_joins_its_ranks_again(
-    tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_joins_its_ranks_again(tmp_path: Path, shared: bool, launch: Launcher) -> None:
     """As where one script trains two models: what the first group left in the store is not the second's."""
-    if not shared:
-        monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    assert answer(tmp_path, launch(2, "twice", tmp_path)) == {"came": [2, 2]}
+    env = {} if shared else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    assert launch(2, "twice", tmp_path, env=env) == [2, 2]
 
 
 def test_a_run_goes_on_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
@@ -216,16 +208,16 @@ def test_a_checkpoint_of_another_model_is_told_by_name(runs: tuple[Path, dict[st
             found.fill("model", change)
 
 
-def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Launcher) -> None:
     """SIGKILL of one of two ranks after step 3: the job fails at once, or goes on from its checkpoint."""
-    ended = launch(2, "1", tmp_path)
-    assert ended.returncode != 0 and "SIGKILL" in ended.stderr
+    with pytest.raises(Failed, match="SIGKILL"):
+        launch(2, "killed", tmp_path)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 60
     found = load_sharded(tmp_path / "runs", parallel=ALONE)
     assert found is not None and found.step == 3 and not found.passed_over
 
     shutil.rmtree(tmp_path / "runs")
-    said = answer(tmp_path, launch(2, "1", tmp_path, "--max-restarts=1"))
+    said = launch(2, "killed", tmp_path, options=["--max-restarts=1"])
     assert said["first"] == 4
     assert close(said["losses"], Run(ALONE).steps(range(1, STEPS + 1))[6:])
     left = sorted(path.name for path in (tmp_path / "runs").iterdir())
@@ -296,8 +288,11 @@ def test_what_torchrun_says_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         parallel_from_environment("auto", "cpu")
 
 
-def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path) -> None:
-    """By FSDP on two ranks, by DDP on two, then alone: losses, averages and validation as of one process."""
+def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path, launch: Launcher) -> None:
+    """By FSDP on two ranks, by DDP on two, then alone: losses, averages and validation as of one process.
+
+    The first of them by torchrun as a shell would run it.
+    """
     known = "a dog runs by the old red house and sees nine small trees".split()
     pairs = [[known[(7 * n + k * k) % len(known)] for k in range(3 + n % 5)] for n in range(200)]
     table = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in pairs)
@@ -313,25 +308,30 @@ def test_a_run_of_the_command_changes_ranks_underway(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe))  # YAML holds JSON
 
-    def train(folder: str, steps: int, kind: str, ranks: int) -> None:
-        if ranks == 1:
-            words = {**recipe["training"], "steps": steps, "parallel": kind}
-            glassformer.train({**recipe, "training": words}, tmp_path / folder)
-            return
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command += ["-m", "glassformer", "train", str(path), "--out", str(tmp_path / folder)]
-        command += ["--set", f"training.steps={steps}", "--set", f"training.parallel={kind}"]
+    def alone(folder: str) -> None:
+        words = {**recipe["training"], "steps": 12, "parallel": "none"}
+        glassformer.train({**recipe, "training": words}, tmp_path / folder)
+
+    def words(steps: int, kind: str) -> list[str]:
+        settings = [f"training.steps={steps}", f"training.parallel={kind}"]
+        command = ["train", str(path), "--out", str(tmp_path / "changing")]
+        return command + [word for setting in settings for word in ("--set", setting)]
+
+    def torchrun(command: list[str]) -> None:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+        program += ["-m", "glassformer", *command]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
         assert done.returncode == 0, done.stderr[-3000:]
 
     def told(folder: str, kind: str) -> dict[int, dict[str, Any]]:
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
         return {line["step"]: line for line in map(json.loads, lines) if line["kind"] == kind}
 
-    train("one", 12, "none", 1)
-    for steps, kind, ranks in ((4, "fsdp", 2), (8, "ddp", 2), (12, "none", 1)):
-        train("changing", steps, kind, ranks)
+    alone("one")
+    torchrun(words(4, "fsdp"))
+    launch(2, "command", *words(8, "ddp"))
+    alone("changing")
     ours, theirs = told("changing", "step"), told("one", "step")
     assert ours.keys() == theirs.keys() == set(range(1, 13))
     for what in ("loss", "grad_norm"):
