@@ -20,7 +20,7 @@ from glassformer.core import spec
 from glassformer.core.errors import GlassformerError
 from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
-from glassformer.export.told import ends_of, language_note, never_written, role, said, starts_of
+from glassformer.export.told import begun_by, ends_of, language_note, never_written, role, said, starts_of
 from glassformer.text.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
@@ -168,7 +168,7 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
     notes = []
     if len(eos) > 1:
         notes.append(f"several tokens end a text: call the runtime with end_token=[{spelled(eos)}]")
-    if first := said(bundle, "forced_bos_token_id"):
+    if first := begun_by(bundle):
         notes.append(f"one token begins every target: call it with target_prefix=[[{spelled(first)}]]")
     for word in said(bundle, "bad_words_ids"):
         if len(word) > 1:

@@ -6,7 +6,9 @@ from typing import Any
 
 from glassformer.api import JOB, Bundle
 from glassformer.core import spec
-from glassformer.text import encode_tagged
+from glassformer.text import read_languages, tag_ids, tag_place, written_languages
+
+NAMED = 8  # languages of a note; the file has all
 
 
 def said(bundle: Bundle, name: str) -> list[Any]:
@@ -35,28 +37,43 @@ def starts_of(bundle: Bundle, what: spec.Model) -> list[int]:
 
 
 def languages_of(bundle: Bundle) -> dict[str, Any]:
-    """How the language to write is told to a model of several: an id that goes into a source's ids.
+    """How the language to write is told to a translator of several; empty for one of a single language.
 
-    place: before which of the ids it goes. ids: one for each language. Empty for a model of one language.
+    ids: a token's id for each language. in: the ids that it goes into, those of the source or of the target.
+    place: before which of them; in a target, behind what it starts with.
     """
-    known, tokenizer = bundle.files.get(JOB, {}).get("languages"), bundle.tokenizer
-    if not known or tokenizer is None:
+    tokenizer, what = bundle.tokenizer, bundle.spec
+    if tokenizer is None or not isinstance(what, spec.EncoderDecoder):
         return {}
-    (plain,), tags = tokenizer.encode_batch(["a"]), [f">>{one}<<" for one in known]
-    tagged = [encode_tagged(tokenizer, ["a"], tag)[0].ids for tag in tags]
-    place = next(n for n, index in enumerate(tagged[0]) if [*plain.ids, None][n] != index)
-    return {"place": place, "ids": {one: ids[place] for one, ids in zip(known, tagged, strict=True)}}
+    job = bundle.files.get(JOB)  # a model trained here says what it was taught, whatever its marks
+    if known := read_languages(tokenizer) if job is None else job.get("languages"):
+        ids = tag_ids(tokenizer, [f">>{one}<<" for one in known])
+        return {"in": "source", "place": tag_place(tokenizer), "ids": dict(zip(known, ids, strict=True))}
+    if job is None and (known := written_languages(tokenizer)):
+        ids = tag_ids(tokenizer, known)
+        place = len(starts_of(bundle, what))
+        return {"in": "target", "place": place, "ids": dict(zip(known, ids, strict=True))}
+    return {}
 
 
 def language_note(bundle: Bundle) -> tuple[str, ...]:
     """What whoever runs a model of several languages has to do."""
-    known = languages_of(bundle).get("ids")
-    if not known:
+    told = languages_of(bundle)
+    if not told:
         return ()
+    names = list(told["ids"])
+    listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    how = "one token among the source's" if told["in"] == "source" else "the first token of the target"
     return (
-        f"it writes several languages ({', '.join(known)}), each told by one token among the source's: "
+        f"it writes several languages ({listed}), each told by {how}: "
         "export.json has their ids and the place (languages)",
     )
+
+
+def begun_by(bundle: Bundle) -> list[int]:
+    """The token that every target begins with, behind its start; none where that is the language's."""
+    told = languages_of(bundle)
+    return [] if told.get("in") == "target" else said(bundle, "forced_bos_token_id")
 
 
 def never_written(bundle: Bundle) -> list[int]:

@@ -1,5 +1,6 @@
 """Text to token ids and back: the tokenizers that published model folders carry, and new ones to learn."""
 
+from glassformer.text.languages import read_languages, written_languages
 from glassformer.text.load import load_tokenizer
 from glassformer.text.tags import encode_tagged, tag_ids, tag_place
 from glassformer.text.tokenizer import Encoded, Side, SpecialInText, Tokenizer
@@ -18,4 +19,6 @@ __all__ = [
     "encode_tagged",
     "tag_ids",
     "tag_place",
+    "read_languages",
+    "written_languages",
 ]

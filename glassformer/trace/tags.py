@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from glassformer.api import JOB, Bundle
-
-_TAG = re.compile(r">>[^<>\s]{1,28}<<")  # a language as one token before the source
-_CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")  # or as the first token of the target
+from glassformer.text import read_languages, written_languages
 
 
 def tags_of(bundle: Bundle) -> list[str] | None:
@@ -19,9 +16,7 @@ def tags_of(bundle: Bundle) -> list[str] | None:
     tokenizer = bundle.tokenizer
     if tokenizer is None:
         return None
-    spelt = tokenizer.tokens(range(tokenizer.vocab_size))
-    found = [token[2:-2] for token in spelt if _TAG.fullmatch(token)]
-    found += [spelt[n] for n in sorted(tokenizer.special_ids) if n < len(spelt) and _CODE.fullmatch(spelt[n])]
+    found = [*read_languages(tokenizer), *written_languages(tokenizer)]
     tasks = bundle.config.get("task_specific_params")
     for name in tasks if isinstance(tasks, Mapping) else ():
         if name.startswith("translation_") and "_to_" in name:

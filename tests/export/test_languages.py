@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 
+import ctranslate2
 import pytest
+import tokenizers
 import torch
 
 import glassformer
@@ -13,13 +16,14 @@ from glassformer.api import JOB
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.folder import Exported
 from glassformer.export.onnx import export_onnx
+from glassformer.export.told import languages_of
 from glassformer.text import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.text.train import Marks
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
-from tests.export.test_ctranslate2 import theirs
 from tests.export.test_onnx import Stepping
 
 LANGUAGES = ("de", "en", "ko")
+CODES = ("de_DE", "en_XX", "ko_KR")
 TEXT = "red blue gold"
 MOST = 12
 SEED = 13  # of one whose languages differ
@@ -44,31 +48,63 @@ def bundle(request: pytest.FixtureRequest) -> glassformer.Bundle:
     return made
 
 
-def source(folder: Path, to: str) -> tuple[Tokenizer, list[int]]:
-    """The ids of the text with its language, by what lies in the folder alone."""
+@pytest.fixture
+def published(tmp_path: Path) -> glassformer.Bundle:
+    """One whose targets begin with the language, a special token; as published, without a word on its job."""
+    spelt = ("<s>", "<pad>", "</s>", "<unk>", *TEXT.split(), *string.ascii_letters, *CODES)
+    words = {word: n for n, word in enumerate(spelt)}
+    cut = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    cut.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    cut.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[(mark, words[mark]) for mark in ("<s>", "</s>")]
+    )
+    cut.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", *CODES])
+    cut.save(str(tmp_path / "tokenizer.json"))
+    torch.manual_seed(5)  # of one whose languages differ
+    model = glassformer.tiny("bart", vocab_size=len(words))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    chosen = {"eos_token_id": 2, "forced_bos_token_id": words["de_DE"]}
+    return glassformer.Bundle(model=model.eval(), tokenizer=load_tokenizer(tmp_path), generation=chosen)
+
+
+def asked(folder: Path, to: str) -> tuple[Tokenizer, list[int], list[int]]:
+    """The ids of the text, and those that begin its target, by what lies in the folder alone."""
     tokenizer = load_tokenizer(folder)
     assert tokenizer is not None
-    told = json.loads((folder / "export.json").read_text())["languages"]
-    ids = tokenizer.encode(TEXT).ids
-    ids.insert(told["place"], told["ids"][to])
-    return tokenizer, ids
+    told = json.loads((folder / "export.json").read_text())
+    config = json.loads((folder / "config.json").read_text()) if "starts" not in told else {}
+    start = config.get("decoder_start_token")
+    starts = [tokenizer.token_id(start, side="target")] if start else list(told["starts"])
+    ids = {"source": tokenizer.encode(TEXT).ids, "target": starts}
+    languages = told["languages"]
+    ids[languages["in"]].insert(languages["place"], languages["ids"][to])
+    return tokenizer, ids["source"], ids["target"]
 
 
 def with_onnx(folder: Path, to: str) -> str:
-    tokenizer, ids = source(folder, to)
+    tokenizer, ids, written = asked(folder, to)
     told = json.loads((folder / "export.json").read_text())
-    step = Stepping(folder, torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
-    written = list(told["starts"])
+    step, fed = Stepping(folder, torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool)), 0
     while len(written) <= MOST and written[-1] not in told["ends"]:
         mask = torch.ones(1, len(written), dtype=torch.bool)
-        written.append(int(step(torch.tensor([written[-1:]]), mask)[0, -1].argmax()))
+        scores, fed = step(torch.tensor([written[fed:]]), mask), len(written)
+        written.append(int(scores[0, -1].argmax()))
     return tokenizer.decode(written[1:])
 
 
 def with_ctranslate2(folder: Path, to: str) -> str:
-    tokenizer, ids = source(folder, to)
-    ((tokens, _),) = theirs(folder, [tokenizer.tokens(ids)], MOST)
-    return tokenizer.decode([tokenizer.token_id(token, side="target") or 0 for token in tokens])
+    tokenizer, ids, begun = asked(folder, to)
+    runtime = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
+    (found,) = runtime.translate_batch(
+        [tokenizer.tokens(ids)],
+        target_prefix=[tokenizer.tokens(begun[1:], side="target")],
+        beam_size=1,
+        max_decoding_length=MOST,
+        min_decoding_length=0,
+    )
+    return tokenizer.decode([tokenizer.token_id(token, side="target") or 0 for token in found.hypotheses[0]])
 
 
 @pytest.mark.parametrize(
@@ -82,6 +118,29 @@ def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tm
         to: bundle.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST)[0] for to in LANGUAGES
     }
     assert len(set(found.values())) == len(LANGUAGES)
+
+
+def test_marks_tell_the_languages_of_a_published_folder(bundle) -> None:
+    told = languages_of(bundle)
+    bundle.files[JOB]["languages"] = []
+    assert languages_of(bundle) == {}  # one trained here was taught none, whatever its tokenizer has
+    del bundle.files[JOB]
+    assert languages_of(bundle) == told and told["in"] == "source"
+
+
+@pytest.mark.parametrize(
+    ("export", "write"), [(export_onnx, with_onnx), (export_ctranslate2, with_ctranslate2)]
+)
+def test_a_language_may_be_the_first_token_written(export, write, published, tmp_path: Path) -> None:
+    """And then no other token is said to begin every target, though one is the folder's own choice."""
+    made: Exported = export(published, tmp_path / "out")
+    (note,) = made.notes
+    assert "several languages (de_DE, en_XX, ko_KR), each told by the first token of the target" in note
+    found = {to: write(made.folder, to).strip() for to in CODES}
+    assert found == {
+        to: published.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST)[0] for to in CODES
+    }
+    assert len(set(found.values())) == len(CODES)
 
 
 def test_a_full_folder_and_a_file_are_told_apart(tmp_path: Path, run) -> None:  # noqa: F811
