@@ -27,7 +27,7 @@ from glassformer import __version__
 from glassformer.core.errors import GlassformerError
 
 VERBS = {
-    "demo": "Train the paper's Transformer on a tiny task, and look inside it.",
+    "demo": "Translate real sentences, look inside, and watch a small Transformer learn.",
     "train": "Train a model on your files, or go on with a run.",
     "evaluate": "Measure a model on files it has not seen.",
     "translate": "Translate texts, files or standard input.",
@@ -45,7 +45,7 @@ VERBS = {
     "recipes": "List the ready recipes, or copy one out.",
     "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
     "convert": "Write a model folder anew, in the published layout or in ours.",
-    "export": "Write a model for another program to run: CTranslate2.",
+    "export": "Write a model for another program to run: ONNX or CTranslate2.",
     "verify": "Prove on this machine that a model's numbers are right.",
     "tokenizer": "Learn a tokenizer from your own files, and see how it cuts.",
     "explore": "See a whole model at work in the browser.",
