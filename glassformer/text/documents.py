@@ -8,6 +8,7 @@ sentences that stay together are translated all the same, one torn in two is not
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 _STOPS = re.compile(r"[.!?…。！？｡]+")
@@ -38,6 +39,7 @@ STARTERS = frozenset(
     C'est""".split()
 )
 _MIDDLE = re.compile(r"[;:,，、；：،]\s*|\s[—–-]\s|\s+")  # where a sentence that is too long may be cut
+_JOINER = "\u200d"
 _CLAUSES = re.compile(r"[;:,，、；：،]\s+|[，、；：]|\s[—–-]\s")
 
 
@@ -105,6 +107,29 @@ def halved(text: str) -> tuple[str, str, str] | None:
             left = text[: best.end()].rstrip()
             return left, text[len(left) : best.end()], text[best.end() :]
     return None
+
+
+def torn(text: str) -> tuple[str, str] | None:
+    """A text without a space in two, between the letters nearest its middle; None where it is one letter.
+
+    >>> torn("unbroken"), torn("é")
+    (('unbr', 'oken'), None)
+    """
+    middle = len(text) // 2
+    between = (at for at in range(1, len(text)) if not _one_letter(text[at - 1], text[at]))
+    at = min(between, key=lambda at: abs(at - middle), default=None)
+    return None if at is None else (text[:at], text[at:])
+
+
+def _one_letter(before: str, letter: str) -> bool:
+    """Whether a sign belongs to the letter before it: a mark, a picture's way to be drawn, a loose jamo."""
+    return (
+        before == _JOINER
+        or letter == _JOINER
+        or unicodedata.category(letter).startswith("M")
+        or "\U0001f3fb" <= letter <= "\U0001f3ff"  # the colour of a skin
+        or "\u1160" <= letter <= "\u11ff"
+    )
 
 
 def _closed(text: str, at: int) -> int:

@@ -28,6 +28,8 @@ def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
     learnt = glassformer.load("pocket").files["job.json"]["usual_len"]
     assert f"note: 1 text is longer than the {learnt} tokens that the model 'pocket' has learnt" in done.err
     assert run("translate", "pocket", "--to", "de", "--num-beams", 1, long).err == ""
+    done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "a" * 200)
+    assert "note: 1 text has a stretch without a space that is longer than the model 'pocket'" in done.err
 
 
 @pytest.mark.parametrize("verb", [["translate", "pocket", "--to", "de"], ["classify", "pocket-digits"]])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.core.errors import GlassformerError
-from glassformer.text.documents import halved, sentences
+from glassformer.text.documents import halved, sentences, torn
 from glassformer.verbs.writing.pieces import LONG, Cutter, Place
 from tests.verbs.reversing import ROWS, reverser
 
@@ -103,6 +103,14 @@ def test_sentences_lose_nothing(text):
     assert "".join(sentence + gap for sentence, gap in sentences(text)) == text
     cut = halved(text)
     assert cut is None or ("".join(cut) == text and max(len(cut[0]), len(cut[2])) < len(text))
+
+
+@given(st.text(alphabet="a\u0301한\u1112\u1161\u11abก่👩\u200d🚀🏽\ufe0f", min_size=2, max_size=40))
+def test_no_letter_is_torn(text):
+    cut = torn(text)
+    assert cut is None or ("".join(cut) == text and all(cut))
+    for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f"):
+        assert torn(letter) is None and torn(letter * 2) == (letter, letter)
 
 
 def test_a_megabyte_is_cut_into_what_the_model_reads():

@@ -56,6 +56,37 @@ def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
     assert "".join(again) == sentence
 
 
+UNBROKEN = {
+    "a": "a" * 3000,
+    "한": "나는오늘아침에학교에갔다가집에왔다" * 100,
+    "漢": "我今天早上去了学校然后回家了" * 100,
+    "ไ": "ฉันไปโรงเรียนเมื่อเช้านี้" * 100,
+}
+
+
+@pytest.mark.parametrize("text", UNBROKEN.values(), ids=UNBROKEN)
+def test_what_has_no_space_is_cut_at_what_was_learnt(pocket: Bundle, text: str) -> None:
+    """So that it is translated in the time of a paragraph; a model given it whole writes on and on."""
+    plan = translating(pocket, {}, to="en")
+    (layout,) = plan.layouts([f"Hello. {text}"])
+    read = [part.ids for part in layout if isinstance(part, Place)]
+    assert len(read) > 20 and max(map(len, read)) <= pocket.files["job.json"]["usual_len"]
+    assert "cut" in plan.doubts(layout) and "long" not in plan.doubts(layout)
+    assert pocket.tokenizer is not None
+    assert "".join(pocket.tokenizer.decode(ids) for ids in read) == f"Hello.{text}"
+    said = pocket.tokenizer.encode("sea", special=False).ids
+    assert plan.compose(layout, [said] * len(read)) == " ".join(["sea"] * len(read))
+
+
+def test_no_space_is_put_where_none_is_written(pocket: Bundle) -> None:
+    plan = translating(pocket, {}, to="en")
+    (layout,) = plan.layouts(["我来了。你好！"])
+    assert pocket.tokenizer is not None
+    for said, together in (("I came.", "I came. Good."), ("我来了。", "我来了。Good."), ("มา", "มาGood.")):
+        found = [pocket.tokenizer.encode(text, special=False).ids for text in (said, "Good.")]
+        assert plan.compose(layout, found) == together
+
+
 @pytest.mark.parametrize(("learnt", "pieces"), [(None, 1), (5, 4), (100, 2)])
 def test_a_sentence_of_few_words_is_never_cut(learnt: int | None, pieces: int) -> None:
     """A model that was taught with labels of five tokens may still be asked for a sentence."""

@@ -10,8 +10,9 @@ from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.pieces import Layout, Place
 
-# "long": a piece of more tokens than it has learnt. "letters": some that its vocabulary has no piece for.
-Doubt = Literal["long", "letters"]
+# "long": a piece of more tokens than it has learnt. "cut": letters without a space that were too many, and so
+# cut. "letters": some that its vocabulary has no piece for.
+Doubt = Literal["long", "cut", "letters"]
 
 
 def learnt_length(bundle: Bundle) -> int | None:
@@ -31,6 +32,8 @@ def doubts_of(bundle: Bundle) -> Callable[[Layout], tuple[Doubt, ...]]:
         found: list[Doubt] = []
         if longest is not None and any(len(ids) > longest for ids in read):
             found.append("long")
+        if any(part.torn for part in layout if isinstance(part, Place)):
+            found.append("cut")
         if not all(strange.isdisjoint(ids) for ids in read):
             found.append("letters")
         return tuple(found)
@@ -45,6 +48,11 @@ def doubt_told(bundle: Bundle, doubt: Doubt, texts: int) -> str:
         return (
             f"{texts:,} text{' is' if one else 's are'} longer than the {learnt_length(bundle)} tokens that "
             f"{named(bundle)} has learnt to read at once; split {'it' if one else 'them'} up"
+        )
+    if doubt == "cut":
+        return (
+            f"{texts:,} text{' has' if one else 's have'} a stretch without a space that is longer than "
+            f"{named(bundle)} reads at once; it was cut into parts, and each read by itself"
         )
     return (
         f"{texts:,} text{' has' if one else 's have'} letters or signs that {named(bundle)} does not know; "

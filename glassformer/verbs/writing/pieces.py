@@ -1,8 +1,8 @@
 """Whole texts as pieces that a model reads one by one, and what it wrote for them as whole texts again.
 
 Lines stay lines, and empty ones stay empty. A line that is too long becomes its sentences, a sentence that is
-too long its clauses or words. Nothing is ever left out: a word that does not fit is refused. Where a model's
-folder says that it has learnt single sentences, every line becomes its sentences.
+too long its clauses or words, and letters without a space that are too many, parts of them. Nothing is ever
+left out. Where a model's folder says that it has learnt single sentences, every line becomes its sentences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal
 
 from glassformer.core.errors import GlassformerError
-from glassformer.text.documents import halved, sentences
+from glassformer.text.documents import halved, sentences, torn
 from glassformer.verbs.writing.checks import numbered
 
 Split = Literal["long", "always", "never"]
@@ -21,14 +21,16 @@ Encode = Callable[[Sequence[str]], list[list[int]]]
 LONG = 128  # tokens of a line; models that rewrite are taught with sentences
 LONGEST = 512  # tokens of a sentence, however many the model has places for
 SHORTEST = 48  # tokens of a sentence that is never cut: its parts would say less than they do together
+UNBROKEN = 1 << 14  # letters without a space that are still taken for text of a script without spaces
 TOGETHER = 256  # lines encoded at once
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the answer to a piece goes."""
+    """Where the answer to a piece goes. torn: whether it was cut where no word ends."""
 
     ids: list[int]
+    torn: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,13 @@ class Cutter:
         if len(ids) <= min(most, self._bearable):
             return [Place(ids)]
         cut = halved(sentence)
-        if cut is None and len(ids) <= most:
-            return [Place(ids)]
         if cut is None:
-            raise GlassformerError(
-                f"{self.what} {number} holds {len(sentence):,} letters with no space between, "
-                f"{len(ids):,} tokens, and the model reads at most {most:,}; break them up"
-            )
+            if len(sentence) > UNBROKEN:
+                raise GlassformerError(
+                    f"{self.what} {number} holds {len(sentence):,} letters with no space between, which are "
+                    "no text; break them up"
+                )
+            return [Place(part, torn=True) for part in self._torn(encode, sentence, ids, most)]
         left, gap, right = cut
         one, other = encode([left, right])
         return [
@@ -151,3 +153,12 @@ class Cutter:
             gap,
             *self._fitting(encode, right, other, most, number),
         ]
+
+    def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[list[int]]:
+        """The ids of parts of letters without a space, each of which fits."""
+        cut = torn(letters) if len(ids) > min(most, self._bearable) else None
+        if cut is None:
+            yield ids
+            return
+        for part, one in zip(cut, encode(cut), strict=True):
+            yield from self._torn(encode, part, one, most)

@@ -8,12 +8,13 @@ from typing import Any
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
+from glassformer.text.unspaced import is_unspaced
 from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.writing.batches import Hear, Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
-from glassformer.verbs.writing.pieces import Cutter, Layout, Split, no_tag
+from glassformer.verbs.writing.pieces import Cutter, Layout, Place, Split, no_tag
 from glassformer.verbs.writing.results import results
 from glassformer.verbs.writing.signs import carried_by
 from glassformer.verbs.writing.sources import UNSAID, language, mending, own_tag, plain, task_prefix
@@ -145,8 +146,17 @@ def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, An
         return " ".join(before_stop(tokenizer.decode(ids), words.stop).splitlines()).strip()
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
-        answers = iter(found)
-        return "".join(part if isinstance(part, str) else text(next(answers)) for part in layout)
+        answers, whole, seam = iter(found), "", False
+        for part in layout:
+            said = text(next(answers)) if isinstance(part, Place) else part
+            if not said:
+                continue
+            # of two answers with nothing between them, as behind a wide stop, the language may want a space
+            if seam and isinstance(part, Place) and not is_unspaced(whole[-1]):
+                whole += " "
+            whole += said
+            seam = isinstance(part, Place)
+        return whole
 
     return Plan(
         bundle=bundle,
