@@ -18,12 +18,14 @@ from glassformer.api import Bundle
 from glassformer.trace.models import model_info
 from glassformer.trace.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make
-from tests.explorer.seen import heed, settled
+from tests.explorer.seen import settled
+from tests.explorer.tabs import Look, Tabs
 from tests.serve.made import Server, serving
 
+# The last two: what is opened next in a tab is opened in the same process, which has read the page's script.
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run --disable-dev-shm-usage"
+    "--no-first-run --disable-dev-shm-usage --disable-site-isolation-trials --renderer-process-limit=1"
 ).split()
 
 
@@ -81,56 +83,27 @@ def browser(playing: Playwright) -> Iterator[Browser]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def tabs(browser: Browser) -> Tabs:
+    return Tabs(browser)
+
+
 @pytest.fixture
-def opened(browser: Browser, server: Server) -> Iterator[Opened]:
+def opened(tabs: Tabs, server: Server) -> Iterator[Opened]:
     """`opened(address, language=, theme=, width=)`: a page there, ready.
 
     Whatever the page complains of fails the test, and so does asking any other server for anything.
     """
     complaints: list[str] = []
 
-    def watch(page: Page) -> None:
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(f"console: {said.text}") if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on(
-            "response",
-            lambda got: complaints.append(f"{got.status}: {got.url}") if got.status >= 400 else None,
-        )
-        page.on(
-            "request",
-            lambda asked: (
-                complaints.append(f"asked elsewhere: {asked.url}")
-                if not asked.url.startswith((server.url, "data:", "blob:", "file:"))
-                else None
-            ),
-        )
-
     @contextmanager
     def open_page(
         address: str = "", *, language: str = "en", theme: str = "light", width: int = 1280, height: int = 900
     ) -> Iterator[Page]:
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            locale={"en": "en-US", "ko": "ko-KR"}[language],
-            color_scheme="dark" if theme == "dark" else "light",
-            reduced_motion="reduce",
-            accept_downloads=True,
-        )
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        heed(page)
-        watch(page)
-        try:
+        with tabs.used(Look(language, theme, width, height), server.url, complaints) as page:
             page.goto(address if "://" in address else f"{server.url}/{address}")
             settled(page)
             yield page
-        finally:
-            context.close()
 
     yield open_page
     assert not complaints, "\n".join(complaints)

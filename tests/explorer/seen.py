@@ -71,11 +71,12 @@ _traffic: WeakKeyDictionary[Page, Traffic] = WeakKeyDictionary()
 
 
 def heed(page: Page) -> None:
-    """Heed the page's traffic from now on."""
-    traffic = _traffic.setdefault(page, Traffic())
-    page.on("request", lambda one: traffic.asks(one))
-    page.on("requestfinished", lambda one: traffic.gets(one))
-    page.on("requestfailed", lambda one: traffic.gets(one))
+    """Heed the page's traffic from now on, and none that was before."""
+    if page not in _traffic:
+        page.on("request", lambda one: _traffic[page].asks(one))
+        page.on("requestfinished", lambda one: _traffic[page].gets(one))
+        page.on("requestfailed", lambda one: _traffic[page].gets(one))
+    _traffic[page] = Traffic()
 
 
 def settled(page: Page) -> None:
