@@ -36,6 +36,14 @@ class StepWords(Closed):
     settings: DecodingWords | None = None
 
 
+class SentenceWords(Closed):
+    """POST /trace/sentences: a text of which a translator may read one sentence at a time."""
+
+    model: ModelName
+    text: Text
+    to: Language | None = None
+
+
 class SearchWords(DecodingWords):
     """POST /trace/search: a search to be shown as a tree."""
 
@@ -75,6 +83,13 @@ def routes(explored: Explored) -> APIRouter:
     def difference(id: TraceId, other: TraceId) -> JSONResponse:
         """What changed from one trace to another."""
         return sent(difference_info(explored.trace(id), explored.trace(other)))
+
+    @made.post("/trace/sentences")
+    def sentences(words: SentenceWords) -> JSONResponse:
+        """What `translate` would read one by one of a text; each may be traced alone."""
+        from glassformer.trace.sentences import sentences_of
+
+        return sent({"sentences": sentences_of(explored.bundle(words.model), words.text, words.to)})
 
     @made.post("/trace/step")
     def step(words: StepWords) -> JSONResponse:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 import glassformer
 from tests.explorer.conftest import Opened
@@ -45,6 +46,38 @@ def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> N
         page.goto(page.url.replace("/model?", "/decoding?"))
         settled(page)
         assert page.locator("[data-figure=decoding-next]").count()
+
+
+def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> None:
+    """The first until another is chosen; each is read and written as `translate` does it, alone."""
+    bundle, parts = glassformer.load(made / "pocket"), ["the cat sat on the mat.", "Where is the glass?"]
+
+    def shows(page: Page, n: int) -> None:
+        settled(page)
+        expect(page.get_by_role("radio", name=parts[n])).to_be_checked()
+        (said,) = bundle.translate([parts[n]], to="de", num_beams=1)
+        expect(page.locator("[data-outcome] b")).to_have_text(said.strip())
+
+    with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}") as page:
+        choice = page.get_by_role("radiogroup", name="Sentence on show")
+        shows(page, 0)
+        assert choice.get_by_role("radio").all_inner_texts() == [
+            f"{n}. {one}" for n, one in enumerate(parts, 1)
+        ]
+        choice.get_by_role("radio").nth(1).click()
+        shows(page, 1)
+        assert "sentence=2" in page.url
+        page.goto(page.url.replace("/model?", "/decoding?"))
+        shows(page, 1)
+        given = page.locator("[data-input=_a]")
+        expect(given).to_have_value(" ".join(parts))
+        given.fill(parts[0])
+        given.press("Enter")
+        expect(choice).to_have_count(0)
+        settled(page)
+        assert "sentence=" not in page.url
+    with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
+        expect(page.get_by_role("radiogroup", name="보여 줄 문장")).to_be_visible()
 
 
 def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:

@@ -27,8 +27,10 @@ def make(here: Path) -> Path:
     )
     translator = tiny.bundle("original", src_vocab_size=cut.vocab_size, tgt_vocab_size=cut.vocab_size)
     translator.tokenizer, translator.family = cut, None
-    translator.generation = {"decoder_start_token_id": cut.eos_id}
-    translator.files[JOB] = {"job": "translate", "languages": ["de", "en", "ko"], "to": None}
+    marks = sorted(cut.special_ids - {cut.eos_id})  # it would write nothing else
+    translator.generation = {"decoder_start_token_id": cut.eos_id, "suppress_tokens": marks}
+    about = {"job": "translate", "unit": "sentence", "languages": ["de", "en", "ko"], "to": None}
+    translator.files[JOB] = about
     bundles = {
         "pocket": (translator, "Translates.", "de, en, ko"),
         "pocket-lm": (tiny.bundle("gpt2", max_len=128), "Writes.", "en"),

@@ -8,7 +8,7 @@ left out. Where a model's folder says that it has learnt single sentences, every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -27,10 +27,11 @@ TOGETHER = 256  # lines encoded at once
 
 @dataclass(frozen=True)
 class Place:
-    """Where the answer to a piece goes. torn: whether it was cut where no word ends."""
+    """Where the answer to a piece goes. torn: whether it was cut where no word ends. text: what was cut."""
 
     ids: list[int]
     torn: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Cutter:
                 "shorten it"
             )
         if self.split == "never" or (self.split == "long" and len(ids) <= min(most, LONG, self._bearable)):
-            return [Place(ids)]
+            return [Place(ids, text=asked.lead + asked.body)]
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
             return self.encode([asked.lead + text for text in texts])
@@ -132,12 +133,17 @@ class Cutter:
         parts = sentences(asked.body)
         every = encode([sentence for sentence, _ in parts]) if len(parts) > 1 else [ids]
         for (sentence, gap), one in zip(parts, every, strict=True):
-            found += [*self._fitting(encode, sentence, one, most, number), gap]
+            pieces = self._fitting(encode, sentence, one, most, number)
+            found += [
+                part if isinstance(part, str) else replace(part, text=asked.lead + part.text)
+                for part in pieces
+            ]
+            found.append(gap)
         return found
 
     def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int, number: int) -> Layout:
         if len(ids) <= min(most, self._bearable):
-            return [Place(ids)]
+            return [Place(ids, text=sentence)]
         cut = halved(sentence)
         if cut is None:
             if len(sentence) > UNBROKEN:
@@ -145,7 +151,7 @@ class Cutter:
                     f"{self.what} {number} holds {len(sentence):,} letters with no space between, which are "
                     "no text; break them up"
                 )
-            return [Place(part, torn=True) for part in self._torn(encode, sentence, ids, most)]
+            return list(self._torn(encode, sentence, ids, most))
         left, gap, right = cut
         one, other = encode([left, right])
         return [
@@ -154,11 +160,11 @@ class Cutter:
             *self._fitting(encode, right, other, most, number),
         ]
 
-    def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[list[int]]:
-        """The ids of parts of letters without a space, each of which fits."""
+    def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[Place]:
+        """Parts of letters without a space, each of which fits."""
         cut = torn(letters) if len(ids) > min(most, self._bearable) else None
         if cut is None:
-            yield ids
+            yield Place(ids, torn=True, text=letters)
             return
         for part, one in zip(cut, encode(cut), strict=True):
             yield from self._torn(encode, part, one, most)

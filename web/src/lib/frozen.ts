@@ -59,6 +59,9 @@ export class Frozen implements Source {
   async next(_trace: string, position: number): Promise<NextInfo> {
     return (await this.#kept).next.find((one) => one.position === position) ?? refused();
   }
+  sentences(): Promise<string[]> {
+    return refused();
+  }
   unit(): Promise<{ promotes: Word[]; suppresses: Word[] }> {
     return refused();
   }

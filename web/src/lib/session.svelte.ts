@@ -8,7 +8,16 @@ import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The words of the address that say what the model is given: others change without its being read again. */
-export const GIVEN = ['in', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
+export const GIVEN = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
+
+/** Of two inputs that are compared, the first or the second: what their words of the address end with. */
+export type Which = '' | '_b';
+
+/** What was read of an input: the trace, and all the sentences that it is one of. */
+interface Read {
+  trace: TraceInfo;
+  sentences: string[];
+}
 
 /** An input as the address carries it: text and target plainly, anything larger by a name. */
 export function inputOf(words: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
@@ -29,6 +38,12 @@ export function inputOf(words: Record<string, string>, model: ModelInfo, suffix 
   return input;
 }
 
+/** Which of the sentences of a text is on show, from 0; the address counts from 1. */
+export function sentenceAt(words: Record<string, string>, suffix: Which, count: number): number {
+  const asked = Math.round(Number(words[`sentence${suffix}`] ?? 1));
+  return asked >= 1 && asked <= count ? asked - 1 : 0;
+}
+
 /** Pictures and series given in this visit, by the name the address holds. */
 export const keptInputs = new Map<string, TraceInput>();
 
@@ -42,6 +57,8 @@ class Session {
   trace = $state.raw<TraceInfo | null>(null);
   /** The second input's trace where two are compared, else null. */
   beside = $state.raw<TraceInfo | null>(null);
+  /** Of each input what the model reads one by one; fewer than two where it is read whole. */
+  sentences = $state.raw<Record<Which, string[]>>({ '': [], _b: [] });
   busy = $state(false);
   /** Why what was last given is not what is on show; null where it is. */
   problem = $state.raw<Problem | null>(null);
@@ -63,19 +80,29 @@ class Session {
     if (!model) return;
     const b = place.words['in_b'] !== undefined || place.words['held_b'] !== undefined;
     const given = Object.fromEntries(GIVEN.map((name) => [name, place.words[name] ?? null]));
-    await this.#doing(this.#traces(model, b), ([trace, beside]) => {
-      this.trace = trace;
-      this.beside = beside;
+    await this.#doing(this.#reading(model, b), ([first, second]) => {
+      this.trace = first.trace;
+      this.beside = second?.trace ?? null;
+      this.sentences = { '': first.sentences, _b: second?.sentences ?? [] };
       this.#given = given;
     });
   }
 
-  async #traces(model: ModelInfo, b: boolean): Promise<[TraceInfo, TraceInfo | null]> {
-    const inputs = (b ? ['', '_b'] : ['']).map((suffix) => inputOf(place.words, model, suffix));
+  async #reading(model: ModelInfo, b: boolean): Promise<Read[]> {
+    const words = { ...place.words };
+    const which: Which[] = b ? ['', '_b'] : [''];
+    const inputs = which.map((suffix) => inputOf(words, model, suffix));
     const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
     if (lack) throw new Trouble(lack);
-    const [trace, beside = null] = await Promise.all(inputs.map((input) => this.source.trace({ ...input, model: model.id })));
-    return [trace, beside];
+    return Promise.all(which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))));
+  }
+
+  /** The trace of an input: of a text that a translator reads by its sentences, that of the chosen one. */
+  async #alone(model: ModelInfo, input: TraceInput, chosen: (count: number) => number): Promise<Read> {
+    const cut = this.source.live && model.kind === 'translate' && input.text !== undefined;
+    const sentences = cut ? await this.source.sentences(model.id, input) : [];
+    const text = sentences[chosen(sentences.length)] ?? input.text;
+    return { trace: await this.source.trace({ ...input, text, model: model.id }), sentences };
   }
 
   #given: Record<string, string | null> = {}; // the address's words for what is on show

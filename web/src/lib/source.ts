@@ -18,6 +18,8 @@ export interface Source {
   /** False: what is shown was kept in the page; nothing new can be asked of a model. */
   readonly live: boolean;
   models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }>;
+  /** What a translator reads one by one of a text. */
+  sentences(model: string, input: TraceInput): Promise<string[]>;
   trace(request: TraceRequest): Promise<TraceInfo>;
   tensor(trace: string, name: string, asked?: Asked): Promise<Tensor>;
   heads(trace: string): Promise<HeadsInfo>;
@@ -77,6 +79,10 @@ export class Live implements Source {
 
   models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
     return json('models');
+  }
+
+  async sentences(model: string, { text, to }: TraceInput): Promise<string[]> {
+    return (await post<{ sentences: string[] }>('trace/sentences', { model, text, to })).sentences;
   }
 
   async trace(request: TraceRequest): Promise<TraceInfo> {
