@@ -77,7 +77,7 @@ def demo(
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The translation that is looked into."""
+    """The translation that is looked into; of several sentences the first, for each is read alone."""
 
     bundle: Bundle
     text: str
@@ -85,7 +85,9 @@ class Chosen:
 
     @property
     def given(self) -> dict[str, Any]:
-        return {"text": self.text, "to": self.to}
+        from glassformer.trace.sentences import sentences_of
+
+        return {"text": sentences_of(self.bundle, self.text, self.to)[0], "to": self.to}
 
 
 def _check(out: Path) -> None:
@@ -119,8 +121,8 @@ def _translations(console: Console) -> Chosen:
             break
         if not text:
             break
-        _translate(console, bundle, text, shown=False)
-        chosen = Chosen(bundle=bundle, text=text, to=_targets(text)[0])
+        if _translate(console, bundle, text, shown=False):
+            chosen = Chosen(bundle=bundle, text=text, to=_targets(text)[0])
     return chosen
 
 
@@ -134,7 +136,8 @@ def _targets(text: str) -> tuple[str, ...]:
     return ("en",) if korean else tuple(LANGUAGES)
 
 
-def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> None:
+def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> bool:
+    """Whether it could be read."""
     from glassformer.core.errors import GlassformerError
     from glassformer.verbs.writing.doubts import doubt_told
 
@@ -146,9 +149,12 @@ def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = Tru
             console.print(f"    {LANGUAGES.get(to, 'English'):8} {said.text}", markup=False, soft_wrap=True)
         for doubt in said.doubts:  # of what was read, so the same for every language
             console.print(f"    note: {doubt_told(bundle, doubt, 1)}", markup=False, soft_wrap=True)
+        return True
     except GlassformerError as error:  # a person's text that cannot be read is no reason to end
         console.print(f"    {error}", markup=False)
-    console.print()
+        return False
+    finally:
+        console.print()
 
 
 def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
@@ -156,12 +162,14 @@ def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     from glassformer.explorer.frozen import single_page
     from glassformer.trace.taken import take
 
-    console.print(f"[bold]2. How it did it[/]: {chosen.text}")
+    given = chosen.given
+    console.print("[bold]2. How it did it[/]: ", end="")
+    console.print(given["text"], markup=False, soft_wrap=True)
     console.print("  a row for each piece it wrote, a column for each it read; fuller is more\n")
-    _look(console, take(chosen.bundle, chosen.given))
+    _look(console, take(chosen.bundle, given))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
-    page.write_text(single_page(chosen.bundle, chosen.given, name=MODEL), encoding="utf-8")
+    page.write_text(single_page(chosen.bundle, given, name=MODEL), encoding="utf-8")
     so_far.text = f"{page} was written"
     console.print(f"  all of it, head by head: open {page} in a browser\n", markup=False, soft_wrap=True)
 

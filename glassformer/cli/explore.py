@@ -12,6 +12,7 @@ import typer
 
 from glassformer.cli import source
 from glassformer.cli.serve import serving
+from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 from glassformer.explorer.page import files
 from glassformer.models import located, names
@@ -107,6 +108,7 @@ def _export(
     from glassformer.trace.examples import example_of
     from glassformer.trace.outline import kind_of
     from glassformer.trace.runs import result_of
+    from glassformer.trace.sentences import sentences_of
 
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise GlassformerError(f"'{out}' cannot be written; give a file in a folder that is there")
@@ -122,6 +124,9 @@ def _export(
     if text is not None or to is not None:
         example = example_of(bundle)
         given = {"text": example.text if text is None else text, "to": to or example.to}
+        given["text"], *others = sentences_of(bundle, given["text"] or "", given["to"])
+        if others:
+            say(f"note: the text is read in {len(others) + 1} parts, one by one; the page holds the first")
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")

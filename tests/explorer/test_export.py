@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -87,11 +91,26 @@ def test_its_policy_allows_its_own_script_alone(exported: dict[str, Path]) -> No
     )
 
 
+def test_of_a_paragraph_the_first_part_is_exported(folders: dict[str, Path], tmp_path: Path) -> None:
+    for parts in (("the cat sat", "on the mat"), ("the cat sat",)):
+        out = tmp_path / f"{len(parts)}.html"
+        words = ["explore", str(folders["translator"]), "--text", "\n".join(parts), "--export", str(out)]
+        done = CliRunner().invoke(app(words), words)
+        assert done.exit_code == 0 and ("read in 2 parts" in done.stderr) == (len(parts) == 2)
+        assert _kept(out)["trace"]["input"]["text"] == "the cat sat"
+
+
+def _kept(page: Path) -> dict[str, Any]:
+    """What a page holds."""
+    (held,) = re.findall(r'id="kept">([^<]+)<', page.read_text("utf-8"))
+    return dict(json.loads(gzip.decompress(base64.b64decode(held))))
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--export", "no/such/folder/t.html"], "cannot be written"),
-        (["--export", "t.html", "--text", "cat " * 5000], "tokens"),
+        (["--export", "t.html", "--text", "cat" * 6000], "no space between"),
         (["--image", "README.md"], "goes with --export"),
         (["--image", "README.md", "--export", "t.html"], "use --text"),
         (["other", "--export", "t.html"], "one page holds one trace"),
