@@ -1,8 +1,7 @@
-"""Made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
+"""Two made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
 
 copy:    bo da fu bo          ->  bo da fu bo
 recall:  su ? bi ? da ? bi K da R su K  ->  su K bi K da R
-joined:  su bi da ? biC daH suC  ->  su suC bi biC da daH
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ KEYS, VALUES = (
     SYLLABLES,
     np.array(list(ascii_uppercase)),
 )  # of the pairs to recall: a key comes once, a value as it may
-JOINED_KEYS, JOINED_VALUES = SYLLABLES[:40], VALUES[:10]  # so few that each with each makes 400 words
 Pair = tuple[str, str]
 
 
@@ -55,23 +53,7 @@ class Recalling:
         return f"{form} {told}", " ".join(f"{keys[n]} {values[n]}" for n in asked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Joined:
-    """The same with a key and its value in one word: nothing has to be known of what stands beside a word."""
-
-    shortest: int = 1
-    longest: int = 32
-
-    def pair(self, size: int, rng: np.random.Generator) -> Pair:
-        """Keys, a mark, the words that begin with them in another order; each key followed by its word."""
-        keys, values = rng.permutation(JOINED_KEYS)[:size], rng.choice(JOINED_VALUES, size)
-        words = [f"{key}{value}" for key, value in zip(keys, values, strict=True)]
-        asked = rng.permutation(size)
-        form = " ".join(keys[asked])
-        return f"{form} ? {' '.join(words)}", " ".join(f"{keys[n]} {words[n]}" for n in asked)
-
-
-Task = Copying | Recalling | Joined
+Task = Copying | Recalling
 
 
 def drawn(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
