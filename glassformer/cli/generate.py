@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from glassformer.cli.noted import noting
-from glassformer.cli.writing import Asked, Hear, answer, writing_verb
+from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
     from glassformer.text import SpecialInText
+    from glassformer.verbs.watch import Watch
     from glassformer.verbs.writing.batches import Passage
 
 
@@ -49,7 +50,7 @@ def generate(
 
     from glassformer.verbs import writing
 
-    def write(bundle: Bundle, prompts: Iterable[str], hear: Hear | None) -> Iterator[Passage]:
+    def write(bundle: Bundle, prompts: Iterable[str], watch: Watch) -> Iterator[Passage]:
         waiting: list[str] = []
 
         def given() -> Iterator[str]:
@@ -63,7 +64,7 @@ def generate(
             given(),
             special_in_text=special,
             details=True,
-            hear=hear,
+            watch=watch,
             **asked.budget(),
             **asked.settings,
         )

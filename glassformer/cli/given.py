@@ -6,10 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
+from glassformer.cli.refused import Refusals
 from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
+
+if TYPE_CHECKING:
+    from glassformer.data.lines import Flaw
 
 Kind = Literal["arguments", "file", "stdin", "terminal"]
 LONGEST = 1 << 20  # bytes of the longest line that is taken
@@ -17,11 +21,24 @@ LONGEST = 1 << 20  # bytes of the longest line that is taken
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Texts in order. total: how many, where that is known without reading standard input."""
+    """Texts in order. total: how many, where that is known without reading standard input.
+
+    refusals: those that hear of a line that is no text, for which an empty one is given; None: it ends all.
+    """
 
     kind: Kind
     lines: Iterator[str]
     total: int | None = None
+    refusals: Refusals | None = None
+
+    def refused(self, number: int) -> str | None:
+        """Why a line, from 1, could not be answered, asked once when it is its turn; None: it could."""
+        return None if self.refusals is None else self.refusals.taken(number)
+
+    def end(self) -> None:
+        """All lines are taken; an error where some could not be answered."""
+        if self.refusals is not None:
+            self.refusals.end()
 
     def saying_if_empty(self) -> Given:
         """The same, with a sentence to the person who gave nothing to read."""
@@ -37,27 +54,41 @@ def _said_if_empty(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def given(texts: Sequence[str], file: Path | None) -> Given:
-    """What the command line names; standard input where it names nothing."""
+def given(texts: Sequence[str], file: Path | None, refusals: Refusals | None = None) -> Given:
+    """What the command line names; standard input where it names nothing.
+
+    refusals: of lines; an argument that cannot be answered ends all, for who typed it is there.
+    """
     if texts and file is not None:
         raise GlassformerError("texts are given as arguments and with --file; give one of them")
     if texts:
         return Given(kind="arguments", lines=iter(texts), total=len(texts))
     if file is not None and file.exists() and not file.is_file() and not file.is_dir():
-        return Given(kind="stdin", lines=_stream_lines(file.open("rb"), f"'{file}'"))  # a pipe, read once
+        stream = _stream_lines(file.open("rb"))  # a pipe, read once
+        return Given(kind="stdin", lines=_texts(stream, f"'{file}'", refusals), refusals=refusals)
     if file is not None:
-        return Given(kind="file", lines=_file_lines(file), total=_count(file))
+        found = _texts(_file_lines(file), f"'{file}'", refusals)
+        return Given(kind="file", lines=found, total=_count(file), refusals=refusals)
     kind: Kind = "terminal" if sys.stdin.isatty() else "stdin"
-    return Given(kind=kind, lines=_stream_lines(sys.stdin.buffer, "standard input"))
+    found = _texts(_stream_lines(sys.stdin.buffer), "standard input", refusals)
+    return Given(kind=kind, lines=found, refusals=refusals)
 
 
-def _file_lines(file: Path) -> Iterator[str]:
-    from glassformer.data.lines import Flaw, lines
+def _texts(lines: Iterator[str | Flaw], name: str, refusals: Refusals | None) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, str):
+            yield line
+            continue
+        if refusals is None:
+            raise GlassformerError(f"line {number:,} of {name} {line.what}; mend it or take it out")
+        refusals.add(number, f"it {line.what}")
+        yield ""
 
-    for number, line in enumerate(lines(file, longest=LONGEST), 1):
-        if isinstance(line, Flaw):
-            raise GlassformerError(f"line {number} of '{file}' {line.what}; mend it or take it out")
-        yield line
+
+def _file_lines(file: Path) -> Iterator[str | Flaw]:
+    from glassformer.data.lines import lines
+
+    return lines(file, longest=LONGEST)
 
 
 def _count(file: Path) -> int:
@@ -69,19 +100,21 @@ def _count(file: Path) -> int:
     return count + (not last.endswith(b"\n"))
 
 
-def _stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+def _stream_lines(stream: IO[bytes]) -> Iterator[str | Flaw]:
+    from glassformer.data.lines import Flaw
+
     number = 0
     while line := stream.readline(LONGEST + 2):
         number += 1
-        where = f"line {number} of {name}"
         body = line.removesuffix(b"\n")
         if len(body) > LONGEST:
-            raise GlassformerError(f"{where} is longer than {LONGEST:,} bytes; break it up")
-        if 0 in body:
-            raise GlassformerError(f"{where} holds a NUL byte; mend it or take it out")
-        try:
-            yield body.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise GlassformerError(
-                f"{where} is not UTF-8 (byte 0x{body[error.start]:02x} at byte {error.start + 1}); mend it"
-            ) from None
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(LONGEST)
+            yield Flaw(f"is longer than {LONGEST:,} bytes")
+        elif 0 in body:
+            yield Flaw("holds a NUL byte")
+        else:
+            try:
+                yield body.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                yield Flaw(f"is not UTF-8 (byte 0x{body[error.start]:02x} at byte {error.start + 1})")

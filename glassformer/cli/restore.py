@@ -15,7 +15,7 @@ def restore(asked: Asked) -> None:
 
     answer(
         asked,
-        lambda bundle, texts, hear: writing.restore(
-            bundle, texts, details=True, hear=hear, **asked.budget(), **asked.settings
+        lambda bundle, texts, watch: writing.restore(
+            bundle, texts, details=True, watch=watch, **asked.budget(), **asked.settings
         ),
     )

@@ -20,7 +20,7 @@ def summarize(
 
     answer(
         asked,
-        lambda bundle, texts, hear: writing.summarize(
-            bundle, texts, prefix=prefix, details=True, hear=hear, **asked.budget(), **asked.settings
+        lambda bundle, texts, watch: writing.summarize(
+            bundle, texts, prefix=prefix, details=True, watch=watch, **asked.budget(), **asked.settings
         ),
     )

@@ -27,7 +27,7 @@ class Taker:
         first: int = 0,
     ) -> None:
         self._put, self._total, self._telling = put, total, telling
-        self._answered = first  # lines that are taken, or wait for those before them
+        self.first = self._answered = first  # lines that are taken, or wait for those before them
         self.done = self.before = done
         self._began = self._told = time.monotonic()
 

@@ -41,14 +41,14 @@ def translate(
 
     answer(
         asked,
-        lambda bundle, texts, hear: writing.translate(
+        lambda bundle, texts, watch: writing.translate(
             bundle,
             texts,
             to=to,
             prefix=prefix,
             split=None if split is None else split.value,
             details=True,
-            hear=hear,
+            watch=watch,
             **asked.budget(),
             **asked.settings,
         ),

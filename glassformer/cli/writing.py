@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli.asking import AskedOfLines, options_of, with_options
-from glassformer.cli.given import given
+from glassformer.cli.given import Given, given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
 from glassformer.cli.noted import noting
-from glassformer.cli.taken import say, taking
+from glassformer.cli.refused import Refusals
+from glassformer.cli.taken import Taker, say, taking
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
 from glassformer.models import located
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
+    from glassformer.verbs.watch import Watch
     from glassformer.verbs.writing.batches import Passage
 
-Hear = Callable[[int], None]  # how many more texts are written, though not yet in their turn
-Write = Callable[["Bundle", Iterable[str], Hear | None], "Iterator[Passage]"]
+Write = Callable[["Bundle", Iterable[str], "Watch"], "Iterator[Passage]"]
 SETTINGS = "How it writes"
 
 
@@ -143,7 +144,8 @@ def _plain(name: str, value: Any) -> Any:
 def answer(asked: Asked, write: Write) -> None:
     """Take the texts given through `write`, in order, to where answers go.
 
-    What a person should know of them all is said on standard error, once.
+    What a person should know of them all is said on standard error, once. A line that cannot be answered is
+    left empty, which is an error at the end.
     """
     if asked.tree is not None:
         check_tree(asked.tree, asked.texts or ())
@@ -155,18 +157,19 @@ def answer(asked: Asked, write: Write) -> None:
         raise GlassformerError("--resume and --overwrite are about a file of answers; name it with --out")
     if asked.out is not None and asked.file is not None and _same(asked.out, asked.file):
         raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
-    source = given(asked.texts or (), asked.file).saying_if_empty()
+    source = given(asked.texts or (), asked.file, Refusals()).saying_if_empty()
     bundle = asked.bundle()
-    for _ in write(bundle, iter(()), None):  # settings that are wrong are told before a file is touched
+    for _ in write(bundle, iter(()), _watch()):  # settings that are wrong are told before a file is touched
         pass
     telling = source.kind == "file" or asked.out is not None
     if asked.out is None:
         with taking(total=source.total, telling=telling) as taker, noting(bundle) as notes:
-            for passage in _passages(bundle, write, source.kind, source.lines, taker.hear):
-                taker.take(_line(asked, bundle, passage))
+            for number, passage in _passages(bundle, write, source, source.lines, taker):
+                taker.take(_line(asked, bundle, passage, source.refused(number)))
                 notes.hear(passage.ended, passage.doubts)
                 if source.kind == "terminal":  # somebody reads each
                     notes.tell()
+        source.end()
         return
     with (
         keeping(
@@ -181,24 +184,44 @@ def answer(asked: Asked, write: Write) -> None:
     ):
         if keeper.done and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
-        for passage in _passages(bundle, write, source.kind, iter(keeper.texts), keeper.hear):
-            keeper.take_at(_line(asked, bundle, passage), fresh=passage.fresh)
+        for number, passage in _passages(bundle, write, source, iter(keeper.texts), keeper):
+            keeper.take_at(_line(asked, bundle, passage, source.refused(number)), fresh=passage.fresh)
             notes.hear(passage.ended, passage.doubts)
+    source.end()
 
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _passages(bundle: Bundle, write: Write, kind: str, lines: Iterator[str], hear: Hear) -> Iterator[Passage]:
-    if kind != "terminal":
-        yield from write(bundle, lines, hear)
+def _watch(source: Given | None = None, taker: Taker | None = None, before: int = 0) -> Watch:
+    """Who is told of the lines of a source that come after so many."""
+    from glassformer.verbs.watch import UNWATCHED, Watch
+
+    if source is None or taker is None:
+        return UNWATCHED
+    refusals = source.refusals
+    refuse = None if refusals is None else lambda number, why: refusals.add(before + number, why)
+    return Watch(answered=taker.hear, refuse=refuse)
+
+
+def _passages(
+    bundle: Bundle, write: Write, source: Given, lines: Iterator[str], taker: Taker
+) -> Iterator[tuple[int, Passage]]:
+    """What is written for each line, with its number."""
+    before = taker.first
+    if source.kind != "terminal":
+        yield from enumerate(write(bundle, lines, _watch(source, taker, before)), before + 1)
         return
-    for line in lines:  # somebody waits for each
-        yield from write(bundle, iter([line]), hear)
+    for number, line in enumerate(lines):  # somebody waits for each
+        for passage in write(bundle, iter([line]), _watch(source, taker, number)):
+            yield number + 1, passage
 
 
-def _line(asked: Asked, bundle: Bundle, passage: Passage) -> str:
+def _line(asked: Asked, bundle: Bundle, passage: Passage, why: str | None) -> str:
+    """An answer as it is written. why: the line was refused."""
+    if why is not None:
+        return json.dumps({"error": why}, ensure_ascii=False) if asked.as_json else ""
     told = _told(passage)
     if asked.tree is not None and asked.texts:
         tree = only_tree(passage)

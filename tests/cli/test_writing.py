@@ -68,6 +68,37 @@ def test_what_is_told_on_the_way_counts_every_line_that_is_written(run, folder, 
     assert told[first:] == [len(lines)] * (len(lines) + 2)
 
 
+def test_a_line_that_cannot_be_answered_is_left_empty(run, folder, typed, tmp_path):
+    """So that the lines of both files stay beside each other; it is told, and an error at the end."""
+    lines = [ROWS[0].encode(), b"x" * 20_000, ROWS[1].encode(), b"blue \xff", ROWS[2].encode()]
+    (tmp_path / "in.txt").write_bytes(b"".join(line + b"\n" for line in lines))
+    sound = run("translate", folder, *ROWS[:3]).out.splitlines()
+    expected = [sound[0], "", sound[1], "", sound[2]]
+    words = ("translate", folder)
+    answered = run(*words, "--file", tmp_path / "in.txt")
+    kept = run(*words, "--file", tmp_path / "in.txt", "--out", tmp_path / "out.txt")
+    typed((tmp_path / "in.txt").read_bytes())
+    for done in (answered, kept, run(*words)):
+        assert done.code == 2
+        assert "note: line 2 is left empty: it holds 20,000 letters with no space between" in done.err
+        assert "note: line 4 is left empty: it is not UTF-8 (byte 0xff at byte 6)" in done.err
+        assert done.err.endswith("error: 2 lines were left empty, for want of an answer\n")
+    assert answered.out.splitlines() == expected == (tmp_path / "out.txt").read_text().splitlines()
+    assert not (tmp_path / "out.txt.progress").exists()
+    told = [
+        json.loads(line) for line in run(*words, "--json", "--file", tmp_path / "in.txt").out.splitlines()
+    ]
+    assert [one.get("text", "") for one in told] == expected
+    assert [name for one in told for name in one if name == "error"] == ["error"] * 2
+    many = tmp_path / "many.txt"
+    many.write_bytes(b"\xff\n" * 12)
+    done = run(*words, "--file", many)
+    assert done.out == "\n" * 12 and done.err.count("note: ") == 10
+    assert done.err.endswith(
+        "error: 12 lines were left empty, for want of an answer; the first 10 are told above\n"
+    )
+
+
 def test_json_tells_scores_and_seconds(run, folder):
     done = run("translate", folder, *ROWS[:3], "--json", "--num-beams", 4, "--num-return-sequences", 2)
     told = [json.loads(line) for line in done.out.splitlines()]

@@ -6,19 +6,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from glassformer.api import Bundle
 from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.tree import Tree
+from glassformer.verbs.watch import UNWATCHED, Refuse, Watch
 from glassformer.verbs.writing.checks import within_bounds
 from glassformer.verbs.writing.doubts import Doubt
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import Layout, Place
 
 ON_GPU, ON_CPU = 16_384, 4096  # tokens of a batch; a CPU gains nothing by more, and answers later
-Hear = Callable[[int], None]
+
+
+class LayOut(Protocol):
+    """Texts to layouts, in order; who `refuse` tells of one that cannot be read is given an empty one."""
+
+    def __call__(self, texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +63,7 @@ class Plan:
     bundle: Bundle
     ends: Ends
     settings: Decoding
-    layouts: Callable[[Iterable[str]], Iterator[Layout]]
+    layouts: LayOut
     compose: Callable[[Layout, list[list[int]]], str]
     decode: Callable[[list[int]], str]
     limit: Callable[[int], int]
@@ -85,18 +91,14 @@ class _Waiting:
 
 
 def passages(
-    plan: Plan, texts: Iterable[str], *, batch_tokens: int | None, hear: Hear | None = None
+    plan: Plan, texts: Iterable[str], *, batch_tokens: int | None, watch: Watch = UNWATCHED
 ) -> Iterator[Passage]:
-    """One passage a text, in order; no more texts are held than the engine looks ahead.
-
-    hear: told how many more texts are written, in whatever order; batches are of texts of like length.
-    """
+    """One passage a text, in order; no more texts are held than the engine looks ahead."""
     if batch_tokens is None:
         on_cpu = next(plan.bundle.model.parameters()).device.type == "cpu"
         batch_tokens = ON_CPU if on_cpu else ON_GPU
     waiting: deque[_Waiting] = deque()
     asked_by: dict[int, _Waiting] = {}  # examples not yet written, as they are counted
-    heard: Hear = hear or (lambda count: None)
 
     def written(examples: Sequence[int]) -> None:
         whole = 0
@@ -104,14 +106,14 @@ def passages(
             text = asked_by.pop(number)
             text.unwritten -= 1
             whole += text.unwritten == 0
-        heard(whole)
+        watch.answered(whole)
 
     def examples() -> Iterator[list[int]]:
         count = 0
-        for layout in plan.layouts(texts):
+        for layout in plan.layouts(texts, watch.refuse):
             places = [part for part in layout if isinstance(part, Place)]
             if not places:
-                heard(1)
+                watch.answered(1)
             if not places and waiting and waiting[-1].layout == layout:
                 waiting[-1].times += 1  # of a million empty lines in a row one is held
                 continue

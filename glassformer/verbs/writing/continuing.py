@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from glassformer.api import Bundle
 from glassformer.decoding.stop import before_stop
 from glassformer.text import SpecialInText
 from glassformer.verbs.reading import tokenizer_of
-from glassformer.verbs.writing.batches import Hear, Plan
+from glassformer.verbs.watch import UNWATCHED, Refuse, Watch
+from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of
 from glassformer.verbs.writing.ends import ends_of
@@ -30,7 +31,7 @@ def generate(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
-    hear: Hear | None = None,
+    watch: Watch = UNWATCHED,
     **settings: Any,
 ) -> Any:
     """Go on from prompts: what is written after each, without the prompt.
@@ -41,7 +42,7 @@ def generate(
     ("keep"), as a prompt from a chat's template needs.
     """
     plan = continuing(bundle, settings, special_in_text)
-    return results(plan, prompts, details=details, tree=tree, batch_tokens=batch_tokens, hear=hear)
+    return results(plan, prompts, details=details, tree=tree, batch_tokens=batch_tokens, watch=watch)
 
 
 def stream(
@@ -74,10 +75,16 @@ def continuing(
     words = settings_of(bundle, {**settings, **spoken.settings})
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
+        if not layout:  # a prompt that was refused
+            return ""
         (place,), (ids,) = layout, found
         assert isinstance(place, Place)
         text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
         return before_stop(text, words.stop)
+
+    def layouts(texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]:
+        known = prompt_ids(bundle, ends, texts, special_in_text=special_in_text, spoken=spoken, refuse=refuse)
+        return ([Place(ids)] if ids else [] for ids in known)
 
     def limit(read: int) -> int:
         if ends.reads is None or ends.shape == "rewrites":
@@ -88,10 +95,7 @@ def continuing(
         bundle=bundle,
         ends=ends,
         settings=words,
-        layouts=lambda prompts: (
-            [Place(ids)]
-            for ids in prompt_ids(bundle, ends, prompts, special_in_text=special_in_text, spoken=spoken)
-        ),
+        layouts=layouts,
         compose=compose,
         decode=tokenizer.decode,
         limit=limit,

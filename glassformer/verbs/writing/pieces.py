@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.text.documents import halved, sentences, torn
+from glassformer.verbs.watch import Refuse, refused
 from glassformer.verbs.writing.checks import numbered
 
 Split = Literal["long", "always", "never"]
@@ -40,6 +40,10 @@ class _Asked:
 
     lead: str
     body: str
+
+
+class _UnfitError(Exception):
+    """A text does not fit; why, to be read after its name."""
 
 
 Layout = list[str | Place]  # text that stays as it is, and places for answers
@@ -76,18 +80,27 @@ class Cutter:
     carried: Callable[[str], list[str]] = all_text
     what: str = "text"
 
-    def layouts(self, texts: Iterable[str]) -> Iterator[Layout]:
-        """One layout a text, in order; `TOGETHER` texts are looked at at once."""
+    def layouts(self, texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]:
+        """One layout a text, in order, empty of one that is refused; `TOGETHER` are looked at at once."""
         stream = numbered(texts, self.what)
         while many := list(islice(stream, TOGETHER)):
             rows = [self._asked(text) for _, text in many]
             bodies = [part.lead + part.body for row in rows for part in row if isinstance(part, _Asked)]
             encoded = iter(self.encode(bodies))
             for (number, _), row in zip(many, rows, strict=True):
-                layout: Layout = []
-                for part in row:
-                    layout += [part] if isinstance(part, str) else self._line(part, next(encoded), number)
+                ids = [[] if isinstance(part, str) else next(encoded) for part in row]
+                try:
+                    layout = self._row(row, ids)
+                except _UnfitError as error:
+                    refused(refuse, self.what, number, str(error))
+                    layout = []
                 yield layout
+
+    def _row(self, row: Sequence[str | _Asked], ids: Sequence[list[int]]) -> Layout:
+        found: Layout = []
+        for part, one in zip(row, ids, strict=True):
+            found += [part] if isinstance(part, str) else self._line(part, one)
+        return found
 
     @property
     def _bearable(self) -> int:
@@ -116,13 +129,10 @@ class Cutter:
                 found += [part[:begin], _Asked(lead, asked), part[begin + len(asked) :]]
         return found
 
-    def _line(self, asked: _Asked, ids: list[int], number: int) -> Layout:
+    def _line(self, asked: _Asked, ids: list[int]) -> Layout:
         most = len(ids) if self.reads is None else self.reads
         if self.split == "never" and len(ids) > most:
-            raise GlassformerError(
-                f"{self.what} {number} has {len(ids):,} tokens, and the model reads at most {most:,}; "
-                "shorten it"
-            )
+            raise _UnfitError(f"has {len(ids):,} tokens, and the model reads at most {most:,}; shorten it")
         if self.split == "never" or (self.split == "long" and len(ids) <= min(most, LONG, self._bearable)):
             return [Place(ids, text=asked.lead + asked.body)]
 
@@ -133,7 +143,7 @@ class Cutter:
         parts = sentences(asked.body)
         every = encode([sentence for sentence, _ in parts]) if len(parts) > 1 else [ids]
         for (sentence, gap), one in zip(parts, every, strict=True):
-            pieces = self._fitting(encode, sentence, one, most, number)
+            pieces = self._fitting(encode, sentence, one, most)
             found += [
                 part if isinstance(part, str) else replace(part, text=asked.lead + part.text)
                 for part in pieces
@@ -141,23 +151,22 @@ class Cutter:
             found.append(gap)
         return found
 
-    def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int, number: int) -> Layout:
+    def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int) -> Layout:
         if len(ids) <= min(most, self._bearable):
             return [Place(ids, text=sentence)]
         cut = halved(sentence)
         if cut is None:
             if len(sentence) > UNBROKEN:
-                raise GlassformerError(
-                    f"{self.what} {number} holds {len(sentence):,} letters with no space between, which are "
-                    "no text; break them up"
+                raise _UnfitError(
+                    f"holds {len(sentence):,} letters with no space between, which are no text; break them up"
                 )
             return list(self._torn(encode, sentence, ids, most))
         left, gap, right = cut
         one, other = encode([left, right])
         return [
-            *self._fitting(encode, left, one, most, number),
+            *self._fitting(encode, left, one, most),
             gap,
-            *self._fitting(encode, right, other, most, number),
+            *self._fitting(encode, right, other, most),
         ]
 
     def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[Place]:

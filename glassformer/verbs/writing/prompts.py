@@ -10,6 +10,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Encoded, SpecialInText, Tokenizer, encode_tagged
 from glassformer.verbs.reading import named, tokenizer_of
+from glassformer.verbs.watch import Refuse, refused
 from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import TOGETHER
@@ -27,8 +28,9 @@ def prompt_ids(
     *,
     special_in_text: SpecialInText = "plain",
     spoken: Language = UNSAID,
+    refuse: Refuse | None = None,
 ) -> Iterator[list[int]]:
-    """The ids of each prompt: begun as the tokenizer begins a text, and not ended.
+    """The ids of each prompt: begun as the tokenizer begins a text, and not ended; none of one refused.
 
     spoken: how a model that rewrites is told the language to write.
     """
@@ -45,10 +47,9 @@ def prompt_ids(
             ids = encoded.ids if ends.shape == "rewrites" else unended(encoded)
             ids = ids or _begin(bundle, ends)
             if ends.reads is not None and len(ids) > ends.reads:
-                raise GlassformerError(
-                    f"prompt {number} has {len(ids):,} tokens, and {named(bundle)} reads at most "
-                    f"{ends.reads:,}; shorten it"
-                )
+                why = f"has {len(ids):,} tokens, and {named(bundle)} reads at most {ends.reads:,}; shorten it"
+                refused(refuse, "prompt", number, why)
+                ids = []
             yield ids
 
 

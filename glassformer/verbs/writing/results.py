@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
-from glassformer.verbs.writing.batches import Hear, Plan, passages
+from glassformer.verbs.watch import Watch
+from glassformer.verbs.writing.batches import Plan, passages
 
 
 def results(
@@ -17,12 +18,9 @@ def results(
     details: bool,
     tree: bool,
     batch_tokens: int | None,
-    hear: Hear | None,
+    watch: Watch,
 ) -> Any:
-    """A list for a list, an iterator for an iterator; one string is a list of one.
-
-    hear: told how many more texts are written, which may be before it is their turn to be handed over.
-    """
+    """A list for a list, an iterator for an iterator; one string is a list of one."""
     plan, details = replace(plan, keep_tree=tree), details or tree
     if plan.settings.num_return_sequences > 1 and not details:
         raise GlassformerError(
@@ -34,6 +32,6 @@ def results(
         raise GlassformerError(f"texts must be strings, not a {type(texts).__name__}")
     if batch_tokens is not None and (not isinstance(batch_tokens, int) or batch_tokens < 1):
         raise GlassformerError(f"batch_tokens must be a whole number, 1 or more; got {batch_tokens!r}")
-    found = passages(plan, texts, batch_tokens=batch_tokens, hear=hear)
+    found = passages(plan, texts, batch_tokens=batch_tokens, watch=watch)
     answers: Iterator[Any] = found if details else (passage.text for passage in found)
     return list(answers) if isinstance(texts, Sequence) else answers

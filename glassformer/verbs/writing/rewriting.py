@@ -10,7 +10,8 @@ from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text.unspaced import is_unspaced
 from glassformer.verbs.reading import named, tokenizer_of
-from glassformer.verbs.writing.batches import Hear, Plan
+from glassformer.verbs.watch import UNWATCHED, Watch
+from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
@@ -32,7 +33,7 @@ def translate(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
-    hear: Hear | None = None,
+    watch: Watch = UNWATCHED,
     **settings: Any,
 ) -> Any:
     """Translate texts of one line or many; lines stay lines, and empty ones stay empty.
@@ -46,7 +47,7 @@ def translate(
     else long. Pictures such as emoji that the vocabulary does not have stay as they are.
     """
     plan = translating(bundle, settings, to=to, prefix=prefix, split=split)
-    return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens, hear=hear)
+    return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens, watch=watch)
 
 
 def translating(
@@ -85,7 +86,7 @@ def summarize(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
-    hear: Hear | None = None,
+    watch: Watch = UNWATCHED,
     **settings: Any,
 ) -> Any:
     """Summarise texts, each read whole; one that the model cannot read whole is refused.
@@ -103,7 +104,7 @@ def summarize(
         details=details,
         tree=tree,
         batch_tokens=batch_tokens,
-        hear=hear,
+        watch=watch,
     )
 
 
@@ -114,7 +115,7 @@ def restore(
     details: bool = False,
     tree: bool = False,
     batch_tokens: int | None = None,
-    hear: Hear | None = None,
+    watch: Watch = UNWATCHED,
     **settings: Any,
 ) -> Any:
     """Mend sentences that were trimmed, gapped or shuffled; the gap's mark, `<gap>`, stands for words.
@@ -133,7 +134,7 @@ def restore(
         details=details,
         tree=tree,
         batch_tokens=batch_tokens,
-        hear=hear,
+        watch=watch,
     )
 
 
