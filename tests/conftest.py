@@ -22,23 +22,47 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
 
-# Tests that share what takes long to make, as a server, a browser or a training: one process has them all.
-SHARING = (
-    "tests/cli/test_evaluate.py",
-    "tests/cli/test_going_on.py",
+# What takes longest, in that order: it is begun first, so that no process is left alone with it at the end.
+LONGEST = (
     "tests/explorer/",
-    "tests/serve/",
-    "tests/training/test_jobs_tags.py",
     "tests/training/test_parallel.py",
+    "tests/training/test_jobs_text.py",
+    "tests/faults/test_kills.py",
+    "tests/serve/",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_bad_texts.py",
+    "tests/cli/test_going_on.py",
+    "tests/docs/test_code.py",
 )
+PARITY = "tests/families/test_parity.py"
+
+
+def unit(nodeid: str) -> str:
+    """What one process has to itself: the tests that share what takes long to make.
+
+    They are those of a file, or of the folders with a server and a browser; and those of one model, where a
+    file makes one after the other.
+    """
+    folder_or_file = next((long for long in LONGEST if nodeid.startswith(long)), nodeid.split("::")[0])
+    if folder_or_file == PARITY and "[" in nodeid:
+        return "-".join(nodeid.split("[")[1].split("-")[:2])
+    return folder_or_file
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, and last what comes in many small units."""
+    ranks = {name: n for n, name in enumerate(LONGEST, -len(LONGEST))}
+    items.sort(key=lambda item: ranks.get(unit(item.nodeid), int(item.nodeid.startswith(PARITY))))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class Together(LoadScopeScheduling):
+    class Units(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((shared for shared in SHARING if nodeid.startswith(shared)), nodeid)
+            return unit(nodeid)
 
-    return Together(config, log)
+    config.option.loadscopereorder = False  # by the number of tests, which says little
+    return Units(config, log)
