@@ -38,6 +38,7 @@ def classify(
         top=None if asked.as_json else top,
         truncate=truncate,
         ahead=inputs.ahead,
+        watch=inputs.watch,
         hear=lambda what: heard.update([what]),
         **asked.budget(),
     )

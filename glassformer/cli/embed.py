@@ -45,6 +45,7 @@ def embed(
         truncate=truncate,
         prompt=prompt,
         ahead=inputs.ahead,
+        watch=inputs.watch,
         **asked.budget(),
     )
     if out is not None:

@@ -26,6 +26,11 @@ def fill(
     from glassformer.verbs.fill import fill as filled
 
     found = filled(
-        bundle, inputs.lines, top=top if asked.as_json else 1, ahead=inputs.ahead, **asked.budget()
+        bundle,
+        inputs.lines,
+        top=top if asked.as_json else 1,
+        ahead=inputs.ahead,
+        watch=inputs.watch,
+        **asked.budget(),
     )
     printed(inputs, found, lambda one: one.text, asdict if asked.as_json else None)

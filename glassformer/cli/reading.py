@@ -6,16 +6,20 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from glassformer.cli.asking import AskedOfLines, asking
 from glassformer.cli.given import Given, given
-from glassformer.cli.taken import taking
+from glassformer.cli.taken import Taker, taking
 from glassformer.core.errors import GlassformerError
+
+if TYPE_CHECKING:
+    from glassformer.verbs.watch import Watch
 
 AHEAD = 1024  # lines looked at together, for batches of one length; at a terminal each is answered at once
 Out = TypeVar("Out")
@@ -42,6 +46,7 @@ class Inputs:
 
     def __init__(self, what: Given) -> None:
         self._since: deque[float] = deque()
+        self._taker: Taker | None = None
         self.what = replace(what, lines=self._timed(what.lines))
 
     def _timed(self, lines: Iterator[str]) -> Iterator[str]:
@@ -56,6 +61,23 @@ class Inputs:
     @property
     def total(self) -> int | None:
         return self.what.total
+
+    @property
+    def watch(self) -> Watch:
+        """Who is told of these lines while they are answered."""
+        from glassformer.verbs.watch import Watch
+
+        def answered(count: int) -> None:
+            if self._taker is not None:
+                self._taker.hear(count)
+
+        return Watch(answered=answered)
+
+    @contextmanager
+    def taking(self) -> Iterator[Taker]:
+        """Answers to standard output; of a file, how far it has come on standard error."""
+        with taking(total=self.total, telling=self.what.kind == "file") as self._taker:
+            yield self._taker
 
     @property
     def ahead(self) -> int:
@@ -74,7 +96,7 @@ def printed(
     full: Callable[[Out], dict[str, Any] | None] | None,
 ) -> None:
     """A line for each result as it comes, as JSON where `full` is given; of a file, how far it has come."""
-    with taking(total=inputs.total, telling=inputs.what.kind == "file") as taker:
+    with inputs.taking() as taker:
         for one in results:
             seconds = inputs.seconds()
             if full is None:

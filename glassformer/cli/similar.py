@@ -38,6 +38,7 @@ def similar(
         top=top,
         truncate=truncate,
         ahead=inputs.ahead,
+        watch=inputs.watch,
         **asked.budget(),
     )
 

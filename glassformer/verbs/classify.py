@@ -31,6 +31,7 @@ from glassformer.verbs.reading import (
     together,
 )
 from glassformer.verbs.unlike import Unlike
+from glassformer.verbs.watch import UNWATCHED, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ def classify(
     batch_tokens: int = TOKENS,
     ahead: int = AHEAD,
     hear: Callable[[Unlike], None] | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Iterator[list[Label]]:
     """The labels of each text, or picture file, most likely first: the `top` ones, or all.
 
@@ -67,9 +69,9 @@ def classify(
     if top is not None and top < 1:
         raise GlassformerError(f"top is {top}; ask for at least 1 label")
     if reads_pictures(bundle):
-        scorer = _pictures(bundle, batch_tokens, hear)
+        scorer = _pictures(bundle, batch_tokens, hear, watch)
     else:
-        scorer = _texts(bundle, batch_tokens, truncate)
+        scorer = _texts(bundle, batch_tokens, truncate, watch)
     probable = probabilities(bundle, head.num_labels)
     return _labelled(stretches(listed(inputs), ahead), scorer, probable, names, top)
 
@@ -120,7 +122,9 @@ def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
             return lambda scores: scores.softmax(-1)
 
 
-def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[Any], int], list[Tensor]]:
+def _texts(
+    bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch
+) -> Callable[[list[Any], int], list[Tensor]]:
     reads(bundle)
     room = room_of(bundle)
 
@@ -131,7 +135,7 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool) -> Callable[[list[
         def answer(rows: list[int]) -> list[Tensor]:
             return list(finite(bundle, text_scores(bundle, together([made[n] for n in rows], bundle)).cpu()))
 
-        return in_order([len(one) for one in made], answer, tokens=batch_tokens)
+        return in_order([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
 
     return scores
 
@@ -151,7 +155,7 @@ def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
 
 
 def _pictures(
-    bundle: Bundle, batch_tokens: int, hear: Callable[[Unlike], None] | None
+    bundle: Bundle, batch_tokens: int, hear: Callable[[Unlike], None] | None, watch: Watch
 ) -> Callable[[list[Any], int], list[Tensor]]:
     ready, model = Ready(bundle, hear), model_of(bundle)
     dtype = next(bundle.model.parameters()).dtype
@@ -162,6 +166,6 @@ def _pictures(
             told = model(ready.together([part[n] for n in rows]).to(dtype))
             return list(finite(bundle, (told.logits if isinstance(told, Twice) else told).cpu()))
 
-        return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
+        return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
 
     return scores

@@ -29,6 +29,7 @@ from glassformer.verbs.reading import (
     stretches,
     together,
 )
+from glassformer.verbs.watch import UNWATCHED, Watch
 
 QUERIES = 256  # compared with all candidates at a time
 
@@ -66,6 +67,7 @@ def vectors(
     prompt: str | None = None,
     batch_tokens: int = TOKENS,
     ahead: int = AHEAD,
+    watch: Watch = UNWATCHED,
 ) -> Iterator[Tensor]:
     """The vectors (D,) one after the other, float32, on the CPU.
 
@@ -76,9 +78,9 @@ def vectors(
     if reads_pictures(bundle):
         if prompt is not None:
             raise GlassformerError("a prompt is for texts, and this model reads pictures")
-        maker: Callable[[list[Any], int], list[Tensor]] = _pictures(bundle, batch_tokens)
+        maker: Callable[[list[Any], int], list[Tensor]] = _pictures(bundle, batch_tokens, watch)
     else:
-        maker = _texts(bundle, batch_tokens, truncate, prompt)
+        maker = _texts(bundle, batch_tokens, truncate, prompt, watch)
     return _each(stretches(listed(inputs), ahead), maker)
 
 
@@ -98,7 +100,7 @@ def width_of(bundle: Bundle) -> int:
 
 
 def _texts(
-    bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None
+    bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None, watch: Watch
 ) -> Callable[[list[str], int], list[Tensor]]:
     reads(bundle)
     words = sentence_words(bundle)
@@ -117,7 +119,7 @@ def _texts(
             found = text_vectors(bundle, together([made[n] for n in rows], bundle))
             return list(finite(bundle, found.float().cpu()))
 
-        return in_order([len(one) for one in made], answer, tokens=batch_tokens)
+        return in_order([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
 
     return make
 
@@ -154,7 +156,9 @@ def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
     return pool_mean(x, batch.real)
 
 
-def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int], list[Tensor]]:
+def _pictures(
+    bundle: Bundle, batch_tokens: int, watch: Watch
+) -> Callable[[list[Picture], int], list[Tensor]]:
     ready, model = Ready(bundle), model_of(bundle)
     dtype = next(bundle.model.parameters()).dtype
 
@@ -164,7 +168,7 @@ def _pictures(bundle: Bundle, batch_tokens: int) -> Callable[[list[Picture], int
             x, _ = model.vectors(ready.together([part[n] for n in rows]).to(dtype))
             return list(finite(bundle, (x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu()))
 
-        return in_order([ready.length] * len(part), answer, tokens=batch_tokens)
+        return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
 
     return make
 
@@ -178,6 +182,7 @@ def similar(
     truncate: bool = False,
     batch_tokens: int = TOKENS,
     ahead: int = AHEAD,
+    watch: Watch = UNWATCHED,
 ) -> Iterator[list[Match]]:
     """For each query (text or picture file) the candidates by likeness, nearest first: `top` or all.
 
@@ -189,7 +194,7 @@ def similar(
     if not texts:
         raise GlassformerError("there is nothing to compare with; give at least one candidate")
     known = F.normalize(embed(bundle, texts, truncate=truncate, batch_tokens=batch_tokens), dim=-1)  # (N, D)
-    asked = vectors(bundle, queries, truncate=truncate, batch_tokens=batch_tokens, ahead=ahead)
+    asked = vectors(bundle, queries, truncate=truncate, batch_tokens=batch_tokens, ahead=ahead, watch=watch)
     return _nearest(asked, known, texts, min(top or len(texts), len(texts)), min(ahead, QUERIES))
 
 

@@ -27,6 +27,7 @@ from glassformer.verbs.reading import (
     together,
     tokenizer_of,
 )
+from glassformer.verbs.watch import UNWATCHED, Watch
 
 MASK = "[MASK]"  # understood for every model, whatever its own mark is
 _CONTINUED = "##"  # how some vocabularies begin a piece that goes on a word
@@ -50,7 +51,13 @@ class Filled:
 
 
 def fill(
-    bundle: Bundle, texts: Iterable[str], *, top: int = 5, batch_tokens: int = TOKENS, ahead: int = AHEAD
+    bundle: Bundle,
+    texts: Iterable[str],
+    *,
+    top: int = 5,
+    batch_tokens: int = TOKENS,
+    ahead: int = AHEAD,
+    watch: Watch = UNWATCHED,
 ) -> Iterator[Filled]:
     """The `top` guesses for every [MASK] (or the model's own mark) of each text; masks do not see each other.
 
@@ -68,7 +75,7 @@ def fill(
         raise GlassformerError(f"top is {top}; ask for 1 to {head.vocab_size:,} guesses")
     reads(bundle)
     mark = mark_of(tokenizer_of(bundle), bundle)
-    return _filled(bundle, stretches(listed(texts), ahead), mark, top, batch_tokens)
+    return _filled(bundle, stretches(listed(texts), ahead), mark, top, batch_tokens, watch)
 
 
 def mark_of(tokenizer: Tokenizer, bundle: Bundle) -> str:
@@ -79,7 +86,7 @@ def mark_of(tokenizer: Tokenizer, bundle: Bundle) -> str:
 
 
 def _filled(
-    bundle: Bundle, parts: Iterator[list[str]], mark: str, top: int, batch_tokens: int
+    bundle: Bundle, parts: Iterator[list[str]], mark: str, top: int, batch_tokens: int, watch: Watch
 ) -> Iterator[Filled]:
     tokenizer, room, first = tokenizer_of(bundle), room_of(bundle), 1
     for part in parts:
@@ -90,7 +97,8 @@ def _filled(
                     f"text {n:,} hides no word; put {MASK} where the model is to guess: '{text[:60]}'"
                 )
         made = encoded(bundle, spelt, first=first, room=room, special_in_text="keep")
-        found = in_order([len(one) for one in made], _Guesser(bundle, made, top), tokens=batch_tokens)
+        guesser = _Guesser(bundle, made, top)
+        found = in_order([len(one) for one in made], guesser, tokens=batch_tokens, watch=watch)
         for n, (text, guesses) in enumerate(zip(spelt, found, strict=True), first):
             pieces = text.split(mark)
             if len(pieces) != len(guesses) + 1:

@@ -19,6 +19,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.quick.reader import takes
 from glassformer.text import Encoded, SpecialInText, Tokenizer
+from glassformer.verbs.watch import UNWATCHED, Watch
 
 AHEAD = 1024  # inputs that are looked at together
 LETTERS = 1 << 22  # and at most so many characters of them
@@ -72,12 +73,17 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def in_order(
-    lengths: Sequence[int], answer: Callable[[list[int]], Sequence[Out]], *, tokens: int = TOKENS
+    lengths: Sequence[int],
+    answer: Callable[[list[int]], Sequence[Out]],
+    *,
+    tokens: int = TOKENS,
+    watch: Watch = UNWATCHED,
 ) -> list[Out]:
     """What `answer` says of each input, batch by batch, put back into the order of the inputs."""
     found: dict[int, Out] = {}
     for rows in batches(lengths, tokens):
         found.update(zip(rows, answer(rows), strict=True))
+        watch.answered(len(rows))
     return [found[n] for n in range(len(lengths))]
 
 

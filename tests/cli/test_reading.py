@@ -112,6 +112,23 @@ def test_json_tells_how_long_each_took(run: Any, folders: Any, tmp_path: Path) -
         assert len(told) == 2 and all(0 < row["seconds"] < passed for row in told), verb
 
 
+@pytest.mark.parametrize("verb", ["classify", "embed", "similar", "fill"])
+def test_what_is_told_on_the_way_counts_every_line_that_is_read(
+    verb: str, run: Any, folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that wait for the first, which is read last, for the longest lines are read first."""
+    monkeypatch.setattr("glassformer.cli.taken.TOLD_EVERY", 0.0)
+    lines = ["a [MASK]", *["a cat [MASK] " * n for n in range(1, 8)]]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "pool").write_text("a cat\na dog\n")
+    words = ["--in", tmp_path / "pool"] if verb == "similar" else []
+    done = run(verb, folders[verb], "--file", tmp_path / "in.txt", "--batch-tokens", 40, *words)
+    assert done.code == 0, done.err
+    told = [int(line.split(" of ")[0]) for line in done.err.splitlines() if " lines in " in line]
+    assert told == sorted(told) and len(set(told)) > 3  # batch by batch
+    assert told[-len(lines) :] == [len(lines)] * len(lines)  # all are read, and then taken
+
+
 BAD = {
     "a NUL": (b"a cat\x00\n", "line 1 of standard input holds a NUL"),
     "not UTF-8": (b"a cat\na \xff dog\n", "line 2 of standard input is not UTF-8"),
