@@ -2,7 +2,7 @@
 
 Runs: "base/1", the paper's base model on the pairs as they are, for as long as the small one takes;
 "small/1", the size that is shipped, on the same pairs; "student/1" goes on from the small one, on the pairs
-and on what the small one wrote (results/pocket_made.py).
+and on what the small one wrote (results/pocket_made.py); "graduate/1" does the same with the student.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from results.pocket_measure import measure
 from results.trained import train
 
 ROW = "pocket"
-WRITING = 120.0  # seconds in which the small one writes
+WRITING = 120.0  # seconds in which one writes for the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,12 @@ class Way:
     after: str | None = None
 
 
+FURTHER = ("training.steps=6000", "training.lr=0.0008", "training.warmup=300")
 WAYS = {
     "base": Way(recipe="pocket-base"),
     "small": Way(recipe="pocket"),
-    "student": Way(
-        recipe="pocket",
-        changes=("training.steps=6000", "training.lr=0.0008", "training.warmup=300"),
-        after="small/1",
-    ),
+    "student": Way(recipe="pocket", changes=FURTHER, after="small/1"),
+    "graduate": Way(recipe="pocket", changes=FURTHER, after="student/1"),
 }
 
 
@@ -47,9 +45,10 @@ def run(place: Place, name: str) -> None:
     files, changes = [tables / "train.tsv.gz"], list(way.changes)
     if way.after is not None:
         writer = place.run(ROW, way.after) / "model"
-        if not list(tables.glob("answers*.tsv.gz")):
-            pocket_made.make(writer, tables, seconds=WRITING, shards=4, device=place.device, beams=2)
-        files.append(pocket_made.expand(tables))
+        made = tables / f"made-by-{way.after.replace('/', '-')}"
+        if not list(made.glob("answers*.tsv.gz")):
+            pocket_made.make(writer, tables, made, seconds=WRITING, shards=4, device=place.device, beams=2)
+        files.append(pocket_made.expand(tables, made))
         changes.append(f"model.folder={writer}")
     changes += [
         f"data.train=[{','.join(map(str, files))}]",

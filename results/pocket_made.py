@@ -1,10 +1,10 @@
 """Pairs that the translator makes for itself: English that people wrote, and its own translation.
 
-python -m results.pocket_made MODEL --tables FOLDER --seconds 120 --shards 4
+python -m results.pocket_made MODEL --tables FOLDER --out MADE --seconds 120 --shards 4
 
-It leaves answers*.tsv.gz beside the tables: a text, a language and what was written. `expand` makes
-made.tsv.gz of them. What the model wrote is a source to learn from, with the person's English as the target;
-it is a target itself only for everyday sentences in German and French, which it writes well.
+It leaves answers*.tsv.gz in MADE: a text, a language and what was written. `expand` makes made.tsv.gz of
+them. What the model wrote is a source to learn from, with the person's English as the target; it is a target
+itself only for everyday sentences in German and French, which it writes well.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ def run_shard(given: argparse.Namespace) -> None:
     todo = [(text, to) for text, to, _ in tasks(given.tables)[shard::of]]
     began = time.time()
     rows = list(translated(given.model, todo, device=given.device, until=given.until, beams=given.beams))
-    write(given.tables / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
+    write(given.out / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
     print(f"shard {shard}: {len(rows):,} of {len(todo):,} in {time.time() - began:.0f} s", flush=True)
 
 
-def expand(tables: Path) -> Path:
+def expand(tables: Path, out: Path) -> Path:
     """The table of pairs, from the answers beside it."""
-    path = tables / "made.tsv.gz"
-    answers = sorted(tables.glob("answers*.tsv.gz"))
+    path = out / "made.tsv.gz"
+    answers = sorted(out.glob("answers*.tsv.gz"))
     if not answers:
-        raise GlassformerError(f"{tables} has no answers; `python -m results.pocket_made MODEL` writes them")
+        raise GlassformerError(f"{out} has no answers; `python -m results.pocket_made MODEL` writes them")
     if not path.is_file():
         known = {(text, to): answer for part in answers for text, to, answer in read(part)}
         count = write(path, ("source", "target", "to"), _pairs(tables, known), pressed=1)
@@ -104,10 +104,13 @@ def _pairs(tables: Path, known: dict[tuple[str, str], str]) -> Iterator[Row]:
                 yield text, answer, to
 
 
-def make(model: Path, tables: Path, *, seconds: float, shards: int, device: str, beams: int) -> None:
+def make(
+    model: Path, tables: Path, out: Path, *, seconds: float, shards: int, device: str, beams: int
+) -> None:
     """Let several processes write at once: one alone keeps neither a GPU nor the cores busy."""
+    out.mkdir(parents=True, exist_ok=True)
     until = time.time() + seconds
-    words = [sys.executable, "-m", "results.pocket_made", model, "--tables", tables]
+    words = [sys.executable, "-m", "results.pocket_made", model, "--tables", tables, "--out", out]
     words += ["--device", device, "--beams", beams, "--until", until]
     children = [
         subprocess.Popen([*map(str, words), "--shard", str(number), str(shards)], env=environment())
@@ -115,7 +118,7 @@ def make(model: Path, tables: Path, *, seconds: float, shards: int, device: str,
     ]
     codes = [child.wait() for child in children]
     if any(codes):
-        for part in tables.glob("answers*.tsv.gz"):
+        for part in out.glob("answers*.tsv.gz"):
             part.unlink()
         raise GlassformerError("a process that translated failed; what it said stands above")
 
@@ -124,6 +127,7 @@ def main() -> None:
     words = argparse.ArgumentParser(prog="python -m results.pocket_made", description=__doc__)
     words.add_argument("model", type=Path)
     words.add_argument("--tables", type=Path, required=True)
+    words.add_argument("--out", type=Path, required=True)
     words.add_argument("--seconds", type=float, default=120.0)
     words.add_argument("--shards", type=int, default=4)
     words.add_argument("--device", default="auto")
@@ -137,6 +141,7 @@ def main() -> None:
     make(
         given.model,
         given.tables,
+        given.out,
         seconds=given.seconds,
         shards=given.shards,
         device=given.device,

@@ -78,22 +78,23 @@ def test_answers_are_put_beside_what_was_asked(tmp_path):
     )
     answers = [(text, to, f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(asked)]
     answers.append(("A sentence of other tables.", "fr", "Une phrase"))
+    (tmp_path / "made").mkdir()
     for shard in (0, 1):
-        write(tmp_path / f"answers{shard}.tsv.gz", ("text", "to", "answer"), answers[shard::2])
+        write(tmp_path / "made" / f"answers{shard}.tsv.gz", ("text", "to", "answer"), answers[shard::2])
     expected = []
     for n, (text, to, everyday) in enumerate(asked):
         if n % 3:
             expected += [[f"{text} in {to}", text, "en"]]
             expected += [[text, f"{text} in {to}", to]] if everyday and to == "fr" else []
-    assert list(read(pocket_made.expand(tmp_path))) == expected
+    assert list(read(pocket_made.expand(tmp_path, tmp_path / "made"))) == expected
 
 
 def test_without_answers_there_is_nothing_to_expand(tmp_path):
     with pytest.raises(GlassformerError, match="has no answers"):
-        pocket_made.expand(tmp_path)
+        pocket_made.expand(tmp_path, tmp_path)
 
 
-def test_the_student_goes_on_from_the_small_one_and_learns_what_it_wrote(tmp_path, monkeypatch, in_process):
+def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, monkeypatch, in_process):
     place = Place(
         data=tmp_path / "none",
         work=tmp_path / "work",
@@ -112,17 +113,20 @@ def test_the_student_goes_on_from_the_small_one_and_learns_what_it_wrote(tmp_pat
     pocket_tokenizer.learn([list(row) for row in rows], tables / "tokenizer", size=420, rare=2)
     wrote = []
 
-    def make(model, tables, **_):
+    def make(model, tables, out, **_):
         wrote.append(model)
+        out.mkdir()
         answers = [(text, to, f"{text} {to}") for text, to, _ in pocket_made.tasks(tables)]
-        write(tables / "answers0.tsv.gz", ("text", "to", "answer"), answers)
+        write(out / "answers0.tsv.gz", ("text", "to", "answer"), answers)
 
     monkeypatch.setattr(pocket_made, "make", make)
     pocket.run(place, "small/1")
     pocket.run(place, "student/1")
-    small = place.run("pocket", "small/1") / "model"
-    assert wrote == [small]
-    recipe = read_data(place.run("pocket", "student/1") / "recipe.yaml")
-    assert recipe["model"]["folder"] == str(small)
-    assert recipe["data"]["train"] == [str(tables / "train.tsv.gz"), str(tables / "made.tsv.gz")]
-    assert {one.name for one in runs_of("pocket", place.figures)} == {"small/1", "student/1"}
+    pocket.run(place, "graduate/1")
+    before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1")]
+    assert wrote == before
+    for name, writer in zip(("student/1", "graduate/1"), before, strict=True):
+        recipe, made = read_data(place.run("pocket", name) / "recipe.yaml"), f"made-by-{writer.parts[-3]}-1"
+        assert recipe["model"]["folder"] == str(writer)
+        assert recipe["data"]["train"] == [str(tables / "train.tsv.gz"), str(tables / made / "made.tsv.gz")]
+    assert len(runs_of("pocket", place.figures)) == 3
