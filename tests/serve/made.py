@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -11,10 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import torch
@@ -28,6 +31,13 @@ WORDS = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve �
 LINES = [" ".join(WORDS[(n * k + k) % len(WORDS)] for n in range(9)) + "." for k in range(1, 60)]
 KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot")
 LANGUAGES = ("de", "en")
+T = TypeVar("T")
+
+
+def awaited(coming: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives, in a thread of its own: the browser of other tests keeps a loop in this one."""
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(asyncio.run, coming).result()
 
 
 def make(folder: Path) -> dict[str, Path]:

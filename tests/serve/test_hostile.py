@@ -19,7 +19,7 @@ from glassformer.serve.openai import _vectors
 from glassformer.serve.passage import Client, Left, Passage
 from glassformer.serve.writing import Job, Writing
 from glassformer.verbs.writing.rewriting import translating
-from tests.serve.made import part
+from tests.serve.made import awaited, part
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 BODIES = {
@@ -90,7 +90,7 @@ def test_what_came_of_a_text_is_told_by_whose_fault_it_is(came, status):
         await job.done
 
     with pytest.raises(Refused if status else Left) as caught:
-        asyncio.run(told())
+        awaited(told())
     assert getattr(caught.value, "status", None) == status
 
 
@@ -108,9 +108,9 @@ def test_a_source_that_would_keep_everybody_waiting_is_refused(bundles):
         return len(texts[0].ids)
 
     try:
-        assert asyncio.run(tokens(200)) == 2
+        assert awaited(tokens(200)) == 2
         with pytest.raises(Refused, match="4,097 tokens"):
-            asyncio.run(tokens(4097))
+            awaited(tokens(4097))
     finally:
         writing.close()
     for given in ("the cat " * 9000, [5] * 9000):
@@ -161,7 +161,7 @@ def test_bodies_are_bounded_together_too():
         await ask(passage, 60)
         return statuses
 
-    assert asyncio.run(told()) == [429, 200, 200]
+    assert awaited(told()) == [429, 200, 200]
 
 
 def test_a_length_that_is_too_large_is_refused_at_once(server):

@@ -25,7 +25,7 @@ from PIL import Image
 
 from glassformer.decoding.continuous import Token
 from glassformer.serve.streaming import _Stream
-from tests.serve.made import LINES, Server, part, serving
+from tests.serve.made import LINES, Server, awaited, part, serving
 
 LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperature": 0}
 
@@ -235,9 +235,9 @@ def test_a_stream_with_much_to_tell_lets_others_have_their_turn():
         task.cancel()
         return count
 
-    assert asyncio.run(turns(60)) >= 99
+    assert awaited(turns(60)) >= 99
     with pytest.raises(TimeoutError):
-        asyncio.run(turns(0))
+        awaited(turns(0))
 
 
 def test_answers_under_way_are_finished_when_it_is_to_end(folders, bundles):
