@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from glassformer.cli.given import given
-from glassformer.cli.reading import Reading, printed, reading_verb, scored
-from glassformer.core.errors import GlassformerError
+from glassformer.cli.reading import Inputs, Reading, printed, reading_verb, scored
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -40,7 +39,7 @@ def answer(
     inputs = asked.inputs(questions)
     about = None if context is None else "\n".join(given([], context).lines)
     bundle = asked.bundle()
-    found = _answers(bundle, inputs.lines, about, longest=longest, **asked.budget())
+    found = _answers(bundle, inputs, about, longest=longest, **asked.budget())
 
     def plain(one: Answer | None) -> str:
         return "" if one is None else scored([(one.text, one.score)])
@@ -50,21 +49,24 @@ def answer(
     )
 
 
-def _answers(
-    bundle: Bundle, lines: Iterator[str], about: str | None, **words: Any
-) -> Iterator[Answer | None]:
+def _answers(bundle: Bundle, inputs: Inputs, about: str | None, **words: Any) -> Iterator[Answer | None]:
     from glassformer.verbs.answer import answer as found
+    from glassformer.verbs.watch import UnreadableError, refused
 
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            yield None
-            continue
+    refuse = inputs.watch.refuse
+    for number, line in enumerate(inputs.lines, 1):
         question, tab, context = line.partition("\t")
+        answer = None
         if about is not None:
-            question, context = line, about
-        elif not tab:
-            raise GlassformerError(
-                f"question {number:,} has no tab with its context after it; give the context so, or a file "
-                "with --context"
-            )
-        yield found(bundle, question, context, **words)
+            question, context, tab = line, about, "\t"
+        if line.strip() and not tab:
+            why = "has no tab with its context after it; give the context so, or a file with --context"
+            refused(refuse, "question", number, why)
+        elif line.strip():
+            try:
+                answer = found(bundle, question, context, **words)
+            except UnreadableError as error:
+                if refuse is None:
+                    raise
+                refuse(number, str(error))
+        yield answer

@@ -46,11 +46,14 @@ def classify(
     def full(one: list[Label]) -> dict[str, object]:
         return {"labels": [{"label": label.label, "score": label.score} for label in one]}
 
+    def notes() -> None:
+        for what, pictures in heard.items():
+            say(f"note: {unlike_told(bundle, what, pictures)}")
+
     printed(
         inputs,
         found,
         lambda one: scored((label.label, label.score) for label in one),
         full if asked.as_json else None,
+        notes=notes,
     )
-    for what, pictures in heard.items():
-        say(f"note: {unlike_told(bundle, what, pictures)}")

@@ -60,7 +60,10 @@ def embed(
 
 
 def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> None:
-    """The vectors as one array, mapped from the disk while it is written: never whole in memory."""
+    """The vectors as one array, mapped from the disk while it is written: never whole in memory.
+
+    A text that cannot be read has no numbers: all are NaN.
+    """
     import numpy as np
 
     if out.suffix != ".npy" or not out.parent.is_dir():
@@ -69,9 +72,10 @@ def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> No
     try:
         rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))
         for n, vector in enumerate(found):
-            rows[n] = vector.numpy()
+            rows[n] = vector.numpy() if inputs.refused() is None else np.nan
         rows.flush()
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
     typer.echo(f"wrote {inputs.total or 0:,} vectors of {width} numbers to {out}", err=True)
+    inputs.what.end()

@@ -15,6 +15,7 @@ import typer
 
 from glassformer.cli.asking import AskedOfLines, asking
 from glassformer.cli.given import Given, given
+from glassformer.cli.refused import Refusals
 from glassformer.cli.taken import Taker, taking
 from glassformer.core.errors import GlassformerError
 
@@ -35,7 +36,7 @@ class Reading(AskedOfLines):
 
     def inputs(self, texts: Sequence[str] | None) -> Inputs:
         """What is to be read: arguments, a file, or standard input."""
-        return Inputs(given(list(texts or ()), self.file).saying_if_empty())
+        return Inputs(given(list(texts or ()), self.file, Refusals()).saying_if_empty())
 
 
 reading_verb = asking(Reading)
@@ -47,6 +48,7 @@ class Inputs:
     def __init__(self, what: Given) -> None:
         self._since: deque[float] = deque()
         self._taker: Taker | None = None
+        self._taken = 0
         self.what = replace(what, lines=self._timed(what.lines))
 
     def _timed(self, lines: Iterator[str]) -> Iterator[str]:
@@ -71,7 +73,13 @@ class Inputs:
             if self._taker is not None:
                 self._taker.hear(count)
 
-        return Watch(answered=answered)
+        refusals = self.what.refusals
+        return Watch(answered=answered, refuse=None if refusals is None else refusals.add)
+
+    def refused(self) -> str | None:
+        """Why the next line could not be answered; None: it could. Asked once for each, in order."""
+        self._taken += 1
+        return self.what.refused(self._taken)
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
@@ -94,17 +102,25 @@ def printed(
     results: Iterator[Out],
     plain: Callable[[Out], str],
     full: Callable[[Out], dict[str, Any] | None] | None,
+    *,
+    notes: Callable[[], None] = lambda: None,
 ) -> None:
-    """A line for each result as it comes, as JSON where `full` is given; of a file, how far it has come."""
+    """A line for each result as it comes, as JSON where `full` is given; of a file, how far it has come.
+
+    notes: says what is to be said when all are there. A line that could not be answered is left empty, which
+    is an error after that.
+    """
     with inputs.taking() as taker:
         for one in results:
-            seconds = inputs.seconds()
+            seconds, why = inputs.seconds(), inputs.refused()
             if full is None:
-                taker.take(" ".join(plain(one).splitlines()))
+                taker.take("" if why is not None else " ".join(plain(one).splitlines()))
             else:
-                told = full(one)
+                told = full(one) if why is None else {"error": why}
                 told = None if told is None else {**told, "seconds": seconds}
                 taker.take(json.dumps(told, ensure_ascii=False))
+    notes()
+    inputs.what.end()
 
 
 def scored(pairs: Iterable[tuple[str, float]]) -> str:

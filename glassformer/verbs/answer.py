@@ -25,6 +25,7 @@ from glassformer.verbs.reading import (
     together,
     tokenizer_of,
 )
+from glassformer.verbs.watch import UnreadableError
 
 WINDOW = 384  # tokens read at a time: what such models are trained with
 STRIDE = 128  # tokens that one window has in common with the next
@@ -71,7 +72,7 @@ def answer(
         if not isinstance(text, str):
             raise GlassformerError(f"the {name} must be a text, not {type(text).__name__}")
         if not text.strip():
-            raise GlassformerError(f"the {name} is empty; give one")
+            raise UnreadableError(f"the {name} is empty; give one")
     if longest < 1:
         raise GlassformerError(f"an answer of {longest} tokens is none; give at least 1")
     whole = tokenizer_of(bundle).encode(question, context)
@@ -106,10 +107,10 @@ def windows(whole: Encoded, room: int, stride: int) -> list[list[int]]:
     body = [n for n, sequence in enumerate(whole.sequences) if sequence == 1]
     around = [n for n, sequence in enumerate(whole.sequences) if sequence != 1]
     if not body:
-        raise GlassformerError("the context has no word that the model's tokenizer knows; give another")
+        raise UnreadableError("the context has no word that the model's tokenizer knows; give another")
     size = room - len(around)
     if size < 1:
-        raise GlassformerError(
+        raise UnreadableError(
             f"the question has {len(around):,} tokens with the marks around it, and the model reads "
             f"{room:,} at a time; shorten it"
         )

@@ -29,9 +29,12 @@ from glassformer.verbs.reading import (
     room_of,
     stretches,
     together,
+    where_sound,
 )
 from glassformer.verbs.unlike import Unlike
 from glassformer.verbs.watch import UNWATCHED, Watch
+
+Scorer = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: one was refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ def classify(
 
 def _labelled(
     parts: Iterator[list[Any]],
-    scorer: Callable[[list[Any], int], Sequence[Tensor]],
+    scorer: Scorer,
     probable: Callable[[Tensor], Tensor],
     names: Sequence[str],
     top: int | None,
@@ -86,6 +89,9 @@ def _labelled(
     first = 1
     for part in parts:
         for scores in scorer(part, first):
+            if scores is None:  # refused
+                yield []
+                continue
             told = probable(scores.float())
             order = told.argsort(descending=True, stable=True)[:top].tolist()
             yield [Label(label=names[n], score=float(told[n])) for n in order]
@@ -122,20 +128,18 @@ def probabilities(bundle: Bundle, count: int) -> Callable[[Tensor], Tensor]:
             return lambda scores: scores.softmax(-1)
 
 
-def _texts(
-    bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch
-) -> Callable[[list[Any], int], list[Tensor]]:
+def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch) -> Scorer:
     reads(bundle)
     room = room_of(bundle)
 
-    def scores(part: list[str], first: int) -> list[Tensor]:
-        made = encoded(bundle, part, first=first, room=room, truncate=truncate)
+    def scores(part: list[str], first: int) -> list[Tensor | None]:
+        made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
             return list(finite(bundle, text_scores(bundle, together([made[n] for n in rows], bundle)).cpu()))
 
-        return in_order([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
+        return where_sound([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
 
     return scores
 
@@ -156,15 +160,20 @@ def text_scores(bundle: Bundle, batch: Tokens) -> Tensor:
 
 def _pictures(
     bundle: Bundle, batch_tokens: int, hear: Callable[[Unlike], None] | None, watch: Watch
-) -> Callable[[list[Any], int], list[Tensor]]:
+) -> Scorer:
     ready, model = Ready(bundle, hear), model_of(bundle)
     dtype = next(bundle.model.parameters()).dtype
 
-    def scores(part: list[Picture], first: int) -> list[Tensor]:
+    def scores(part: list[Picture], first: int) -> list[Tensor | None]:
         @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor]:
-            told = model(ready.together([part[n] for n in rows]).to(dtype))
-            return list(finite(bundle, (told.logits if isinstance(told, Twice) else told).cpu()))
+        def answer(rows: list[int]) -> list[Tensor | None]:
+            numbers, batch = ready.readable({first + n: part[n] for n in rows}, watch.refuse)
+            if batch is None:
+                return [None] * len(rows)
+            told = model(batch.to(dtype))
+            found = finite(bundle, (told.logits if isinstance(told, Twice) else told).cpu())
+            by_number = dict(zip(numbers, found, strict=True))
+            return [by_number.get(first + n) for n in rows]
 
         return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
 

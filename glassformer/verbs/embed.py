@@ -28,9 +28,11 @@ from glassformer.verbs.reading import (
     room_of,
     stretches,
     together,
+    where_sound,
 )
 from glassformer.verbs.watch import UNWATCHED, Watch
 
+Maker = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: one was refused
 QUERIES = 256  # compared with all candidates at a time
 
 
@@ -73,21 +75,23 @@ def vectors(
 
     A sentence encoder pools and scales as its folder says; so are its texts cut, with `truncate`, put into
     small letters, and begun with the prompt of a name. Any other model of texts gives the mean of its last
-    layer's vectors, one of pictures the first of them, which stands for the whole.
+    layer's vectors, one of pictures the first of them, which stands for the whole. What is refused has no
+    numbers: all are NaN.
     """
     if reads_pictures(bundle):
         if prompt is not None:
             raise GlassformerError("a prompt is for texts, and this model reads pictures")
-        maker: Callable[[list[Any], int], list[Tensor]] = _pictures(bundle, batch_tokens, watch)
+        maker = _pictures(bundle, batch_tokens, watch)
     else:
         maker = _texts(bundle, batch_tokens, truncate, prompt, watch)
-    return _each(stretches(listed(inputs), ahead), maker)
+    return _each(stretches(listed(inputs), ahead), maker, torch.full((width_of(bundle),), torch.nan))
 
 
-def _each(parts: Iterator[list[Any]], maker: Callable[[list[Any], int], list[Tensor]]) -> Iterator[Tensor]:
+def _each(parts: Iterator[list[Any]], maker: Maker, refused: Tensor) -> Iterator[Tensor]:
     first = 1
     for part in parts:
-        yield from maker(part, first)
+        for vector in maker(part, first):
+            yield refused if vector is None else vector
         first += len(part)
 
 
@@ -99,27 +103,25 @@ def width_of(bundle: Bundle) -> int:
     return width
 
 
-def _texts(
-    bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None, watch: Watch
-) -> Callable[[list[str], int], list[Tensor]]:
+def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None, watch: Watch) -> Maker:
     reads(bundle)
     words = sentence_words(bundle)
     room = min(room_of(bundle), words.get("max_seq_length") or 1 << 30)
     begin = beginning(bundle, prompt)
 
-    def make(part: list[str], first: int) -> list[Tensor]:
+    def make(part: list[str], first: int) -> list[Tensor | None]:
         if begin:
             part = [begin + text for text in part]
         if words.get("do_lower_case"):
             part = [text.lower() for text in part]
-        made = encoded(bundle, part, first=first, room=room, truncate=truncate)
+        made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(rows: list[int]) -> list[Tensor]:
             found = text_vectors(bundle, together([made[n] for n in rows], bundle))
             return list(finite(bundle, found.float().cpu()))
 
-        return in_order([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
+        return where_sound([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
 
     return make
 
@@ -156,17 +158,20 @@ def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
     return pool_mean(x, batch.real)
 
 
-def _pictures(
-    bundle: Bundle, batch_tokens: int, watch: Watch
-) -> Callable[[list[Picture], int], list[Tensor]]:
+def _pictures(bundle: Bundle, batch_tokens: int, watch: Watch) -> Maker:
     ready, model = Ready(bundle), model_of(bundle)
     dtype = next(bundle.model.parameters()).dtype
 
-    def make(part: list[Picture], first: int) -> list[Tensor]:
+    def make(part: list[Picture], first: int) -> list[Tensor | None]:
         @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor]:
-            x, _ = model.vectors(ready.together([part[n] for n in rows]).to(dtype))
-            return list(finite(bundle, (x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu()))
+        def answer(rows: list[int]) -> list[Tensor | None]:
+            numbers, batch = ready.readable({first + n: part[n] for n in rows}, watch.refuse)
+            if batch is None:
+                return [None] * len(rows)
+            x, _ = model.vectors(batch.to(dtype))
+            found = finite(bundle, (x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu())
+            by_number = dict(zip(numbers, found, strict=True))
+            return [by_number.get(first + n) for n in rows]
 
         return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
 
@@ -205,6 +210,12 @@ def _nearest(
         scores = F.normalize(torch.stack(some), dim=-1) @ known.T  # (B, N)
         best, numbers = scores.sort(dim=-1, descending=True, stable=True)
         for row, order in zip(best[:, :top].tolist(), numbers[:, :top].tolist(), strict=True):
-            yield [
-                Match(number=n, text=str(texts[n]), score=score) for score, n in zip(row, order, strict=True)
-            ]
+            # a query that was refused is like nothing
+            yield (
+                []
+                if row[0] != row[0]
+                else [
+                    Match(number=n, text=str(texts[n]), score=score)
+                    for score, n in zip(row, order, strict=True)
+                ]
+            )

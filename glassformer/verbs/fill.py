@@ -17,7 +17,6 @@ from glassformer.verbs.reading import (
     AHEAD,
     TOKENS,
     encoded,
-    in_order,
     listed,
     model_of,
     named,
@@ -26,8 +25,9 @@ from glassformer.verbs.reading import (
     stretches,
     together,
     tokenizer_of,
+    where_sound,
 )
-from glassformer.verbs.watch import UNWATCHED, Watch
+from glassformer.verbs.watch import UNWATCHED, Watch, refused
 
 MASK = "[MASK]"  # understood for every model, whatever its own mark is
 _CONTINUED = "##"  # how some vocabularies begin a piece that goes on a word
@@ -91,18 +91,21 @@ def _filled(
     tokenizer, room, first = tokenizer_of(bundle), room_of(bundle), 1
     for part in parts:
         spelt = [text if mark in text else text.replace(MASK, mark) for text in part]
-        for n, text in enumerate(spelt, first):
-            if text.strip() and mark not in text:
-                raise GlassformerError(
-                    f"text {n:,} hides no word; put {MASK} where the model is to guess: '{text[:60]}'"
-                )
-        made = encoded(bundle, spelt, first=first, room=room, special_in_text="keep")
-        guesser = _Guesser(bundle, made, top)
-        found = in_order([len(one) for one in made], guesser, tokens=batch_tokens, watch=watch)
+        plain = {n for n, text in enumerate(spelt) if text.strip() and mark not in text}
+        for n in plain:
+            why = f"hides no word; put {MASK} where the model is to guess: '{spelt[n][:60]}'"
+            refused(watch.refuse, "text", first + n, why)
+        made = encoded(bundle, spelt, first=first, room=room, special_in_text="keep", refuse=watch.refuse)
+        lengths = [0 if n in plain else len(one) for n, one in enumerate(made)]
+        found = where_sound(lengths, _Guesser(bundle, made, top), tokens=batch_tokens, watch=watch)
         for n, (text, guesses) in enumerate(zip(spelt, found, strict=True), first):
             pieces = text.split(mark)
-            if len(pieces) != len(guesses) + 1:
-                raise GlassformerError(f"the tokenizer does not read each {mark} of text {n:,} as a mask")
+            if guesses is not None and len(pieces) != len(guesses) + 1:
+                refused(watch.refuse, "text", n, f"spells {mark} where the tokenizer reads no mask")
+                guesses = None
+            if guesses is None:
+                yield Filled(text="", masks=[])
+                continue
             masks = [
                 [Guess(token=token, text=_spelt(tokenizer, token), score=score) for token, score in one]
                 for one in guesses

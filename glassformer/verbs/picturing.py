@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.data.pictures import MOST_PIXELS, BadPictureError, decode, outline
 from glassformer.verbs.reading import device_of, named, reading_of
 from glassformer.verbs.unlike import Unlike, unlike
+from glassformer.verbs.watch import Refuse, UnreadableError
 
 Picture = str | PathLike[str] | bytes
 
@@ -66,6 +67,20 @@ class Ready:
         """Files (or the bytes of files) as one batch (B, C, H, W)."""
         return self.scaled(np.stack([self.pixels(one) for one in pictures]))
 
+    def readable(
+        self, pictures: Mapping[int, Picture], refuse: Refuse | None
+    ) -> tuple[list[int], Tensor | None]:
+        """Which of numbered pictures can be read, and those as one batch; of the others `refuse` is told."""
+        found: dict[int, NDArray[np.uint8]] = {}
+        for number, picture in pictures.items():
+            try:
+                found[number] = self.pixels(picture)
+            except UnreadableError as error:
+                if refuse is None:
+                    raise
+                refuse(number, str(error))
+        return list(found), self.scaled(np.stack([*found.values()])) if found else None
+
     def scaled(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pictures as bytes (B, H, W, C) -> as the model takes them (B, C, H, W)."""
         scaled = (pixels.astype(np.float32) * self.factor - self.mean) / self.std
@@ -79,7 +94,7 @@ class Ready:
         name = "a picture" if isinstance(source, bytes) else f"'{str(source)[:200]}'"
         try:
             if isinstance(source, Path) and not source.is_file():
-                raise GlassformerError(
+                raise UnreadableError(
                     f"there is no picture {name}; this model reads pictures, so give the names of their files"
                 )
             seen = outline(source)
@@ -91,7 +106,7 @@ class Ready:
             if isinstance(error, GlassformerError):
                 raise
             told = str(error) if isinstance(error, BadPictureError) else f"cannot be read ({error})"
-            raise GlassformerError(f"{name} {told}") from None
+            raise UnreadableError(f"{name} {told}") from None
         fitted = self._cropped(self._resized(whole))
         if fitted.shape[:2] != self.read.image_size:
             raise GlassformerError(

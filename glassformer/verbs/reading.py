@@ -19,7 +19,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.quick.reader import takes
 from glassformer.text import Encoded, SpecialInText, Tokenizer
-from glassformer.verbs.watch import UNWATCHED, Watch
+from glassformer.verbs.watch import UNWATCHED, Refuse, Watch, refused
 
 AHEAD = 1024  # inputs that are looked at together
 LETTERS = 1 << 22  # and at most so many characters of them
@@ -85,6 +85,26 @@ def in_order(
         found.update(zip(rows, answer(rows), strict=True))
         watch.answered(len(rows))
     return [found[n] for n in range(len(lengths))]
+
+
+def where_sound(
+    lengths: Sequence[int],
+    answer: Callable[[list[int]], Sequence[Out]],
+    *,
+    tokens: int = TOKENS,
+    watch: Watch = UNWATCHED,
+) -> list[Out | None]:
+    """The same; None for inputs of no length, which are those that were refused."""
+    asked = [n for n, length in enumerate(lengths) if length]
+    watch.answered(len(lengths) - len(asked))
+    some = in_order(
+        [lengths[n] for n in asked],
+        lambda rows: answer([asked[row] for row in rows]),
+        tokens=tokens,
+        watch=watch,
+    )
+    found = dict(zip(asked, some, strict=True))
+    return [found.get(n) for n in range(len(lengths))]
 
 
 def together(encoded: Sequence[Encoded], bundle: Bundle) -> Tokens:
@@ -203,32 +223,32 @@ def encoded(
     room: int,
     truncate: bool = False,
     special_in_text: SpecialInText = "plain",
+    refuse: Refuse | None = None,
 ) -> list[Encoded]:
     """The texts as tokens, none longer than `room`: a longer one is cut where that is asked, else refused.
 
-    `first`: the number of the first of these texts among all, for a sentence about one.
+    `first`: the number of the first of these texts among all, for a sentence about one. What is refused has
+    no tokens.
     """
     tokenizer = tokenizer_of(bundle)
     made = tokenizer.encode_batch(texts, special_in_text=special_in_text)
     vocabulary = reads(bundle).vocab_size
     for n, one in enumerate(made):
         if not one.ids:
-            raise GlassformerError(
-                f"text {first + n:,} is empty, and {named(bundle)} marks no beginning or end that could "
-                "stand for it; leave it out"
-            )
+            why = f"is empty, and {named(bundle)} marks no beginning or end that could stand for it"
+            refused(refuse, "text", first + n, f"{why}; leave it out")
+            continue
         if max(one.ids) >= vocabulary:
             raise GlassformerError(
                 f"the tokenizer gives the token {max(one.ids)}, and {named(bundle)} knows {vocabulary:,}; "
                 "use the tokenizer it was trained with"
             )
-        if len(one) > room:
-            if not truncate:
-                raise GlassformerError(
-                    f"text {first + n:,} has {len(one):,} tokens and {named(bundle)} reads at most {room:,}; "
-                    "shorten it, or ask for it to be cut (truncate)"
-                )
+        if len(one) > room and truncate:
             made[n] = cut(one, room)
+        elif len(one) > room:
+            why = f"has {len(one):,} tokens and {named(bundle)} reads at most {room:,}"
+            refused(refuse, "text", first + n, f"{why}; shorten it, or ask for it to be cut (truncate)")
+            made[n] = picked(one, [])
     return made
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import glassformer
 from tests.verbs.folders import TEXTS, bert
@@ -129,23 +130,59 @@ def test_what_is_told_on_the_way_counts_every_line_that_is_read(
     assert told[-len(lines) :] == [len(lines)] * len(lines)  # all are read, and then taken
 
 
+LONG = b"a " * 100
 BAD = {
-    "a NUL": (b"a cat\x00\n", "line 1 of standard input holds a NUL"),
-    "not UTF-8": (b"a cat\na \xff dog\n", "line 2 of standard input is not UTF-8"),
-    "a line of 1 MB": (b"a " * (1 << 19) + b"a\n", "line 1 of standard input is longer"),
-    "longer than the model": (b"a cat\n" + b"a " * 100 + b"\n", "text 2 has 102 tokens"),
+    "classify": (b"a cat\x00", b"a \xff dog", b"a " * (1 << 19) + b"a", LONG),
+    "embed": (b"a cat\x00", LONG),
+    "similar": (b"\xff", LONG),
+    "fill": (b"a cat", b"[MASK] " * 100, b"\xff"),
+    "answer": (b"where?", LONG + b"\ta cat", b"\xff\ta cat", b"where?\t"),
 }
+WHY = ("it holds a NUL byte", "it is not UTF-8 (byte 0xff at byte", "it is longer than 1,048,576 bytes",
+       "it has 102 tokens and the model", "it hides no word; put [MASK]", "it has no tab with its context",
+       "the question has", "the context is empty")  # fmt: skip
+SOUND = {"fill": b"a [MASK]", "answer": b"where?\tthe cat sat on the mat"}
 
 
-@pytest.mark.parametrize(("content", "said"), BAD.values(), ids=list(BAD))
-@pytest.mark.parametrize("verb", ["classify", "embed"])
-def test_bad_lines_are_a_sentence(
-    verb: str, content: bytes, said: str, run: Any, folders: Any, stdin: Any
+@pytest.mark.parametrize("verb", BAD)
+def test_a_line_that_cannot_be_answered_is_left_empty(
+    verb: str, run: Any, folders: Any, stdin: Any, tmp_path: Path
 ) -> None:
-    stdin(content)
-    done = run(verb, folders[verb])
-    assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1
-    assert "Traceback" not in done.err
+    (tmp_path / "pool").write_text("a cat\na dog\n")
+    words = [verb, folders[verb], *(["--in", tmp_path / "pool"] if verb == "similar" else [])]
+    sound = SOUND.get(verb, b"a cat")
+    alone = run(*words, sound.decode()).out
+    lines = [sound, *BAD[verb], sound]
+    (tmp_path / "in.txt").write_bytes(b"".join(line + b"\n" for line in lines))
+    stdin((tmp_path / "in.txt").read_bytes())
+    for done in (run(*words, "--file", tmp_path / "in.txt"), run(*words)):
+        assert done.out == alone + "\n" * len(BAD[verb]) + alone
+        *notes, error = [line for line in done.err.splitlines() if " lines in " not in line]
+        assert sorted(int(note.split()[2]) for note in notes) == list(range(2, len(lines)))
+        assert all(any(why in note for why in WHY) for note in notes)
+        assert done.code == 2 and error.startswith(f"error: {len(BAD[verb])} lines were left empty")
+    told = rows(run(*words, "--file", tmp_path / "in.txt", "--json").out)
+    assert ["error" in (row or ()) for row in told] == [False, *[True] * len(BAD[verb]), False]
+
+
+def test_a_picture_that_cannot_be_read_is_left_empty(run: Any, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "black.png")
+    (tmp_path / "none.png").write_text("no picture")
+    names = [tmp_path / name for name in ("black.png", "nowhere.png", "none.png", "black.png")]
+    (tmp_path / "in.txt").write_text("".join(f"{name}\n" for name in names))
+    for verb in ("classify", "embed"):
+        alone = run(verb, "pocket-digits", names[0]).out
+        done = run(verb, "pocket-digits", "--file", tmp_path / "in.txt")
+        assert done.code == 2 and done.out == f"{alone}\n\n{alone}"
+        assert "note: line 2 is left empty: there is no picture" in done.err
+        assert "note: line 3 is left empty: '" in done.err and "is not an image" in done.err
+    done = run("embed", "pocket-digits", "--file", tmp_path / "in.txt", "--out", tmp_path / "v.npy")
+    assert done.code == 2 and np.isnan(np.load(tmp_path / "v.npy")).all(1).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_line_of_almost_1_mb_can_be_cut(run: Any, folders: Any, stdin: Any) -> None:
