@@ -15,7 +15,8 @@ from glassformer.api import Bundle
 from glassformer.text import load_tokenizer
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
-from glassformer.verbs.writing.signs import carried_by, placed, runs
+from glassformer.verbs.writing.signs import Signs, placed, runs
+from glassformer.verbs.writing.stand_ins import lettered, put_back
 from tests.text.layouts import LAYOUTS
 from tests.verbs.folders import words
 
@@ -133,6 +134,12 @@ def test_a_picture_stays_and_the_words_are_as_without_it(
         ("사과🍎를 먹었어요. 또 올게요.", ["사과를 먹었어요.", " 🍎", " 또 올게요."]),
         ("I saw 🐱 (a cat) and 🐶 Rex.", ["I saw (a cat) and Rex.", " 🐱", "", " 🐶", ""]),
         ("日本語です😀。次の文", ["日本語です。", " 😀", "次の文"]),
+        # in the place of a word: it is read with the others
+        ("I like 🍎 and 🍌. Bye 👋", ["I like 🍎 and 🍌. Bye ", "👋", ""]),
+        ("Wo ist mein 📱?", ["Wo ist mein 📱?"]),
+        ("Je bois du ☕ tous les matins.", ["Je bois du ☕ tous les matins."]),
+        ("나는 🍎를 좋아해.", ["나는 🍎를 좋아해."]),
+        ("🍎 is red.", ["🍎 is red."]),
         # in the place of a stop
         ("Thanks 🙏 See you tomorrow!", ["Thanks ", "🙏", " See you tomorrow!"]),
         ("He said “no!” 😀 Berlin won.", ["He said “no!” ", "😀", " Berlin won."]),
@@ -151,7 +158,31 @@ def test_a_picture_stays_and_the_words_are_as_without_it(
 def test_no_sentence_is_torn_by_a_picture(tmp_path: Path, line: str, parts: list[str]) -> None:
     words(tmp_path)  # a vocabulary with none of the signs
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer is not None and carried_by(tokenizer)(line) == parts
+    assert tokenizer is not None and Signs(tokenizer).carried(line) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "to"),
+    [
+        ("I like 🍎 and 🍌.", "de"),
+        ("Where is my 📱?", "fr"),
+        ("I drink 🥛 every morning.", "ko"),
+        ("Ich habe einen 🍎 gegessen.", "en"),
+        ("나는 🍎를 좋아해.", "en"),
+        ("Where is my 👩‍🚀?", "de"),
+    ],
+)
+def test_a_picture_in_the_place_of_a_word_keeps_it(pocket: Bundle, text: str, to: str) -> None:
+    (passage,) = pocket.translate(text, to=to, details=True)
+    assert runs(passage.text)[1::2] == runs(text)[1::2] and passage.doubts == ()
+    assert passage.text[-1] in ".?!"  # behind it nothing stands
+
+
+@given(st.permutations("XQ🍎🍌").map(" ".join))
+def test_a_letter_of_the_text_stands_in_for_nothing(text: str) -> None:
+    read, stands = lettered(runs(text), lambda letter: letter != "W")
+    assert [letter for letter, _ in stands] == ["V", "G"] and put_back(read, stands) == text
+    assert put_back("V and X", stands) == f"{stands[0][1]} and X {stands[1][1]}"  # one that is lost
 
 
 BITS = [
@@ -187,7 +218,7 @@ def test_no_letter_is_lost_beside_a_picture(line: str, more: int) -> None:
 
 def test_what_the_vocabulary_has_is_read(pocket: Bundle) -> None:
     assert pocket.tokenizer is not None
-    cut = carried_by(pocket.tokenizer)
+    cut = Signs(pocket.tokenizer).carried
     assert pocket.tokenizer.token_id("°") is not None
     assert cut("5 °C in May") == ["5 °C in May"] and cut("한국어 é") == ["한국어 é"]
     assert cut("🎉") == ["", "🎉", ""]

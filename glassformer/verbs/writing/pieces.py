@@ -15,6 +15,7 @@ from typing import Literal
 from glassformer.text.documents import halved, sentences, torn
 from glassformer.verbs.watch import Refuse, refused
 from glassformer.verbs.writing.checks import numbered
+from glassformer.verbs.writing.stand_ins import Stands
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -27,11 +28,15 @@ TOGETHER = 256  # lines encoded at once
 
 @dataclass(frozen=True)
 class Place:
-    """Where the answer to a piece goes. torn: whether it was cut where no word ends. text: what was cut."""
+    """Where the answer to a piece goes. torn: whether it was cut where no word ends. text: what is read.
+
+    stands: letters in it that stand in for what the answer is to hold in their place.
+    """
 
     ids: list[int]
     torn: bool = False
     text: str = ""
+    stands: Stands = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ def all_text(line: str) -> list[str]:
     return [line]
 
 
+def as_it_is(text: str) -> tuple[str, Stands]:
+    """Texts in which nothing stands in for anything."""
+    return text, ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cutter:
     """Texts into layouts.
@@ -68,7 +78,7 @@ class Cutter:
     split: which lines become sentences: those of more than LONG tokens (or than it learnt), all, or none.
     unit: what is cut at all; a "text" is one piece with its line ends in it. lead: what a line begins with
     that each of its pieces must begin with too. carried: cuts a line into texts and what stays as it is
-    between them, in turns.
+    between them, in turns. read: a text as it is read, and what letters in it stand in for.
     """
 
     encode: Encode
@@ -78,6 +88,7 @@ class Cutter:
     unit: Literal["line", "text"] = "line"
     lead: Callable[[str], str] = no_tag
     carried: Callable[[str], list[str]] = all_text
+    read: Callable[[str], tuple[str, Stands]] = as_it_is
     what: str = "text"
 
     def layouts(self, texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]:
@@ -86,7 +97,7 @@ class Cutter:
         while many := list(islice(stream, TOGETHER)):
             rows = [self._asked(text) for _, text in many]
             bodies = [part.lead + part.body for row in rows for part in row if isinstance(part, _Asked)]
-            encoded = iter(self.encode(bodies))
+            encoded = iter(self._encode(bodies))
             for (number, _), row in zip(many, rows, strict=True):
                 ids = [[] if isinstance(part, str) else next(encoded) for part in row]
                 try:
@@ -100,7 +111,14 @@ class Cutter:
         found: Layout = []
         for part, one in zip(row, ids, strict=True):
             found += [part] if isinstance(part, str) else self._line(part, one)
-        return found
+        return [part if isinstance(part, str) else self._shown(part) for part in found]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encode([self.read(text)[0] for text in texts])
+
+    def _shown(self, place: Place) -> Place:
+        text, stands = self.read(place.text)
+        return replace(place, text=text, stands=stands) if stands else place
 
     @property
     def _bearable(self) -> int:
@@ -137,7 +155,7 @@ class Cutter:
             return [Place(ids, text=asked.lead + asked.body)]
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.encode([asked.lead + text for text in texts])
+            return self._encode([asked.lead + text for text in texts])
 
         found: Layout = []
         parts = sentences(asked.body)

@@ -17,8 +17,9 @@ from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
 from glassformer.verbs.writing.pieces import Cutter, Layout, Place, Split, no_tag
 from glassformer.verbs.writing.results import results
-from glassformer.verbs.writing.signs import carried_by
+from glassformer.verbs.writing.signs import Signs
 from glassformer.verbs.writing.sources import UNSAID, language, mending, own_tag, plain, task_prefix
+from glassformer.verbs.writing.stand_ins import put_back
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
 
@@ -67,13 +68,15 @@ def translating(
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
     lead = own_tag(bundle) if spoken == UNSAID and not prefix else no_tag
     given = {**_beams(bundle, settings), **spoken.settings}
+    signs = Signs(tokenizer_of(bundle))
     cutter = Cutter(
         encode=encode,
         reads=ends.reads,
         learnt=learnt_length(bundle),
         split=_known(split),
         lead=lead,
-        carried=carried_by(tokenizer_of(bundle)),
+        carried=signs.carried,
+        read=signs.read,
     )
     return _rewrites(bundle, ends, cutter, given)
 
@@ -149,7 +152,7 @@ def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, An
     def compose(layout: Layout, found: list[list[int]]) -> str:
         answers, whole, seam = iter(found), "", False
         for part in layout:
-            said = text(next(answers)) if isinstance(part, Place) else part
+            said = put_back(text(next(answers)), part.stands) if isinstance(part, Place) else part
             if not said:
                 continue
             # of two answers with nothing between them, as behind a wide stop, the language may want a space

@@ -1,17 +1,18 @@
 """Pictures that a vocabulary has no piece for, as most emoji: a translation keeps them as they are.
 
 A model that is given one as loose bytes, or as something unknown, makes words of it. One between sentences
-stays in its place; one within a sentence comes behind it, for nobody knows where it would stand there.
+stays in its place, and so does one in the place of a word (`stand_ins`); another within a sentence comes
+behind it, for nobody knows where it would stand there.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
 
 from glassformer.text import Tokenizer
 from glassformer.text.documents import sentences
 from glassformer.verbs.writing.goes_on import goes_on, has_words, joined
+from glassformer.verbs.writing.stand_ins import Stands, lettered, stands_in
 
 _DRAWN = "\ufe0f"  # what stands before it is drawn as a picture
 _AFTER = frozenset("\u200d\ufe0e\u20e3" + _DRAWN)  # belong to the sign before them: a joiner, ways to draw it
@@ -29,23 +30,25 @@ _NEAR = 500  # letters around a sign in which the end of its sentence is looked 
 _BRACKETS = frozenset(("()", "[]", "{}", "（）", '""', "“”", "„“", "«»"))
 
 
-def carried_by(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
-    """Cuts a line into texts and such pictures in turns, the first and last a text."""
-    known: dict[str, bool] = {}
+class Signs:
+    """What becomes of such pictures in lines for a model with this tokenizer."""
 
-    def strange(sign: str) -> bool:
-        if sign not in known:
-            found = tokenizer.encode(sign, special=False).ids
-            known[sign] = tokenizer.spelling_ids.isdisjoint(found)
-        return not known[sign]
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, bool] = {}
 
-    def cut(line: str) -> list[str]:
-        if line.isascii():
-            return [line]
+    def _knows(self, sign: str) -> bool:
+        if sign not in self._known:
+            found = self._tokenizer.encode(sign, special=False).ids
+            self._known[sign] = self._tokenizer.spelling_ids.isdisjoint(found)
+        return self._known[sign]
+
+    def _strange(self, line: str) -> list[str]:
+        """Texts and runs of pictures that the vocabulary has no piece for in turns."""
         parts = runs(line)
         found = parts[:1]
         for sign, text in zip(parts[1::2], parts[2::2], strict=True):
-            if any(map(strange, sign)):
+            if not all(map(self._knows, sign)):
                 before = found.pop() if len(found) > 1 and not found[-1].strip() else None
                 if before is None:
                     found += [sign, text]
@@ -54,9 +57,29 @@ def carried_by(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
                     found.append(text)
             else:
                 found[-1] += sign + text
-        return placed(found) if any(map(str.isalpha, line)) else found
+        return found
 
-    return cut
+    def carried(self, line: str) -> list[str]:
+        """Cuts a line into texts and pictures in turns, the first and last a text.
+
+        A picture that stands in the place of a word stays in its text.
+        """
+        if line.isascii():
+            return [line]
+        parts = self._strange(line)
+        if not any(map(str.isalpha, line)):
+            return parts
+        found = parts[:1]
+        for sign, text in zip(parts[1::2], parts[2::2], strict=True):
+            if stands_in(found[-1], text):
+                found[-1] += sign + text
+            else:
+                found += [sign, text]
+        return placed(found)
+
+    def read(self, text: str) -> tuple[str, Stands]:
+        """A text as it is read: with letters for the pictures in the place of words."""
+        return (text, ()) if text.isascii() else lettered(self._strange(text), self._knows)
 
 
 def runs(line: str) -> list[str]:
