@@ -6,10 +6,9 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from glassformer.core.errors import GlassformerError
 from glassformer.training import load_checkpoint, save_checkpoint
+from tests.forked import Forked
 
 
 def contents(step: int) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
@@ -115,33 +115,23 @@ def test_whatever_call_fails_the_earlier_checkpoint_stays(
     assert not list(tmp_path.glob(".step-*"))  # what the failures left is gone
 
 
-LOOP = """
-import sys
-from pathlib import Path
-from tests.training.test_checkpoint import save
-step = int(sys.argv[2])
-print("ready", flush=True)
-while True:
-    step += 1
-    save(Path(sys.argv[1]), step)
-    print(step, flush=True)
-"""
+def save_for_ever(folder: Path, step: int) -> None:
+    while True:
+        step += 1
+        save(folder, step)
+        print(step)
 
 
 def test_a_process_killed_at_any_moment_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     """SIGKILL at random moments of a loop that does nothing but save; what it reported saved is there."""
-    root = Path(__file__).parent.parent.parent
     chance = random.Random(1)
     step = 0
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    for _ in range(6):
-        command = [sys.executable, "-c", LOOP, str(tmp_path), str(step)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-            assert process.stdout is not None and process.stdout.readline() == "ready\n"
-            time.sleep(chance.uniform(0.01, 0.25))
-            process.send_signal(signal.SIGKILL)
-            reported = [int(line) for line in process.stdout.read().split() if line.isdigit()]
-        promised = max(reported, default=step)
+    for n in range(12):
+        child = Forked(partial(save_for_ever, tmp_path, step), tmp_path / f"child {n}")
+        time.sleep(chance.uniform(0.01, 0.25))
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        promised = max(map(int, child.out.split()), default=step)
         found = load_checkpoint(tmp_path)
         if promised:
             assert found is not None and found.step >= promised

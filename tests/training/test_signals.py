@@ -9,101 +9,103 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from glassformer.training.signals import SAME_WISH, Left, Stopping
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
-# `saving` goes on until its input is closed, as a large checkpoint would
-LOOP = """
-import signal, sys, time
-{before}
-from glassformer.training.signals import Stopping
-with Stopping() as stopping:
-    print("training", flush=True)
-    while not stopping.asked:
-        time.sleep(0.01)
-    print("saving", flush=True)
-    sys.stdin.read()
-    print("saved", flush=True)
-sys.exit(stopping.exit_code)
-"""
 LISTENING = (
     "signal.signal(signal.SIGINT, signal.default_int_handler)"  # not so in a job put in the background
 )
 
 
 @contextmanager
-def running(before: str = LISTENING) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", LOOP.format(before=before)]
-    pipe = subprocess.PIPE
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+def running(folder: Path, before: Callable[[], object] = lambda: None) -> Iterator[tuple[Forked, int]]:
+    """A run, and what it waits for the closing of while it saves, as a large checkpoint takes its time."""
+    held, saving = os.pipe()
+
+    def train() -> None:
+        os.close(saving)
+        before()
+        with Stopping() as stopping:
+            print("training")
+            while not stopping.asked:
+                time.sleep(0.01)
+            print("saving")
+            os.read(held, 1)
+            print("saved")
+        sys.exit(stopping.exit_code)
+
+    run = Forked(train, folder / "run")
+    os.close(held)
     try:
-        assert process.stdout is not None and process.stdout.readline() == "training\n"
-        yield process
+        run.until(lambda: run.out == "training\n")
+        yield run, saving
     finally:
-        process.kill()
-        process.communicate()
+        run.send_signal(signal.SIGKILL)
+        run.wait()
 
 
-def saving(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None and process.stdout.readline() == "saving\n"
+def saves(run: Forked) -> None:
+    run.until(lambda: run.out == "training\nsaving\n")
+    assert run.code() is None, run.err
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_once_means_save_and_leave(number: signal.Signals, code: int) -> None:
-    with running() as process:
-        process.send_signal(number)
-        saving(process)
-        process.send_signal(number)  # passed on by a launcher at nearly the same moment: the same wish
-        out, err = process.communicate("", timeout=30)
-        assert (process.returncode, out) == (code, "saved\n")
-        assert err == "saving a checkpoint; press Ctrl-C again to leave at once\n"
+def test_once_means_save_and_leave(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    with running(tmp_path) as (run, saving):
+        run.send_signal(number)
+        saves(run)
+        run.send_signal(number)  # passed on by a launcher at nearly the same moment: the same wish
+        os.close(saving)
+        assert (run.wait(), run.out) == (code, "training\nsaving\nsaved\n")
+        assert run.err == "saving a checkpoint; press Ctrl-C again to leave at once\n"
 
 
-def test_twice_means_leave_at_once() -> None:
-    with running() as process:
-        process.send_signal(signal.SIGTERM)
-        saving(process)
+def test_twice_means_leave_at_once(tmp_path: Path) -> None:
+    with running(tmp_path) as (run, saving):
+        run.send_signal(signal.SIGTERM)
+        saves(run)
         time.sleep(SAME_WISH + 0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130  # while its input is still open
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.read() == ""
-        assert (
-            process.stderr.read().splitlines()[-1]
-            == "left at once; the last checkpoint that was saved stands"
-        )
+        run.send_signal(signal.SIGINT)
+        assert run.wait() == 130  # while what it waits for is still open
+        os.close(saving)
+        assert run.out == "training\nsaving\n"
+        assert run.err.splitlines()[-1] == "left at once; the last checkpoint that was saved stands"
 
 
-def test_what_was_to_be_ignored_stays_ignored() -> None:
+def test_what_was_to_be_ignored_stays_ignored(tmp_path: Path) -> None:
     """As `nohup` starts a run."""
-    with running("signal.signal(signal.SIGHUP, signal.SIG_IGN)") as process:
-        process.send_signal(signal.SIGHUP)
+    with running(tmp_path, lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as (run, saving):
+        run.send_signal(signal.SIGHUP)
         time.sleep(0.3)
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        saving(process)
-        process.communicate("", timeout=30)
-        assert process.returncode == 143
+        assert run.code() is None and run.out == "training\n"
+        run.send_signal(signal.SIGTERM)
+        saves(run)
+        os.close(saving)
+        assert run.wait() == 143
 
 
-def test_a_terminal_that_has_gone_does_not_stop_the_save() -> None:
-    with running() as process:
-        assert process.stderr is not None
-        process.stderr.close()
-        process.stderr = None
-        process.send_signal(signal.SIGHUP)
-        saving(process)
-        process.communicate("", timeout=30)
-        assert process.returncode == 129
+def hang_up() -> None:
+    """Whoever read what is said has gone."""
+    reads, writes = os.pipe()
+    os.dup2(writes, 2)
+    os.close(reads)
+
+
+def test_a_terminal_that_has_gone_does_not_stop_the_save(tmp_path: Path) -> None:
+    with running(tmp_path, hang_up) as (run, saving):
+        run.send_signal(signal.SIGHUP)
+        saves(run)
+        os.close(saving)
+        assert run.wait() == 129 and run.out.endswith("saved\n")
 
 
 def test_handlers_are_given_back_and_another_thread_is_no_trouble() -> None:
