@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count, cycle, islice
@@ -24,6 +23,7 @@ from glassformer.cli import made
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
+from tests.forked import Forked, command
 from tests.verbs.reversing import ROWS, reverser, speaker
 
 
@@ -35,16 +35,13 @@ def folder():
 def stopped(words: list[str], out: Path, how: signal.Signals, grown: int = 1) -> tuple[int, str]:
     """Run in a process of its own until the file has grown by so many bytes: exit code, what it said."""
     before = out.stat().st_size if out.exists() else 0
-    child = subprocess.Popen(
-        [sys.executable, "-m", "glassformer", *words, "--out", str(out), "--resume"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while child.poll() is None and (not out.exists() or out.stat().st_size < before + grown):
-        time.sleep(0.01)
+    child = Forked(command(*words, "--out", out, "--resume"), out.with_name(f"child {next(CHILDREN)}"))
+    child.until(lambda: out.exists() and out.stat().st_size >= before + grown)
     child.send_signal(how)
-    _, told = child.communicate(timeout=60)
-    return child.returncode, told
+    return child.wait(), child.err
+
+
+CHILDREN = count()
 
 
 @pytest.fixture
@@ -238,12 +235,14 @@ def test_a_reader_that_goes_away_ends_it_quietly(folder, lines, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_a_sentence(folder):
-    for words in (["--out", "/dev/full"], []):
-        with Path("/dev/full").open("w") as full:
-            command = [sys.executable, "-m", "glassformer", "translate", str(folder), "red", *words]
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-        assert done.returncode == 2 and "No space left" in done.stderr and done.stderr.count("\n") == 1
+def test_a_full_disk_is_a_sentence(folder, run):
+    words = ["translate", str(folder), "red"]
+    with Path("/dev/full").open("w") as full:
+        program = [sys.executable, "-m", "glassformer", *words]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True)
+    kept = run(*words, "--out", "/dev/full")
+    for code, told in ((done.returncode, done.stderr), (kept.code, kept.err)):
+        assert code == 2 and "No space left" in told and told.count("\n") == 1
 
 
 TEXTS = ["red", "blue", "", "gold", "green"]
