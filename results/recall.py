@@ -1,6 +1,7 @@
 """Copying and recalling: a Transformer beside LSTMs with as many parameters, on the same made pairs.
 
 few: recalling from 8 keys at most, where recall asks for up to 32
+many: what has learned few goes on with up to 32
 lstm: reads both ways, two layers, and looks back at the source with Luong's dot attention
 lstm-alone: the same without looking back: the writer has only the state in which the reader ended
 speed: how fast each learns from ever longer strings, nothing else running
@@ -19,8 +20,19 @@ from results.made_pairs import Copying, Recalling, Task, drawn, of_sizes, writte
 from results.place import Place, glassformer
 
 ROW = "recall"
-TASKS: dict[str, Task] = {"copy": Copying(), "recall": Recalling(), "few": Recalling(longest=8)}
-SIZES = {"copy": (10, 20, 30, 40, 50, 60), "recall": (2, 4, 8, 16, 32), "few": (2, 4, 8)}  # tested apart
+TASKS: dict[str, Task] = {
+    "copy": Copying(),
+    "recall": Recalling(),
+    "few": Recalling(longest=8),
+    "many": Recalling(),
+}
+SIZES = {  # tested apart
+    "copy": (10, 20, 30, 40, 50, 60),
+    "recall": (2, 4, 8, 16, 32),
+    "few": (2, 4, 8),
+    "many": (2, 4, 8, 16, 32),
+}
+AFTER = {"many": "few"}  # what was learned before
 MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for parameters within 2 %
     "transformer": ("recall-pairs", ()),
     "lstm": ("lstm-recall", ()),
@@ -28,7 +40,7 @@ MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for para
 }
 # Copying asks for places from the first word on, which rotary positions, told by distance alone, do not name.
 FOR_TASK = {("copy", "transformer"): ("model.position=sinusoidal", "training.lr=0.001")}
-STEPS = {"copy": 3000, "recall": 4000, "few": 2000}  # the same for every model
+STEPS = {"copy": 3000, "recall": 4000, "few": 2000, "many": 2000}  # the same for every model
 LEARNED, HELD, TESTED = 100_000, 128, 200  # pairs to learn from, to validate with, to test with for each size
 DONE = 0.99  # a task counts as learned from the first validation on with so many exact answers
 
@@ -42,16 +54,14 @@ def run(place: Place, name: str) -> None:
     task, _, model = kind.partition("-")
     recipe, changes = MODELS[model]
     files = made(place, task)
-    data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
-    found = trained.train(
-        place,
-        ROW,
-        name,
-        recipe,
-        seed=int(number),
-        of="exact",
-        changes=(*data, f"training.steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())),
-    )
+    words = [f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]"]
+    words += [f"training.steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())]
+    if task in AFTER:
+        before = place.run(ROW, f"{AFTER[task]}-{model}/{number}") / "model"
+        if not before.is_dir():
+            run(place, f"{AFTER[task]}-{model}/{number}")
+        words += [f"model.folder={before}", f"tokenizer.folder={before}"]
+    found = trained.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=words)
     figures = {**answered(place, task, found.model, files["test"]), **pace(found)}
     figures |= learned(found, figures)
     noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)

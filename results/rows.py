@@ -64,6 +64,7 @@ ROWS: dict[str, Row] = {
             *seeds("copy-transformer", "copy-lstm", "copy-lstm-alone"),
             *seeds("recall-transformer", "recall-lstm", "recall-lstm-alone"),
             *seeds("few-transformer", "few-lstm", "few-lstm-alone"),
+            *seeds("many-transformer", "many-lstm", "many-lstm-alone"),
             "speed/1",
         ),
     ),

@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from glassformer.training.recipe import read_data
 from results import recall
 from results.made_pairs import Copying, Recalling, drawn, of_sizes, written
+from results.noted import runs_of
+from results.place import Place
 from results.recall_speed import built
 from results.trained import Trained
 
@@ -66,3 +69,20 @@ def test_every_task_is_tested_at_sizes_it_was_learned_at():
     for name, task in recall.TASKS.items():
         assert task.shortest <= min(recall.SIZES[name]) <= max(recall.SIZES[name]) == task.longest
     assert recall.TASKS.keys() == recall.SIZES.keys() == recall.STEPS.keys()
+
+
+def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
+    for count, few in (("LEARNED", 200), ("HELD", 4), ("TESTED", 1)):
+        monkeypatch.setattr(recall, count, few)
+    place = Place(
+        data=tmp_path / "none",
+        work=tmp_path / "work",
+        figures=tmp_path / "figures",
+        device="cpu",
+        changes=("training.steps=1", "training.batch=512", "training.validate_every=1", "training.warmup=1"),
+    )
+    recall.run(place, "many-lstm-alone/1")
+    assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}
+    recipe = read_data(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
+    few = str(place.run("recall", "few-lstm-alone/1") / "model")
+    assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
