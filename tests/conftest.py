@@ -1,11 +1,18 @@
 """Settings every test shares; they are made before torch is first imported."""
 
+from __future__ import annotations
+
 import os
 import signal
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from glassformer.training.notes.curves import Curve, Panel
 
 # The suite runs as several processes, so one thread each is faster than all of them on every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,6 +28,36 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # A busy machine makes a slow example, not a wrong one.
 settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def alike_is_drawn_once() -> Iterator[None]:
+    """Curves that look alike are drawn for the first run that has them, and copied for the others.
+
+    To draw them takes longer than most trainings here. Tests of the drawing itself have the real one.
+    """
+    from glassformer.training.notes import curves, report
+
+    known: dict[Any, bytes] = {}
+
+    def write(drawn: Sequence[Panel], path: Path) -> None:
+        looks = tuple((panel.title, panel.values, *map(_look, panel.curves)) for panel in drawn)
+        if looks in known:
+            path.write_bytes(known[looks])
+            return
+        curves.write_curves(drawn, path)
+        known[looks] = path.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write_curves", write)
+        yield
+
+
+def _look(curve: Curve) -> tuple[Any, ...]:
+    """What of a curve could be drawn wrong: how it is marked, whether it is a point, how far it reaches."""
+    reaches = any(y and not 1e-12 < abs(y) < 1e12 for _, y in curve.points)
+    return curve.label, curve.style, len(curve.points) > 1, reaches
+
 
 # What takes longest, in that order: it is begun first, so that no process is left alone with it at the end.
 LONGEST = (

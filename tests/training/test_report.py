@@ -13,11 +13,17 @@ import pytest
 from rich.console import Console
 
 from glassformer.core.errors import GlassformerError
+from glassformer.training.notes import curves, report
 from glassformer.training.notes.history import as_line
 from glassformer.training.notes.log import RunLog, Sample, StepNote
 from glassformer.training.notes.report import write_report
 
 EVIL = "<script>alert('x')</script><img src=https://example.org/x.png onerror=alert(1)>\" ' & </pre></style>"
+
+
+@pytest.fixture(autouse=True)
+def really_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "write_curves", curves.write_curves)
 
 
 class Reader(HTMLParser):
