@@ -27,8 +27,10 @@ LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
 
+# The tests start some hundred programs; what the first of them compiles is kept for the others, also where
+# the environment asks Python to keep nothing.
 test: lint
-	$(PY) -m pytest -n 2
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2
 
 test-slow: $(DEV)
 	GLASSFORMER_FAULTS=whole $(PY) -m pytest -m slow tests

@@ -72,8 +72,8 @@ def sentences(count: int, seed: int) -> list[str]:
 # ---- translate --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse"])
-def test_letters_are_copied_and_reversed(tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize(("task", "num_layers", "steps"), [("copy", 1, 260), ("reverse", 2, 320)])
+def test_letters_are_copied_and_reversed(tmp_path: Path, task: str, num_layers: int, steps: int) -> None:
     rng = random.Random(0)
     words = ["".join(letters) for length in (2, 3, 4, 5) for letters in product("abcd", repeat=length)]
     turn = -1 if task == "reverse" else 1
@@ -85,9 +85,9 @@ def test_letters_are_copied_and_reversed(tmp_path: Path, task: str) -> None:
         "translate",
         {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
         tokenizer={"kind": "char"},
-        model=SMALL,
+        model={**SMALL, "num_layers": num_layers},
         training={
-            "steps": 320,
+            "steps": steps,
             "batch": 900,
             "lr": 3e-3,
             "schedule": "cosine",
