@@ -251,7 +251,7 @@ def test_a_run_s_own_recipe_is_the_same_training(run, place):
 
 def test_interrupted_and_continued(run, place):
     """Ctrl-C saves and leaves with 130; the same command comes to the very weights of an unbroken run."""
-    command = ["train", *PAIRS, *quick("training.steps=400", "training.validate_every=200"), "--out"]
+    command = ["train", *PAIRS, *quick("training.steps=250", "training.validate_every=125"), "--out"]
     args = [sys.executable, "-m", "glassformer", *command, "runs/x"]
     child = subprocess.Popen(
         args,
@@ -285,7 +285,7 @@ def test_a_run_whose_reader_leaves_goes_on_to_its_end(place, leaves):
         "glassformer",
         "train",
         *PAIRS,
-        *quick("training.steps=40"),
+        *quick("training.steps=12"),
         "--out",
         "runs/x",
     ]

@@ -210,7 +210,8 @@ def test_a_checkpoint_of_another_model_is_told_by_name(runs: tuple[Path, dict[st
 
 def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Launcher) -> None:
     """SIGKILL of one of two ranks after step 3: the job fails at once, or goes on from its checkpoint."""
-    with pytest.raises(Failed, match="SIGKILL"):
+    # by the one that was killed, or by the other that no longer hears it: whichever is seen first
+    with pytest.raises(Failed, match=r"SIGKILL|[Cc]onnection (reset|closed)"):
         launch(2, "killed", tmp_path)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 60
     found = load_sharded(tmp_path / "runs", parallel=ALONE)
