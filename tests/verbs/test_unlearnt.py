@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.api import Bundle
+from glassformer.core.errors import GlassformerError
 from glassformer.text import load_tokenizer
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
@@ -77,6 +78,20 @@ def test_what_has_no_space_is_cut_at_what_was_learnt(pocket: Bundle, text: str) 
     assert "".join(pocket.tokenizer.decode(ids) for ids in read) == f"Hello.{text}"
     said = pocket.tokenizer.encode("sea", special=False).ids
     assert plan.compose(layout, [said] * len(read)) == " ".join(["sea"] * len(read))
+
+
+def test_a_letter_of_more_marks_than_the_model_reads_is_refused_alone(pocket: Bundle) -> None:
+    """It cannot be cut; read whole, it would end the lines around it too."""
+    lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
+    told: list[tuple[int, str]] = []
+    layouts = list(
+        translating(pocket, {}, to="de").layouts(lines, refuse=lambda number, why: told.append((number, why)))
+    )
+    assert [bool(layout) for layout in layouts] == [True, False, True]
+    ((number, why),) = told
+    assert number == 2 and "marks" in why and "5,000" in why
+    with pytest.raises(GlassformerError, match="text 2 holds a letter with so many marks"):
+        pocket.translate(lines, to="de")
 
 
 def test_no_space_is_put_where_none_is_written(pocket: Bundle) -> None:

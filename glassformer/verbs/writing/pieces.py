@@ -190,6 +190,11 @@ class Cutter:
     def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[Place]:
         """Parts of letters without a space, each of which fits."""
         cut = torn(letters) if len(ids) > min(most, self._bearable) else None
+        if cut is None and len(ids) > most:
+            raise _UnfitError(
+                f"holds a letter with so many marks that it has {len(ids):,} tokens, and the model reads "
+                f"at most {most:,}; take some off"
+            )
         if cut is None:
             yield Place(ids, torn=True, text=letters)
             return
