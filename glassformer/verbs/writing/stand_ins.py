@@ -79,12 +79,17 @@ def lettered(parts: list[str], known: Callable[[str], bool]) -> tuple[str, Stand
     >>> lettered(["I like ", "🍎", " and ", "🍌", "."], lambda letter: True)
     ('I like X and Q.', (('X', '🍎'), ('Q', '🍌')))
     """
-    words = re.findall(r"\w+", "".join(parts[::2]))
-    free = [letter for letter in LETTERS if letter not in words and known(letter)]
+    words = " ".join(parts[::2])
+    free = [letter for letter in LETTERS if not _alone(letter).search(words) and known(letter)]
     stands = tuple(zip(free, parts[1::2], strict=False))
     shown = [letter for letter, _ in stands] + parts[1::2][len(stands) :]
     text = parts[0] + "".join(sign + text for sign, text in zip(shown, parts[2::2], strict=True))
     return text, stands
+
+
+def _alone(letter: str) -> re.Pattern[str]:
+    """A letter that is of no word; a Korean particle may follow it."""
+    return re.compile(rf"(?<![A-Za-z0-9]){letter}(?![A-Za-z0-9])")
 
 
 def put_back(text: str, stands: Stands) -> str:
@@ -95,7 +100,7 @@ def put_back(text: str, stands: Stands) -> str:
     """
     lost = []
     for letter, sign in stands:
-        around = re.split(rf"(?<![A-Za-z0-9]){letter}(?![A-Za-z0-9])", text)
+        around = _alone(letter).split(text)
         text = sign.join(around)
         lost += [sign] if len(around) == 1 else []
     return " ".join([text, *lost])
