@@ -2,7 +2,8 @@
 
 Translators copy a lone capital to where the word would stand, with the article or particle that goes with it.
 What tells such a picture from one that only adorns a sentence are the words around it: none that is named
-may follow, and the one before cannot do without one. They are of English, German, French and Korean.
+may follow, and the one before cannot do without one. They are of English, German, French and Korean, and
+where a word of one is another of the next, or the sentence may end with it, the picture adorns.
 """
 
 from __future__ import annotations
@@ -12,18 +13,40 @@ from collections.abc import Callable
 
 Stands = tuple[tuple[str, str], ...]  # letters, and what each stands in for
 LETTERS = "XQWVGFBKPZY"  # those that are copied most surely first: a French Y is a word, and a J begins one
-# Articles, possessives, prepositions, conjunctions, and verbs that take an object
-_WANTING = frozenset(
-    """the a an my your his our their every with without for of from into behind and or like likes love loves
-    eat eats ate drink drinks drank want wants need needs buy buys bought have has had see saw wear hate
-    der die das den dem des ein eine einen einem einer mein meine meinen meinem meiner dein deine deinen
-    deinem deiner sein seine seinen seinem seiner unser unsere unseren ihre ihren ihrem kein keine keinen
-    dieser diese dieses diesen diesem mit ohne für von zum zur beim und oder mag magst möchte möchtest esse
-    isst trinke trinkst trinkt liebe liebt habe hast hat kaufe kaufte sehe sah brauche braucht
-    le la les un une des du mon ma mes ton ta tes son sa ses notre nos votre vos leur leurs ce cet cette ces
-    au aux avec sans pour de et ou aime aimes adore mange manges bois veux veut voudrais achète
-    vois""".split()
+# Cannot end a sentence in any of the languages: articles, possessives, what joins two things
+_UNENDING = frozenset(
+    """the a an my your our their every and or mein dein kein unser zum zur beim vom ins und oder
+    le la les des mon mes tes ses notre votre nos vos cet cette ces au de et""".split()
 )
+# Those and others that may, as "What for?" or "Ich will einen": they want a word where the sentence goes on
+_WANTING = _UNENDING | frozenset(
+    """his with without for of from into behind der die den dem ein eine einen einem einer meine meinen
+    meinem meiner deine deinen deinem deiner seine seinen seinem seiner unsere unseren ihre ihren ihrem keine
+    keinen dieser diese dieses diesen diesem mit ohne für von
+    un une du ma ta sa leur leurs ce aux avec sans pour ou""".split()
+)
+# So do verbs that take an object, right behind who does it: "I love", and no "with love"
+_ACTING = re.compile(
+    r"""\b(?:(?:I|you|we|they|he|she|to|would|don't|doesn't|didn't|really|also|just|ich|du|er|sie|wir|ihr|man
+    |je|tu|il|elle|on|nous|vous|ils|elles)\s+|j')(?:likes?|loves?|eats?|ate|drinks?|drank|wants?|needs?|buys?
+    |bought|have|has|had|see|saw|wear|hate|mag|magst|möchte|möchtest|esse|isst|trinke|trinkst|trinkt|liebe|liebt
+    |habe|hast|hat|kaufe|kaufte|sehe|sah|brauche|braucht|aimes?|adore|manges?|bois|veux|veut|voudrais|achète
+    |vois)\s+$""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# Its object stands before it: "All I need", "if you like"
+_TURNED = re.compile(
+    r"\b(all|what|that|who|which|how|one|everything|if|as|when|alles|was|wie|wenn|que|comme|si|tout)\b|qu'",
+    re.IGNORECASE,
+)
+# Words of two languages, and one of the words around that tells which it is
+_ENGLISH = re.compile(r"\b(I|you|he|she|we|they|it|is|are|me|for|with|and|or|to|of|the)\b", re.IGNORECASE)
+_GERMAN = re.compile(r"\b(ich|du|er|es|wir|ihr|und|ist|sind|nicht|wo|wer|das|hat|habe|mag)\b", re.IGNORECASE)
+_FRENCH = re.compile(r"\b(je|tu|il|elle|on|nous|vous|le|la|les|de|et|est)\b|\b[cjld]'", re.IGNORECASE)
+_TOLD_APART = {"an": _ENGLISH, "die": _GERMAN, "du": _FRENCH}
+# Ends nothing but in these: "il y en a", "bague en or", "oh la la"
+_AT_AN_END = re.compile(r"\b(?:(?:y|en|il|elle|qui|ça) a|en or|la la)\s+$", re.IGNORECASE)
+_LEFT_OUT = re.compile(r"\b(?:[ldjmtsn]|qu)'$", re.IGNORECASE)  # the last letter of a French word
 # What goes on with another part of the sentence
 _GOING_ON = frozenset(
     """and or but is are was were has had can will would for with without in on at to from of by near behind
@@ -39,6 +62,7 @@ _PARTICLE = re.compile(
     r"(은|는|이|가|을|를|의|에|도|와|과|로|으로|에서|하고|랑|이랑|만|까지|부터)(?![가-힣])"
 )
 _CLOSED = re.compile(r"\s*([.,;:!?…。，！？)]|$)")
+_SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+")
 _STOPPED = re.compile(r"(^|[.!?…。！？])\s*$")
 
 
@@ -47,7 +71,7 @@ def stands_in(before: str, after: str) -> bool:
 
     >>> stands_in("I like ", " and"), stands_in("Where is my ", "?"), stands_in("나는 ", "를 좋아해.")
     (True, True, True)
-    >>> stands_in("Thanks ", " for it."), stands_in("my ", " dog is old"), stands_in("사과", "를 먹었다")
+    >>> stands_in("I like it ", "."), stands_in("my ", " dog is old"), stands_in("사과", "를 먹었다")
     (False, False, False)
     """
     if _PARTICLE.match(after):
@@ -55,15 +79,23 @@ def stands_in(before: str, after: str) -> bool:
     follows = _first(after)
     if _STOPPED.search(before):
         return follows in _BEING
-    return _wants(before) and (_CLOSED.match(after) is not None or follows in _GOING_ON)
+    sentence = _SENTENCE.split(before)[-1].replace("’", "'")
+    if _CLOSED.match(after):
+        return _wants(sentence, _UNENDING) and _AT_AN_END.search(sentence) is None
+    return follows in _GOING_ON and (_wants(sentence, _WANTING) or _acts(sentence))
 
 
-def _wants(before: str) -> bool:
-    """Whether the last word cannot do without one behind it; French leaves out its last letter."""
-    if before.endswith(("'", "’")):
+def _wants(sentence: str, words: frozenset[str]) -> bool:
+    """Whether the last word is of these; French leaves out its last letter."""
+    if _LEFT_OUT.search(sentence):
         return True
-    word = before.split()[-1].replace("’", "'").rpartition("'")[2]
-    return before[-1].isspace() and word.lower() in _WANTING
+    word = sentence.split()[-1].lower()
+    told = _TOLD_APART.get(word)
+    return sentence[-1].isspace() and word in words and (told is None or told.search(sentence) is not None)
+
+
+def _acts(sentence: str) -> bool:
+    return _ACTING.search(sentence) is not None and _TURNED.search(sentence) is None
 
 
 def _first(after: str) -> str:
