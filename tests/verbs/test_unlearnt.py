@@ -221,6 +221,17 @@ def test_a_letter_of_the_text_stands_in_for_nothing(text: str) -> None:
     assert put_back("V and X", stands) == f"{stands[0][1]} and X {stands[1][1]}"  # one that is lost
 
 
+def test_what_no_letter_is_left_for_is_not_read(pocket: Bundle) -> None:
+    """A picture that is read as it is becomes words."""
+    fruit = "🍎🍌🍇🍉🍊🍋🍐🍑🍒🍓🥝🍍🥭🥥"
+    text = "I bought a " + ", a ".join(fruit) + "."
+    plan = translating(pocket, {}, to="de")
+    (layout,) = plan.layouts([text])
+    assert "letters" not in plan.doubts(layout)
+    assert not any(len(runs(part.text)) > 1 for part in layout if isinstance(part, Place))
+    assert set("".join(runs(pocket.translate(text, to="de")[0])[1::2])) == set(fruit)
+
+
 BITS = [
     "Thanks",
     "See you",

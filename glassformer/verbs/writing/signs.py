@@ -12,7 +12,7 @@ import unicodedata
 from glassformer.text import Tokenizer
 from glassformer.text.documents import sentences
 from glassformer.verbs.writing.goes_on import goes_on, has_words, joined
-from glassformer.verbs.writing.stand_ins import Stands, lettered, stands_in
+from glassformer.verbs.writing.stand_ins import Stands, free_letters, lettered, stands_in
 
 _DRAWN = "\ufe0f"  # what stands before it is drawn as a picture
 _AFTER = frozenset("\u200d\ufe0e\u20e3" + _DRAWN)  # belong to the sign before them: a joiner, ways to draw it
@@ -62,17 +62,18 @@ class Signs:
     def carried(self, line: str) -> list[str]:
         """Cuts a line into texts and pictures in turns, the first and last a text.
 
-        A picture that stands in the place of a word stays in its text.
+        A picture that stands in the place of a word stays in its text, while there are letters for them.
         """
         if line.isascii():
             return [line]
         parts = self._strange(line)
         if not any(map(str.isalpha, line)):
             return parts
-        found = parts[:1]
+        found, left = parts[:1], len(free_letters(" ".join(parts[::2]), self._knows))
         for sign, text in zip(parts[1::2], parts[2::2], strict=True):
-            if stands_in(found[-1], text):
+            if left and stands_in(found[-1], text):
                 found[-1] += sign + text
+                left -= 1
             else:
                 found += [sign, text]
         return placed(found)

@@ -103,17 +103,21 @@ def _first(after: str) -> str:
     return word.group(1).replace("’", "'") if word else ""
 
 
-def lettered(parts: list[str], known: Callable[[str], bool]) -> tuple[str, Stands]:
-    """Texts and pictures in turns as one text, with a letter for each picture that no word of it is.
+def free_letters(words: str, known: Callable[[str], bool]) -> list[str]:
+    """The letters that may stand in for pictures between these words, for none of these is one.
 
     known: whether a model can read a letter.
+    """
+    return [letter for letter in LETTERS if not _alone(letter).search(words) and known(letter)]
+
+
+def lettered(parts: list[str], known: Callable[[str], bool]) -> tuple[str, Stands]:
+    """Texts and pictures in turns as one text, with a letter for each picture while there are any.
 
     >>> lettered(["I like ", "🍎", " and ", "🍌", "."], lambda letter: True)
     ('I like X and Q.', (('X', '🍎'), ('Q', '🍌')))
     """
-    words = " ".join(parts[::2])
-    free = [letter for letter in LETTERS if not _alone(letter).search(words) and known(letter)]
-    stands = tuple(zip(free, parts[1::2], strict=False))
+    stands = tuple(zip(free_letters(" ".join(parts[::2]), known), parts[1::2], strict=False))
     shown = [letter for letter, _ in stands] + parts[1::2][len(stands) :]
     text = parts[0] + "".join(sign + text for sign, text in zip(shown, parts[2::2], strict=True))
     return text, stands
