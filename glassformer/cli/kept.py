@@ -1,7 +1,8 @@
 """Answers kept in a file, one a line, so that a run that was stopped can be gone on with.
 
 Beside the file stands FILE.progress until the last line is written: what made the lines (the model, the
-settings), a digest of the texts they answer, and where to begin anew. A later run goes on only with the same.
+settings), a digest of the texts they answer, which were refused, and where to begin anew. A later run goes on
+only with the same. Where lines were refused it stays, so that a later run says so too.
 It begins where batches began, so it fills them as the stopped run would have, and the file ends the same to
 the byte; lines that are there already are made again and left out.
 """
@@ -14,7 +15,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
@@ -33,13 +34,15 @@ BLOCK = 1 << 20
 class Progress:
     """What FILE.progress says. made: by what. lines: how many texts were answered, inputs: their digest.
 
-    again: the last text, counted from 0, with which batches began.
+    again: the last text, counted from 0, with which batches began. refused: the numbers, from 1, of the texts
+    among them that could not be answered.
     """
 
     made: Mapping[str, Any]
     lines: int
     inputs: str
     again: int
+    refused: Sequence[int] = ()
 
 
 class Texts:
@@ -106,11 +109,12 @@ class Keeper(Taker):
         made: Mapping[str, Any],
         record: Path | None,
         done: int,
-        total: int | None,
+        source: Given,
         telling: bool,
     ) -> None:
-        super().__init__(self._write, total=total, telling=telling, done=done, first=texts.answered)
+        super().__init__(self._write, total=source.total, telling=telling, done=done, first=texts.answered)
         self.texts, self._file, self._record, self._made = texts, file, record, made
+        self._refusals = source.refusals
         self._again = texts.answered
         self._recorded: float | None = None
 
@@ -133,9 +137,20 @@ class Keeper(Taker):
 
         os.fsync(self._file.fileno())
         lines, inputs = self.texts.so_far()
-        progress = Progress(made=self._made, lines=lines, inputs=inputs, again=self._again)
+        refused = [] if self._refusals is None else self._refusals.upto(lines)
+        progress = Progress(made=self._made, lines=lines, inputs=inputs, again=self._again, refused=refused)
         with replacing(self._record) as file:
             file.write(json.dumps(asdict(progress), ensure_ascii=False, indent=1).encode())
+
+    def end(self) -> None:
+        """All lines are taken: what was done needs no telling, unless lines were refused."""
+        if self._record is None:
+            return
+        if self._refusals is not None and self._refusals.upto(self.done):
+            self.record()
+            return
+        os.fsync(self._file.fileno())
+        self._record.unlink(missing_ok=True)
 
     def _write(self, line: str) -> None:
         left = memoryview(f"{line}\n".encode())
@@ -160,8 +175,8 @@ def keeping(
     texts = Texts(source.lines)
     with out.open("ab", buffering=0) as file:
         _alone(file, out)
-        done = _prepared(out, record, texts, source.total, made=made, resume=resume, overwrite=overwrite)
-        keeper = Keeper(file, texts, done=done, record=record, made=made, total=source.total, telling=telling)
+        done = _prepared(out, record, texts, source, made=made, resume=resume, overwrite=overwrite)
+        keeper = Keeper(file, texts, done=done, record=record, made=made, source=source, telling=telling)
         try:
             yield keeper
         except BaseException:
@@ -170,9 +185,7 @@ def keeping(
                     keeper.record()
                 say(f"stopped; {keeper.done:,} lines are in '{out}', and --resume goes on from there")
             raise
-        if record is not None:
-            os.fsync(file.fileno())
-            record.unlink(missing_ok=True)
+        keeper.end()
     if telling and keeper.done > keeper.before:
         keeper.tell()
 
@@ -206,7 +219,7 @@ def _prepared(
     out: Path,
     record: Path | None,
     texts: Texts,
-    total: int | None,
+    source: Given,
     *,
     made: Mapping[str, Any],
     resume: bool,
@@ -222,7 +235,7 @@ def _prepared(
     if not resume:
         way = "add --resume to go on with it, or --overwrite" if progress else "add --overwrite"
         raise GlassformerError(f"'{out}' is there already; {way} to begin anew")
-    done = _whole_lines(out)
+    done, total = _whole_lines(out), source.total
     if progress is None:
         if done != total:
             raise GlassformerError(
@@ -239,6 +252,8 @@ def _prepared(
             "or --overwrite to begin anew"
         )
     say(f"{done:,} lines are done in '{out}'; going on")
+    if source.refusals is not None:
+        source.refusals.go_on(progress.refused)
     if done == total:
         texts.end()
     return done

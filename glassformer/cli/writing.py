@@ -46,7 +46,7 @@ class Asked(AskedOfLines):
         Path | None,
         typer.Option(
             help="Write here, a line for each. OUT.progress beside it tells what made the lines, and is "
-            "taken away at the end.",
+            "taken away at the end, unless lines were left empty.",
             show_default=False,
         ),
     ] = None

@@ -78,6 +78,26 @@ def test_stopped_and_gone_on_with_is_what_an_unbroken_run_gives(run, folder, lin
     assert out.read_text() == expected
 
 
+def test_lines_that_were_refused_are_told_by_who_goes_on(run, folder, tmp_path):
+    """The first by the model, the second as no text; a file that has all its lines tells them too."""
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    rows = "".join(f"{row}\n" for row in islice(cycle(ROWS), 2000)).encode()
+    source.write_bytes(b"x" * 20_000 + b"\n\xff\n" + rows)
+    words = ["translate", str(folder), "--file", str(source), "--num-beams", "1", "--batch-tokens", "256"]
+    ended, told = stopped(words, out, signal.SIGTERM, grown=2000)
+    assert ended == 143 and told.count("is left empty") == 2
+    for _ in range(2):  # goes on, and finds nothing left to do
+        done = run(*words, "--out", out, "--resume")
+        assert done.code == 2 and "error: 2 lines were left empty" in done.err
+        assert "note: line 1 was left empty" in done.err and "note: line 2 is left empty" in done.err
+        assert out.read_text().count("\n") == 2002 and out.read_text().startswith("\n\n")
+    assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
+    source.write_bytes(b"x\nx\n" + rows)
+    mended = run(*words, "--out", out, "--resume")
+    assert mended.code == 2 and "answer other texts" in mended.err
+    assert run(*words, "--out", out, "--overwrite").code == 0 and not list(tmp_path.glob("*.progress"))
+
+
 def test_from_where_batches_began_every_bit_is_the_same(folder):
     """The lowest bits of a score depend on the batch, so they tell whether batches are filled alike."""
     bundle = glassformer.load(folder)
