@@ -1,6 +1,7 @@
 """The default translator's data: nothing held out is learnt, nothing is unknown, answers find their tasks."""
 
 import random
+import re
 
 import pytest
 
@@ -9,8 +10,8 @@ from glassformer.training.recipe import read_data
 from results import pocket, pocket_made, pocket_tokenizer
 from results.noted import runs_of
 from results.place import Place
-from results.pocket_data import HELD, Pair, divided, read, write
-from results.pocket_text import same
+from results.pocket_data import HELD, PHRASES, Pair, divided, read, write
+from results.pocket_text import same, tidy
 
 SIZES = (
     "model.d_model=16",
@@ -62,6 +63,16 @@ def test_every_letter_is_spelled_and_every_digit_stands_alone(tmp_path):
         assert tokenizer.decode(ids) == text
     pieces = tokenizer.tokens(tokenizer.encode("1234").ids)
     assert [piece.strip("▁") for piece in pieces if piece.strip("▁").isdigit()] == ["1", "2", "3", "4"]
+
+
+def test_the_phrasebook_has_every_phrase_once_in_four_languages_and_as_the_translator_writes():
+    head, *lines = (line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines())
+    assert head == ["en", "de", "fr", "ko"] and len(lines) > 10_000
+    assert all(len(line) == 4 and all(line) for line in lines)
+    assert len({line[0] for line in lines}) == len(lines)
+    untidy = [text for line in lines for text, to in zip(line, head, strict=True) if tidy(text, to) != text]
+    assert not untidy
+    assert all(re.search("[가-힣]", line[3]) for line in lines)
 
 
 def test_answers_are_put_beside_what_was_asked(tmp_path):
