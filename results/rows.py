@@ -82,14 +82,14 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "wikitext2": Row(
-        title="WikiText-2 against nanoGPT of the same size, for the same seconds",
+        title="WikiText-2 against nanoGPT of the same size, for about the same seconds",
         module="language",
         given=("wikitext2",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "enwik8": Row(
-        title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for the same seconds",
+        title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for about the same seconds",
         module="language",
         given=("enwik8",),
         runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
