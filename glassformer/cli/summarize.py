@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 import typer
 
 from glassformer.cli.writing import Asked, answer, writing_verb
+
+if TYPE_CHECKING:
+    from glassformer.api import Bundle
+    from glassformer.verbs.watch import Watch
+    from glassformer.verbs.writing.batches import Passage
 
 
 @writing_verb
@@ -14,13 +22,19 @@ def summarize(
 ) -> None:
     """Summarise texts: arguments, a file, or standard input; a line in is a line out.
 
-    A text is read whole: one that is too long for the model is refused.
+    A text is read whole: one that is too long for the model is refused. So is a model that was trained to
+    translate into several languages.
     """
+    from glassformer.api import JOB
     from glassformer.verbs import writing
+    from glassformer.verbs.writing.ends import check_job
 
-    answer(
-        asked,
-        lambda bundle, texts, watch: writing.summarize(
+    def summaries(bundle: Bundle, texts: Iterable[str], watch: Watch) -> Iterator[Passage]:
+        # Pairs of a text and its summary are learnt with the job translate too, but not by languages.
+        jobs = () if bundle.files.get(JOB, {}).get("languages") else ("translate",)
+        check_job(bundle, "summarize", jobs=jobs)
+        return writing.summarize(
             bundle, texts, prefix=prefix, details=True, watch=watch, **asked.budget(), **asked.settings
-        ),
-    )
+        )
+
+    answer(asked, summaries)
