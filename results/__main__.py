@@ -53,6 +53,10 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
         value = getattr(asked, option)
         if value is not None and not 0 < value < math.inf:
             raise GlassformerError(f"--{option} is {value}; give a number above 0")
+    if not asked.rows:
+        said = [name for name, value in vars(asked).items() if value and value != words.get_default(name)]
+        if said:
+            raise GlassformerError(f"--{said[0]} is for a row; name one of {', '.join(ROWS)}")
     wanted = []
     for name in asked.rows:
         if name not in ROWS:
@@ -65,6 +69,8 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
             if getattr(asked, option) is not None and option not in row.takes:
                 raise GlassformerError(f"{name} takes no --{option}; it is for {_taking(option)}")
         wanted += [(row, run) for run in runs]
+    if wanted:
+        _check(asked.device, asked.set)
     place = Place(
         data=asked.data,
         work=asked.work,
@@ -76,6 +82,20 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
         most=asked.most,
     )
     return place, wanted
+
+
+def _check(device: str, changes: Sequence[str]) -> None:
+    """Refuse a device that is not there, and what is no change of a recipe, before anything is prepared."""
+    from glassformer.training.machine import device_for  # brings torch, which the list of rows does without
+    from glassformer.training.recipe import changed
+
+    changed({}, changes)
+    try:
+        device_for(device)
+    except GlassformerError:
+        raise GlassformerError(
+            f"--device is '{device}', which is not there; `glassformer env` lists devices"
+        ) from None
 
 
 def _taking(option: str) -> str:
@@ -93,6 +113,7 @@ def run(place: Place, wanted: Sequence[tuple[Row, str]]) -> None:
         except FileNotFoundError as error:
             if error.filename is None or not Path(error.filename).is_relative_to(place.data):
                 raise
+            place.tidy()
             raise GlassformerError(
                 f"'{error.filename}' does not exist; name the folder of data sets with --data or "
                 "the variable GLASSFORMER_DATA"

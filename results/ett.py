@@ -185,4 +185,6 @@ def _borders(which: str) -> tuple[int, int, int]:
 
 
 def _path(place: Place, which: str) -> Path:
-    return place.data / "ett" / f"{FILES[which]}.csv.gz"
+    path = place.data / "ett" / f"{FILES[which]}.csv.gz"
+    path.stat()  # what is not there is told before a run begins, not by the run
+    return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,13 @@ class Place:
         folder = self.work / row / "data"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def tidy(self) -> None:
+        """Remove the folders for prepared files, and of rows, that nothing was written into."""
+        for folder in self.work.glob("*/data"):
+            with suppress(OSError):  # something is there
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def data_folder() -> Path:

@@ -18,7 +18,10 @@ from results.rows import ROWS
         ("pocket --most many", "argument --most: invalid int value: 'many'"),
         ("mnist --only 1", "train-images-idx3-ubyte.gz' does not exist; name the folder of data sets"),
         ("multi30k --only en-de/1", "train.en.gz' does not exist; name the folder of data sets"),
-        ("ett --only etth1/96/repeat", "ETTh1.csv.gz' does not exist"),
+        ("ett --only etth1/96/repeat", "ETTh1.csv.gz' does not exist; name the folder of data sets"),
+        ("ett --only etth1/96/1", "ETTh1.csv.gz' does not exist; name the folder of data sets"),
+        ("mnist --set bogus", "the change 'bogus' is not of the form section.key=value"),
+        ("mnist --device bogus", "--device is 'bogus', which is not there"),
         ("enwik8 --only nanogpt/1", "needs nanoGPT's model.py, and NANOGPT_MODEL is not set"),
         ("recall --figures {here}/file", "{here}/file': File exists"),
     ],
@@ -34,11 +37,22 @@ def test_bad_input_is_told_in_a_sentence(words, told, tmp_path, monkeypatch, cap
     assert stop.value.code == 2 and said.out == ""
     assert said.err.startswith("error: ") and said.err.count("\n") == 1
     assert told.format(here=tmp_path) in said.err
+    made = [one for folder in ("work", "figures") for one in (tmp_path / folder).glob("*")]
+    assert made == [], "a row that made nothing leaves nothing"
 
 
 def test_without_a_row_all_are_listed(capsys):
     main([])
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
+
+
+@pytest.mark.parametrize("words", ["--only 1", "--data nowhere", "--set seed=2", "--beside 1"])
+def test_an_option_without_a_row_is_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    assert said.err.startswith(f"error: {words.split()[0]} is for a row; name one of multi30k, ett")
 
 
 def test_a_quick_try_leaves_the_noted_figures_alone(tmp_path):
