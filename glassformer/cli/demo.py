@@ -162,11 +162,14 @@ def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = Tru
 def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     """Show in the terminal what was looked at, and write the whole translation as a page to open."""
     from glassformer.explorer.frozen import single_page
+    from glassformer.trace.sentences import stands_told
     from glassformer.trace.taken import take
 
     given = chosen.given
     console.print("[bold]2. How it did it[/]: ", end="")
     console.print(given["text"], markup=False, soft_wrap=True)
+    if (why := stands_told(chosen.bundle, given["text"], given["to"])) is not None:
+        console.print(f"  note: {why}", markup=False, soft_wrap=True)
     console.print("  a row for each piece it wrote, a column for each it read; fuller is more\n")
     _look(console, take(chosen.bundle, given))
     out.mkdir(parents=True, exist_ok=True)

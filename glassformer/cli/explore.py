@@ -108,7 +108,7 @@ def _export(
     from glassformer.trace.examples import example_of
     from glassformer.trace.outline import kind_of
     from glassformer.trace.runs import result_of
-    from glassformer.trace.sentences import sentences_of
+    from glassformer.trace.sentences import sentences_of, stands_told
 
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise GlassformerError(f"'{out}' cannot be written; give a file in a folder that is there")
@@ -127,6 +127,8 @@ def _export(
         given["text"], *others = sentences_of(bundle, given["text"] or "", given["to"])
         if others:
             say(f"note: the text is read in {len(others) + 1} parts, one by one; the page holds the first")
+        if (why := stands_told(bundle, given["text"], given["to"])) is not None:
+            say(f"note: {why}")
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
     out.write_text(written, "utf-8")
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")

@@ -1,4 +1,8 @@
-"""What a translator reads one by one of a text: each piece is looked into alone, as `translate` reads it."""
+"""What a translator reads one by one of a text: each piece is looked into alone, as `translate` reads it.
+
+Pieces are told as they were given; where a picture is in the place of a word, a letter stands for it when
+the model reads.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ from collections.abc import Mapping
 
 from glassformer.api import JOB, Bundle
 from glassformer.trace.outline import kind_of
+from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.rewriting import translating
+from glassformer.verbs.writing.signs import Signs
+from glassformer.verbs.writing.stand_ins import Stands, put_back
 
 
 def sentences_of(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
@@ -18,7 +25,24 @@ def sentences_of(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
     if kind_of(bundle) != "translate" or not _cuts(bundle, to):
         return [text]
     (layout,) = translating(bundle, {}, to=to).layouts([text])
-    return [part.text for part in layout if isinstance(part, Place)] or [text]
+    return [put_back(part.text, part.stands) for part in layout if isinstance(part, Place)] or [text]
+
+
+def read_as(bundle: Bundle, text: str, to: str | None = None) -> tuple[str, Stands]:
+    """One of them as the model reads it, and the letters in it that stand in for pictures."""
+    if kind_of(bundle) != "translate" or not _cuts(bundle, to):
+        return text, ()
+    signs = Signs(tokenizer_of(bundle))
+    return signs.read(text) if signs.carried(text) == [text] else (text, ())
+
+
+def stands_told(bundle: Bundle, text: str, to: str | None = None) -> str | None:
+    """What a person should know of the pictures in one of them; None: there is nothing."""
+    _, stands = read_as(bundle, text, to)
+    if not stands:
+        return None
+    each = ", ".join(f"{letter} for {sign}" for letter, sign in stands)
+    return f"letters stand for the pictures while the model reads: {each}"
 
 
 def _cuts(bundle: Bundle, to: str | None) -> bool:

@@ -23,6 +23,7 @@ from glassformer.text import Tokenizer, encode_tagged
 from glassformer.trace.choosing import room_after, shaping_of, vocabulary
 from glassformer.trace.kinds import Change, Given, Sequence, Token
 from glassformer.trace.ready import Ready, all_real, forward_of
+from glassformer.trace.sentences import read_as
 from glassformer.trace.sequences import pieces, read_text, written_text
 from glassformer.verbs.reading import device_of, named, picked, tokenizer_of
 from glassformer.verbs.writing.checks import settings_of
@@ -67,7 +68,7 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
 
 
 def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
-    """The text as the model reads it: behind a prefix or a tag, or with the gaps it is to mend."""
+    """The text as the model reads it: behind a prefix or a tag, with the gaps it is to mend, with letters."""
     tokenizer, body = tokenizer_of(bundle), (given.text or "").strip()
     if not body:
         raise GlassformerError(f"{named(bundle)} reads a text; give one as `text`")
@@ -76,7 +77,7 @@ def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
         (ids,) = mending(bundle, gap=job.get("gap"), before=job.get("before"))([body])
         tokens = _between_gaps(tokenizer, ids, body, str(job.get("gap")))
         return Sequence(name="source", kind="text", text=body, tokens=tokens)
-    text = spoken.prefix + body
+    text = spoken.prefix + read_as(bundle, body, given.to)[0]
     if spoken.tag is None:
         made = tokenizer.encode(text)
     else:

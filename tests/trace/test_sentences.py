@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+import glassformer
 from glassformer.api import JOB, Bundle
 from glassformer.serve.app import app
 from glassformer.serve.guard import Address
-from glassformer.trace.sentences import sentences_of
+from glassformer.trace.sentences import read_as, sentences_of, stands_told
 from glassformer.trace.taken import take
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.rewriting import translating
@@ -39,6 +40,22 @@ def test_every_piece_is_encoded_from_the_text_it_tells(split) -> None:
         (layout,) = translating(made, {}, split=split).layouts([text])
         for part in layout:
             assert not isinstance(part, Place) or made.tokenizer.encode(part.text).ids == part.ids
+
+
+def test_a_picture_is_shown_as_given_and_read_as_a_letter() -> None:
+    """What is looked into of the sentence that is chosen is what `translate` reads for it."""
+    made = glassformer.load("pocket")
+    text = "I like 🍎 and 🍌. Where is the glass? 👋"
+    (layout,) = translating(made, {}, to="de").layouts([text])
+    shown = sentences_of(made, text, "de")
+    assert shown == ["I like 🍎 and 🍌.", "Where is the glass?"]
+    sources = [take(made, {"text": one, "to": "de"}).sequence("source") for one in shown]
+    read = [[token.id for token in source.tokens] for source in sources]
+    assert read == [part.ids for part in layout if isinstance(part, Place)]
+    assert sources[0].text.endswith("I like X and Q.")
+    told = "letters stand for the pictures while the model reads: X for 🍎, Q for 🍌"
+    assert [stands_told(made, one, "de") for one in shown] == [told, None]
+    assert read_as(made, "Hello 👋 there", "de") == ("Hello 👋 there", ())  # it only adorns
 
 
 def test_what_is_no_translation_is_read_whole() -> None:
