@@ -107,7 +107,12 @@ def evaluated(data: Path) -> set[str]:
     folders = ("flores", "korean-english-news", "korean-english-jhe", "wmt-newstest")
     files = [file for folder in folders for file in sorted((data / folder).glob("*.gz"))]
     files += [file for part in ("val", "test_*") for file in sorted((data / "multi30k").glob(f"{part}.*.gz"))]
-    return {text for file in files for line in _lines(file) if len((text := same(line)).split()) > A_PHRASE}
+    return {text for file in files for line in _lines(file) if not _phrase(text := same(line))}
+
+
+def _phrase(text: str) -> bool:
+    """Whether it is short enough for anyone to say."""
+    return len(text.split()) <= A_PHRASE
 
 
 def alone(data: Path, kept_out: set[str]) -> list[str]:
@@ -134,13 +139,15 @@ def part_of(english: str, kind: str) -> Part:
 
 
 def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]]:
-    """Pairs by part. Of what is held out neither the English nor the other text is in a training pair."""
+    """Pairs by part. Of what is held out the English is in no training pair, nor is the other text, save a
+    phrase: "Bonjour !", held out as "Good afternoon.", may be learnt as "Good morning!"."""
     held: dict[str, Part] = {}
     for pair in pairs:
         part = part_of(same(pair.english), pair.kind)
         if part == "test" or (part == "dev" and same(pair.english) not in held):
             held[same(pair.english)] = part
     others = {same(pair.other) for pair in pairs if same(pair.english) in held}
+    others = {text for text in others if not _phrase(text)}
     parts: dict[Part, list[Pair]] = {"train": [], "dev": [], "test": []}
     for pair in pairs:
         english, other = same(pair.english), same(pair.other)

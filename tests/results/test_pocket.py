@@ -29,21 +29,25 @@ KINDS = {
 }
 
 
-def drawn(count: int) -> list[Pair]:
+def drawn(count: int, words: str = "is a text") -> list[Pair]:
     """Pairs of few enough texts that most stand in several, in other letters or with other signs."""
     rng = random.Random(1)
     pairs = []
     for _ in range(count):
         kind = rng.choice(list(KINDS))
         english, other = (
-            rng.choice((str.title, str.upper, "{}!".format))(f"{side} {rng.randrange(900)}") for side in "ab"
+            rng.choice((str.title, str.upper, "{}!".format))(f"{side} {rng.randrange(900)} {words}")
+            for side in "ab"
         )
         pairs.append(Pair(english=english, other=other, kind=kind, tag=KINDS[kind]))
     return pairs
 
 
 def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
-    pairs, forbidden = drawn(2000), {same(f"{side} {number}") for side in "ab" for number in range(20)}
+    pairs, forbidden = (
+        drawn(2000),
+        {same(f"{side} {number} is a text") for side in "ab" for number in range(20)},
+    )
     parts = divided(pairs, forbidden)
     learnt = {same(text) for pair in parts["train"] for text in (pair.english, pair.other)}
     held = [pair for part in ("dev", "test") for pair in parts[part]]
@@ -52,6 +56,13 @@ def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
     assert not learnt & {same(text) for pair in held for text in (pair.english, pair.other)}
     assert not {same(pair.english) for pair in parts["dev"]} & {same(pair.english) for pair in parts["test"]}
     assert {pair.kind for pair in held} <= set(HELD)
+
+
+def test_of_held_out_phrases_the_english_alone_is_kept_out():
+    parts = divided(drawn(2000, ""), set())
+    held = [pair for part in ("dev", "test") for pair in parts[part]]
+    assert not {same(pair.english) for pair in parts["train"]} & {same(pair.english) for pair in held}
+    assert {same(pair.other) for pair in parts["train"]} & {same(pair.other) for pair in held}
 
 
 def test_every_letter_is_spelled_and_every_digit_stands_alone(tmp_path):
