@@ -40,6 +40,7 @@ STARTERS = frozenset(
 )
 _MIDDLE = re.compile(r"[;:,，、；：،]\s*|\s[—–-]\s|\s+")  # where a sentence that is too long may be cut
 _JOINER = "\u200d"
+_DRAWING = frozenset(_JOINER + "\ufe0e\ufe0f\u20e3")
 _CLAUSES = re.compile(r"[;:,，、；：،]\s+|[，、；：]|\s[—–-]\s")
 
 
@@ -125,10 +126,22 @@ def _one_letter(before: str, letter: str) -> bool:
     """Whether a sign belongs to the letter before it: a mark, a picture's way to be drawn, a loose jamo."""
     return (
         before == _JOINER
-        or letter == _JOINER
+        or belongs(letter)
         or unicodedata.category(letter).startswith("M")
-        or "\U0001f3fb" <= letter <= "\U0001f3ff"  # the colour of a skin
         or "\u1160" <= letter <= "\u11ff"
+    )
+
+
+def belongs(letter: str) -> bool:
+    """Whether this belongs to the picture before it: a joiner, how it is drawn, its colour, its flag.
+
+    >>> belongs("\\u200d"), belongs("\\U0001f3fd"), belongs("🎉")
+    (True, True, False)
+    """
+    return (
+        letter in _DRAWING
+        or "\U0001f3fb" <= letter <= "\U0001f3ff"  # the colour of a skin
+        or "\U000e0020" <= letter <= "\U000e007f"  # the letters of a flag
     )
 
 

@@ -105,11 +105,14 @@ def test_sentences_lose_nothing(text):
     assert cut is None or ("".join(cut) == text and max(len(cut[0]), len(cut[2])) < len(text))
 
 
+SCOTLAND = "🏴" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbsct") + "\U000e007f"
+
+
 @given(st.text(alphabet="a\u0301한\u1112\u1161\u11abก่👩\u200d🚀🏽\ufe0f", min_size=2, max_size=40))
 def test_no_letter_is_torn(text):
     cut = torn(text)
     assert cut is None or ("".join(cut) == text and all(cut))
-    for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f"):
+    for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f", SCOTLAND):
         assert torn(letter) is None and torn(letter * 2) == (letter, letter)
 
 

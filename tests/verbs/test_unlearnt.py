@@ -147,6 +147,7 @@ def test_a_picture_stays_and_the_words_are_as_without_it(
         ("C'est la 🗼 Tour Eiffel !", ["C'est la Tour Eiffel !", " 🗼", ""]),
         ("어제 🌳 공원에 갔다.", ["어제 공원에 갔다.", " 🌳", ""]),
         ("사과🍎를 먹었어요. 또 올게요.", ["사과를 먹었어요.", " 🍎", " 또 올게요."]),
+        ("서울🗼까지 갔다.", ["서울까지 갔다.", " 🗼", ""]),
         ("I saw 🐱 (a cat) and 🐶 Rex.", ["I saw (a cat) and Rex.", " 🐱", "", " 🐶", ""]),
         ("日本語です😀。次の文", ["日本語です。", " 😀", "次の文"]),
         # in the place of a word: it is read with the others
@@ -154,6 +155,7 @@ def test_a_picture_stays_and_the_words_are_as_without_it(
         ("Wo ist mein 📱?", ["Wo ist mein 📱?"]),
         ("Je bois du ☕ tous les matins.", ["Je bois du ☕ tous les matins."]),
         ("나는 🍎를 좋아해.", ["나는 🍎를 좋아해."]),
+        ("나는 🐶에게 밥을 줬다.", ["나는 🐶에게 밥을 줬다."]),
         ("🍎 is red.", ["🍎 is red."]),
         ("She saw a 🐱. I ate an 🍎 and 🍌!", ["She saw a 🐱. I ate an 🍎 and 🍌!"]),
         ("We really love 🍕 with a 🍷.", ["We really love 🍕 with a 🍷."]),

@@ -28,7 +28,9 @@ _KOREAN = re.compile(
     r"(니다|니까|요|죠|는다|한다|했어|고마워|미안해|사랑해|축하해|좋아|안녕|그래)[~ㅋㅎㅠㅜ]*$"
 )
 _KOREAN_NOUNS = re.compile(r"(필|중|주|수|소|동|가)요$")
-_PARTICLE = re.compile(r"(은|는|이|가|을|를|의|에|도|와|과|로|으로|에서|에게|랑|이랑|만)\b")
+PARTICLE = re.compile(
+    r"(은|는|이|가|을|를|의|에|도|와|과|로|으로|에서|에게|하고|랑|이랑|만|까지|부터)(?![가-힣])"
+)
 _HANGUL = re.compile("[가-힣]")
 
 
@@ -60,7 +62,7 @@ def joined(before: str, after: str) -> str:
     ('Thanks for it', 'Good, thanks', '사과를 먹었다')
     """
     head, rest = before.rstrip(), after.lstrip()
-    glued = head == before and rest == after and _HANGUL.fullmatch(head[-1:]) and _PARTICLE.match(rest)
+    glued = head == before and rest == after and _HANGUL.fullmatch(head[-1:]) and PARTICLE.match(rest)
     return head + ("" if glued or rest.startswith(_CLOSES) else " ") + rest
 
 

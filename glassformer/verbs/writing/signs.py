@@ -10,12 +10,11 @@ from __future__ import annotations
 import unicodedata
 
 from glassformer.text import Tokenizer
-from glassformer.text.documents import sentences
+from glassformer.text.documents import belongs, sentences
 from glassformer.verbs.writing.goes_on import goes_on, has_words, joined
 from glassformer.verbs.writing.stand_ins import Stands, free_letters, lettered, stands_in
 
 _DRAWN = "\ufe0f"  # what stands before it is drawn as a picture
-_AFTER = frozenset("\u200d\ufe0e\u20e3" + _DRAWN)  # belong to the sign before them: a joiner, ways to draw it
 # Pictures, and no units, currencies or marks of trade, which are read: watches and players, shapes, weather
 # and dingbats, stars, and all that came later
 _PICTURES = (
@@ -94,7 +93,7 @@ def runs(line: str) -> list[str]:
         sign = (
             _picture(letter)
             or (following == _DRAWN and not letter.isspace())
-            or (len(found) % 2 == 0 and _belongs(letter))
+            or (len(found) % 2 == 0 and belongs(letter))
         )
         if sign != (len(found) % 2 == 0):
             found.append("")
@@ -104,13 +103,6 @@ def runs(line: str) -> list[str]:
 
 def _picture(letter: str) -> bool:
     return unicodedata.category(letter) == "So" and any(a <= letter <= z for a, z in _PICTURES)
-
-
-def _belongs(letter: str) -> bool:
-    """Whether this belongs to the sign before it: how it is drawn, its colour, its flag."""
-    return (
-        letter in _AFTER or "\U0001f3fb" <= letter <= "\U0001f3ff" or "\U000e0020" <= letter <= "\U000e007f"
-    )
 
 
 def placed(parts: list[str]) -> list[str]:

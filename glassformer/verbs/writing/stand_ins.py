@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from glassformer.verbs.writing.goes_on import PARTICLE
+
 Stands = tuple[tuple[str, str], ...]  # letters, and what each stands in for
 LETTERS = "XQWVGFBKPZY"  # those that are copied most surely first: a French Y is a word, and a J begins one
 # Cannot end a sentence in any of the languages: articles, possessives, what joins two things
@@ -58,9 +60,6 @@ _GOING_ON = frozenset(
     aujourd'hui demain hier maintenant parce quand si que""".split()
 )
 _BEING = frozenset("is are was were ist sind war waren est sont était".split())
-_PARTICLE = re.compile(
-    r"(은|는|이|가|을|를|의|에|도|와|과|로|으로|에서|하고|랑|이랑|만|까지|부터)(?![가-힣])"
-)
 _CLOSED = re.compile(r"\s*([.,;:!?…。，！？)]|$)")
 _SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+")
 _STOPPED = re.compile(r"(^|[.!?…。！？])\s*$")
@@ -74,7 +73,7 @@ def stands_in(before: str, after: str) -> bool:
     >>> stands_in("I like it ", "."), stands_in("my ", " dog is old"), stands_in("사과", "를 먹었다")
     (False, False, False)
     """
-    if _PARTICLE.match(after):
+    if PARTICLE.match(after):
         return not before or before[-1].isspace()
     follows = _first(after)
     if _STOPPED.search(before):
