@@ -32,6 +32,8 @@ Prompt = Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_lengt
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_LETTERS)]
 Language = Annotated[str, Field(min_length=1, max_length=32)]
+# What others call a word of ours, and no likeness of letters would find.
+MEANT = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_language"), "to")
 LEAST = 0.001  # of a temperature; below, what is divided by it is no number any more
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -48,7 +50,8 @@ class Closed(BaseModel):
             names = {field.alias or name for name, field in cls.model_fields.items()}
             for name in given:
                 if name not in names:
-                    near = get_close_matches(str(name)[:100], names, 1)
+                    meant = {MEANT.get(str(name))} & names
+                    near = [*meant] or get_close_matches(str(name)[:100], names, 1)
                     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
                     raise PydanticCustomError(
                         "unknown_key",

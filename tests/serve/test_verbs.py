@@ -41,6 +41,21 @@ def test_translate_is_the_librarys(server, bundles):
         assert [tuple(one["doubts"]) for one in found["translations"]] == [one.doubts for one in wanted]
 
 
+def test_a_language_by_another_name_is_told_its_own(server):
+    with server.client() as client:
+        for route, given, meant in (
+            ("/trace", "tag", "to"),
+            ("/trace", "targt", "target"),
+            ("/translate", "target_lang", "to"),
+            ("/v1/completions", "language", "to"),
+        ):
+            words = {"model": "translator", "text": "a cat", "prompt": "a cat"}
+            words.pop("text" if route.startswith("/v1") else "prompt")
+            answer = client.post(route, json={**words, given: "de"})
+            assert answer.status_code in (400, 422)
+            assert f"'{given}' is not known; did you mean {meant}?" in answer.json()["error"]["message"]
+
+
 def test_classify_is_the_librarys(server, bundles):
     with server.client() as client:
         found = client.post("/classify", json={"texts": LINES[:3], "top": 2}).json()
