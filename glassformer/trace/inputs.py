@@ -74,6 +74,7 @@ def _text(bundle: Bundle, given: Given) -> Ready:
         room=min(room, MOST),
         special_in_text="keep" if kind == "fill" else "plain",
     )
+    assert made is not None  # where nobody hears of a refusal, it ends all
     sequence = read_text(tokenizer, made, text, "source" if _both(bundle) else "input")
     if not _both(bundle):
         return Ready(kind=kind, given=given, sequences=(sequence,), inputs=_words(bundle, made))

@@ -14,6 +14,7 @@ from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Twice
 from glassformer.data.class_names import class_names
+from glassformer.text import Encoded
 from glassformer.verbs.finite import finite
 from glassformer.verbs.picturing import Picture, Ready, reads_pictures
 from glassformer.verbs.reading import (
@@ -21,7 +22,6 @@ from glassformer.verbs.reading import (
     TOKENS,
     Tokens,
     encoded,
-    in_order,
     listed,
     model_of,
     named,
@@ -136,10 +136,10 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch) -> S
         made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor]:
-            return list(finite(bundle, text_scores(bundle, together([made[n] for n in rows], bundle)).cpu()))
+        def answer(some: list[Encoded]) -> list[Tensor]:
+            return list(finite(bundle, text_scores(bundle, together(some, bundle)).cpu()))
 
-        return where_sound([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
+        return where_sound(made, answer, tokens=batch_tokens, watch=watch)
 
     return scores
 
@@ -162,19 +162,13 @@ def _pictures(
     bundle: Bundle, batch_tokens: int, hear: Callable[[Unlike], None] | None, watch: Watch
 ) -> Scorer:
     ready, model = Ready(bundle, hear), model_of(bundle)
-    dtype = next(bundle.model.parameters()).dtype
+
+    def answer(batch: Tensor) -> Tensor:
+        told = model(batch)
+        logits: Tensor = told.logits if isinstance(told, Twice) else told
+        return logits
 
     def scores(part: list[Picture], first: int) -> list[Tensor | None]:
-        @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor | None]:
-            numbers, batch = ready.readable({first + n: part[n] for n in rows}, watch.refuse)
-            if batch is None:
-                return [None] * len(rows)
-            told = model(batch.to(dtype))
-            found = finite(bundle, (told.logits if isinstance(told, Twice) else told).cpu())
-            by_number = dict(zip(numbers, found, strict=True))
-            return [by_number.get(first + n) for n in rows]
-
-        return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
+        return ready.in_order(part, answer, first=first, tokens=batch_tokens, watch=watch)
 
     return scores

@@ -14,6 +14,7 @@ from glassformer.api import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import pool_mean
+from glassformer.text import Encoded
 from glassformer.verbs.finite import finite
 from glassformer.verbs.picturing import Picture, Ready, reads_pictures
 from glassformer.verbs.reading import (
@@ -21,7 +22,6 @@ from glassformer.verbs.reading import (
     TOKENS,
     Tokens,
     encoded,
-    in_order,
     listed,
     model_of,
     reads,
@@ -117,11 +117,11 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None
         made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor]:
-            found = text_vectors(bundle, together([made[n] for n in rows], bundle))
+        def answer(some: list[Encoded]) -> list[Tensor]:
+            found = text_vectors(bundle, together(some, bundle))
             return list(finite(bundle, found.float().cpu()))
 
-        return where_sound([len(one) for one in made], answer, tokens=batch_tokens, watch=watch)
+        return where_sound(made, answer, tokens=batch_tokens, watch=watch)
 
     return make
 
@@ -160,20 +160,13 @@ def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
 
 def _pictures(bundle: Bundle, batch_tokens: int, watch: Watch) -> Maker:
     ready, model = Ready(bundle), model_of(bundle)
-    dtype = next(bundle.model.parameters()).dtype
+
+    def answer(batch: Tensor) -> Tensor:
+        x: Tensor = model.vectors(batch)[0]
+        return (x[:, 0] if ready.read.prefix else x.mean(1)).float()
 
     def make(part: list[Picture], first: int) -> list[Tensor | None]:
-        @torch.inference_mode()
-        def answer(rows: list[int]) -> list[Tensor | None]:
-            numbers, batch = ready.readable({first + n: part[n] for n in rows}, watch.refuse)
-            if batch is None:
-                return [None] * len(rows)
-            x, _ = model.vectors(batch.to(dtype))
-            found = finite(bundle, (x[:, 0] if ready.read.prefix else x.mean(1)).float().cpu())
-            by_number = dict(zip(numbers, found, strict=True))
-            return [by_number.get(first + n) for n in rows]
-
-        return in_order([ready.length] * len(part), answer, tokens=batch_tokens, watch=watch)
+        return ready.in_order(part, answer, first=first, tokens=batch_tokens, watch=watch)
 
     return make
 

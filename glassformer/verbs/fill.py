@@ -96,8 +96,8 @@ def _filled(
             why = f"hides no word; put {MASK} where the model is to guess: '{spelt[n][:60]}'"
             refused(watch.refuse, "text", first + n, why)
         made = encoded(bundle, spelt, first=first, room=room, special_in_text="keep", refuse=watch.refuse)
-        lengths = [0 if n in plain else len(one) for n, one in enumerate(made)]
-        found = where_sound(lengths, _Guesser(bundle, made, top), tokens=batch_tokens, watch=watch)
+        asked = [None if n in plain else one for n, one in enumerate(made)]
+        found = where_sound(asked, _Guesser(bundle, top), tokens=batch_tokens, watch=watch)
         for n, (text, guesses) in enumerate(zip(spelt, found, strict=True), first):
             pieces = text.split(mark)
             if guesses is not None and len(pieces) != len(guesses) + 1:
@@ -117,17 +117,17 @@ def _filled(
 class _Guesser:
     """The likeliest tokens at each mask of some of the texts."""
 
-    def __init__(self, bundle: Bundle, made: list[Encoded], top: int) -> None:
-        self.bundle, self.made, self.top = bundle, made, top
+    def __init__(self, bundle: Bundle, top: int) -> None:
+        self.bundle, self.top = bundle, top
         self.mask_id = tokenizer_of(bundle).mask_id or 0
 
     @torch.inference_mode()
-    def __call__(self, rows: list[int]) -> list[list[list[tuple[int, float]]]]:
-        batch = together([self.made[n] for n in rows], self.bundle)
+    def __call__(self, texts: list[Encoded]) -> list[list[list[tuple[int, float]]]]:
+        batch = together(texts, self.bundle)
         model = model_of(self.bundle)
         x, context = model.vectors(batch.ids, batch.real, **batch.words())
         hidden = batch.ids.eq(self.mask_id)  # (B, T)
-        found: list[list[list[tuple[int, float]]]] = [[] for _ in rows]
+        found: list[list[list[tuple[int, float]]]] = [[] for _ in texts]
         # the head looks at each position alone, so only the masks' vectors (masks, 1, D) go through it
         logits: Tensor = model.head(x[hidden][:, None], context)[:, 0].float()
         scores, best = finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)

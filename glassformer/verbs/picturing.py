@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from glassformer.api import PICTURES, Bundle
 from glassformer.core import spec as specs
 from glassformer.core.errors import GlassformerError
 from glassformer.data.pictures import MOST_PIXELS, BadPictureError, decode, outline
-from glassformer.verbs.reading import device_of, named, reading_of
+from glassformer.verbs.finite import finite
+from glassformer.verbs.reading import device_of, in_order, named, reading_of
 from glassformer.verbs.unlike import Unlike, unlike
-from glassformer.verbs.watch import Refuse, UnreadableError
+from glassformer.verbs.watch import UnreadableError, Watch
 
 Picture = str | PathLike[str] | bytes
 
@@ -67,19 +68,41 @@ class Ready:
         """Files (or the bytes of files) as one batch (B, C, H, W)."""
         return self.scaled(np.stack([self.pixels(one) for one in pictures]))
 
-    def readable(
-        self, pictures: Mapping[int, Picture], refuse: Refuse | None
-    ) -> tuple[list[int], Tensor | None]:
-        """Which of numbered pictures can be read, and those as one batch; of the others `refuse` is told."""
-        found: dict[int, NDArray[np.uint8]] = {}
-        for number, picture in pictures.items():
-            try:
-                found[number] = self.pixels(picture)
-            except UnreadableError as error:
-                if refuse is None:
-                    raise
-                refuse(number, str(error))
-        return list(found), self.scaled(np.stack([*found.values()])) if found else None
+    @torch.inference_mode()
+    def in_order(
+        self,
+        pictures: Sequence[Picture],
+        answer: Callable[[Tensor], Tensor],
+        *,
+        first: int,
+        tokens: int,
+        watch: Watch,
+    ) -> list[Tensor | None]:
+        """What `answer` says of each, batch (B, C, H, W) by batch; None of those that cannot be read.
+
+        first: the number of the first of them among all, for who is told of one that is refused.
+        """
+        dtype = next(self._bundle.model.parameters()).dtype
+
+        def some(rows: list[int]) -> list[Tensor | None]:
+            every = ((row, self._read(first + row, pictures[row], watch)) for row in rows)
+            read = {row: pixels for row, pixels in every if pixels is not None}
+            if not read:
+                return [None] * len(rows)
+            told = answer(self.scaled(np.stack([*read.values()])).to(dtype))
+            found = dict(zip(read, finite(self._bundle, told.cpu()), strict=True))
+            return [found.get(row) for row in rows]
+
+        return in_order([self.length] * len(pictures), some, tokens=tokens, watch=watch)
+
+    def _read(self, number: int, picture: Picture, watch: Watch) -> NDArray[np.uint8] | None:
+        try:
+            return self.pixels(picture)
+        except UnreadableError as error:
+            if watch.refuse is None:
+                raise
+            watch.refuse(number, str(error))
+            return None
 
     def scaled(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pictures as bytes (B, H, W, C) -> as the model takes them (B, C, H, W)."""

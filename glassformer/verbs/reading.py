@@ -88,23 +88,24 @@ def in_order(
 
 
 def where_sound(
-    lengths: Sequence[int],
-    answer: Callable[[list[int]], Sequence[Out]],
+    texts: Sequence[Encoded | None],
+    answer: Callable[[list[Encoded]], Sequence[Out]],
     *,
     tokens: int = TOKENS,
     watch: Watch = UNWATCHED,
 ) -> list[Out | None]:
-    """The same; None for inputs of no length, which are those that were refused."""
-    asked = [n for n, length in enumerate(lengths) if length]
-    watch.answered(len(lengths) - len(asked))
+    """What `answer` says of each text, batch by batch, in their order; None for one that was refused."""
+    asked = {n: one for n, one in enumerate(texts) if one is not None}
+    watch.answered(len(texts) - len(asked))
+    sound = list(asked.values())
     some = in_order(
-        [lengths[n] for n in asked],
-        lambda rows: answer([asked[row] for row in rows]),
+        [len(one) for one in sound],
+        lambda rows: answer([sound[row] for row in rows]),
         tokens=tokens,
         watch=watch,
     )
     found = dict(zip(asked, some, strict=True))
-    return [found.get(n) for n in range(len(lengths))]
+    return [found.get(n) for n in range(len(texts))]
 
 
 def together(encoded: Sequence[Encoded], bundle: Bundle) -> Tokens:
@@ -224,31 +225,31 @@ def encoded(
     truncate: bool = False,
     special_in_text: SpecialInText = "plain",
     refuse: Refuse | None = None,
-) -> list[Encoded]:
+) -> list[Encoded | None]:
     """The texts as tokens, none longer than `room`: a longer one is cut where that is asked, else refused.
 
-    `first`: the number of the first of these texts among all, for a sentence about one. What is refused has
-    no tokens.
+    `first`: the number of the first of these texts among all, for a sentence about one. None: it is refused.
     """
     tokenizer = tokenizer_of(bundle)
-    made = tokenizer.encode_batch(texts, special_in_text=special_in_text)
     vocabulary = reads(bundle).vocab_size
-    for n, one in enumerate(made):
+    made: list[Encoded | None] = []
+    for n, one in enumerate(tokenizer.encode_batch(texts, special_in_text=special_in_text), first):
         if not one.ids:
             why = f"is empty, and {named(bundle)} marks no beginning or end that could stand for it"
-            refused(refuse, "text", first + n, f"{why}; leave it out")
+            refused(refuse, "text", n, f"{why}; leave it out")
+            made.append(None)
             continue
         if max(one.ids) >= vocabulary:
             raise GlassformerError(
                 f"the tokenizer gives the token {max(one.ids)}, and {named(bundle)} knows {vocabulary:,}; "
                 "use the tokenizer it was trained with"
             )
-        if len(one) > room and truncate:
-            made[n] = cut(one, room)
-        elif len(one) > room:
+        if len(one) > room and not truncate:
             why = f"has {len(one):,} tokens and {named(bundle)} reads at most {room:,}"
-            refused(refuse, "text", first + n, f"{why}; shorten it, or ask for it to be cut (truncate)")
-            made[n] = picked(one, [])
+            refused(refuse, "text", n, f"{why}; shorten it, or ask for it to be cut (truncate)")
+            made.append(None)
+            continue
+        made.append(cut(one, room) if len(one) > room else one)
     return made
 
 
