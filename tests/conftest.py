@@ -14,8 +14,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from glassformer.training.notes.curves import Curve, Panel
 
-# The suite runs as several processes, so one thread each is faster than all of them on every core.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The suite runs as several processes, so one thread each is faster than all of them on every core; and what
+# is forked from one of them would wait for ever for threads that only its parent has.
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
 # No test may depend on a download; the reference library then fails at once instead of waiting.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -128,7 +128,8 @@ def test_a_process_killed_at_any_moment_loses_nothing_that_was_saved(tmp_path: P
     step = 0
     for n in range(12):
         child = Forked(partial(save_for_ever, tmp_path, step), tmp_path / f"child {n}")
-        time.sleep(chance.uniform(0.01, 0.25))
+        child.until(lambda child=child: child.out)  # it saves by now
+        time.sleep(chance.uniform(0.0, 0.25))
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
         promised = max(map(int, child.out.split()), default=step)
