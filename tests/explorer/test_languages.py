@@ -10,20 +10,27 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import glassformer
+from glassformer.api import JOB
 from tests.explorer.conftest import Opened
-from tests.explorer.seen import settled
+from tests.explorer.seen import address, go, settled
 from tests.models.made import make
 from tests.serve.made import Server, serving
+
+VARIED = ("ko-bible", "ko-label", "ko-whisper")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("models"))
+    folder = make(tmp_path_factory.mktemp("models"))
+    varied = glassformer.load(folder / "pocket")
+    varied.files[JOB] = {**varied.files[JOB], "languages": ["de", "ko", *VARIED]}
+    glassformer.save(varied, folder / "varied")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def server(made: Path) -> Iterator[Server]:
-    with serving([made / "pocket", made / "pocket-lm"]) as running:
+    with serving([made / "pocket", made / "pocket-lm", made / "varied"]) as running:
         yield running
 
 
@@ -80,6 +87,48 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         expect(page.get_by_role("radiogroup", name="보여 줄 문장")).to_be_visible()
 
 
+def test_a_refused_text_leaves_the_choice_at_what_is_shown(opened: Opened) -> None:
+    """And a sentence chosen then is one of the text on show, not of what was refused."""
+    text = "The cat sat on the mat. A dog ran to the cat. The cat ran to the mat."
+    with opened(address("pocket", text=text, to="de", sentence=2)) as page:
+        choice = page.locator("[data-sentences]").get_by_role("radio")
+        given = page.locator("[data-input=_a]")
+        expect(choice.nth(1)).to_be_checked()
+        given.fill("")
+        given.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("There is no text to read")
+        expect(choice.nth(1)).to_be_checked()
+        expect(page.locator(".refusal")).to_contain_text("A dog ran")
+        choice.nth(2).click()
+        settled(page)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(choice.nth(2)).to_be_checked()
+        expect(given).to_have_value(text)
+
+
+def test_the_chosen_sentence_is_in_sight(opened: Opened) -> None:
+    """However far down the list it stands, and without moving the page."""
+    text = " ".join(f"The cat sat on the mat {n} times." for n in range(1, 41))
+    with opened(address("pocket", text=text, to="de", sentence=40), height=600) as page:
+        box = page.locator("[data-sentences]")
+        choice = box.get_by_role("radio")
+        assert choice.count() == 40
+
+        def in_sight(n: int) -> None:
+            expect(choice.nth(n)).to_be_checked()
+            one, all_of_them = choice.nth(n).bounding_box(), box.bounding_box()
+            assert one and all_of_them and one["y"] >= all_of_them["y"]
+            assert one["y"] + one["height"] <= all_of_them["y"] + all_of_them["height"]
+
+        in_sight(39)
+        go(page, address("pocket", text=text, to="de"))
+        in_sight(0)
+        page.evaluate("scrollTo(0, 300)")
+        go(page, address("pocket", text=text, to="de", sentence=20))
+        in_sight(19)
+        assert page.evaluate("scrollY") == 300
+
+
 def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:
     with opened("#/pocket/model", language="ko") as page:
         assert page.get_by_label("번역할 언어").locator("option").all_inner_texts() == [
@@ -87,3 +136,12 @@ def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:
             "영어",
             "한국어",
         ]
+
+
+def test_a_variant_of_a_language_is_called_by_its_words_else_as_it_is_written(opened: Opened) -> None:
+    for language, label, told in (
+        ("en", "Language to write in", ["Korean (Bible)", "Korean (labels)", "Korean (whisper)"]),
+        ("ko", "번역할 언어", ["한국어(성경)", "한국어(화면 글자)", "한국어(whisper)"]),
+    ):
+        with opened("#/varied/model", language=language) as page:
+            assert page.get_by_label(label).locator("option").all_inner_texts()[2:] == told

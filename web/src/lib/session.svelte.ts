@@ -39,7 +39,7 @@ export function inputOf(words: Record<string, string>, model: ModelInfo, suffix 
 }
 
 /** Which of the sentences of a text is on show, from 0; the address counts from 1. */
-export function sentenceAt(words: Record<string, string>, suffix: Which, count: number): number {
+export function sentenceAt(words: Record<string, string | null>, suffix: Which, count: number): number {
   const asked = Math.round(Number(words[`sentence${suffix}`] ?? 1));
   return asked >= 1 && asked <= count ? asked - 1 : 0;
 }
@@ -59,6 +59,8 @@ class Session {
   beside = $state.raw<TraceInfo | null>(null);
   /** Of each input what the model reads one by one; fewer than two where it is read whole. */
   sentences = $state.raw<Record<Which, string[]>>({ '': [], _b: [] });
+  /** The address's words for what is on show; null where it had none. */
+  given = $state.raw<Record<string, string | null>>({});
   busy = $state(false);
   /** Why what was last given is not what is on show; null where it is. */
   problem = $state.raw<Problem | null>(null);
@@ -84,7 +86,7 @@ class Session {
       this.trace = first.trace;
       this.beside = second?.trace ?? null;
       this.sentences = { '': first.sentences, _b: second?.sentences ?? [] };
-      this.#given = given;
+      this.given = given;
     });
   }
 
@@ -105,12 +107,10 @@ class Session {
     return { trace: await this.source.trace({ ...input, text, model: model.id }), sentences };
   }
 
-  #given: Record<string, string | null> = {}; // the address's words for what is on show
-
   /** Let go of what was refused: what is on show is what is given again. */
   keepEarlier(): void {
     this.problem = null;
-    place.go({ words: this.#given });
+    place.go({ words: this.given });
   }
 
   #asked = 0;

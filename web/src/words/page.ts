@@ -26,6 +26,8 @@ export default {
   'input.context': { en: 'Passage that holds the answer', ko: '답이 들어 있는 지문' },
   'input.read': { en: 'Read', ko: '읽기' },
   'input.to': { en: 'Language to write in', ko: '번역할 언어' },
+  'variant.bible': { en: 'Bible', ko: '성경' },
+  'variant.label': { en: 'labels', ko: '화면 글자' },
   'input.sentence': { en: 'Sentence on show', ko: '보여 줄 문장' },
   'input.sentences': { en: 'Read sentence by sentence, as it is translated. On show:', ko: '번역할 때처럼 한 문장씩 읽습니다. 보여 줄 문장:' },
   'input.examples': { en: 'Examples', ko: '예문' },
