@@ -216,6 +216,36 @@ def test_a_picture_in_the_place_of_a_word_keeps_it(pocket: Bundle, text: str, to
     assert passage.text[-1] in ".?!"  # behind it nothing stands
 
 
+IN_PLACE = (
+    "I like 🍎 and 🍌.",
+    "Where is my 📱?",
+    "I drink 🥛 every morning.",
+    "She bought a 🚗 yesterday.",
+    "We ate 🍕 and 🍟 today.",
+    "I lost my 🔑 in the park.",
+    "He gave me a 🎁.",
+    "They have a 🐶 and a 🐱.",
+    "I want 🍦 now.",
+    "The 🐟 is in the water.",
+    "There is a 🌳 behind the house.",
+    "Can I have a ☕?",
+    "The 🐦 was very small.",
+    "We need 🍞 and 🧀.",
+    "My 🚲 is old.",
+    "I would like a 🍺.",
+    "Do you like 🐈 or 🐕?",
+    "Every 🌹 is red.",
+    "She reads a 📖 in the garden.",
+    "I saw a 🦁 at the zoo.",
+)
+
+
+@pytest.mark.parametrize("to", ["de", "fr", "ko"])
+def test_translators_copy_the_letter_to_where_the_word_would_stand(pocket: Bundle, to: str) -> None:
+    for text, said in zip(IN_PLACE, pocket.translate(IN_PLACE, to=to), strict=True):
+        assert Counter(runs(said)[1::2]) == Counter(runs(text)[1::2]) and said[-1] in ".?!", said
+
+
 @given(st.permutations(["X를", "Q", "🍎를", "🍌"]).map(" ".join))
 def test_a_letter_of_the_text_stands_in_for_nothing(text: str) -> None:
     read, stands = lettered(runs(text), lambda letter: letter != "W")
