@@ -84,7 +84,7 @@ def test_a_line_that_cannot_be_answered_is_left_empty(run, folder, typed, tmp_pa
         assert "note: line 4 is left empty: it is not UTF-8 (byte 0xff at byte 6)" in done.err
         assert done.err.endswith("error: 2 lines were left empty, for want of an answer\n")
     assert answered.out.splitlines() == expected == (tmp_path / "out.txt").read_text().splitlines()
-    assert not (tmp_path / "out.txt.progress").exists()
+    assert json.loads((tmp_path / "out.txt.progress").read_text())["refused"] == [2, 4]  # for --resume
     told = [
         json.loads(line) for line in run(*words, "--json", "--file", tmp_path / "in.txt").out.splitlines()
     ]
