@@ -54,6 +54,7 @@ def run(place: Place, name: str) -> None:
     if way == "ngrams":
         _linear(place, name, data)
         return
+    (data / "train.tsv.gz").stat()  # what is not there is told before a run begins, not by the run
     trained = learned(place, name, int(seed), way, (f"data.train=[{data / 'train.tsv.gz'}]", *LEAN))
     tests = {"accuracy": data / "test.tsv.gz", "accuracy of unseen": unseen(data, place.prepared(ROW))}
     figures: dict[str, float] = {}

@@ -25,14 +25,9 @@ def summarize(
     A text is read whole: one that is too long for the model is refused. So is a model that was trained to
     translate into several languages.
     """
-    from glassformer.api import JOB
     from glassformer.verbs import writing
-    from glassformer.verbs.writing.ends import check_job
 
     def summaries(bundle: Bundle, texts: Iterable[str], watch: Watch) -> Iterator[Passage]:
-        # Pairs of a text and its summary are learnt with the job translate too, but not by languages.
-        jobs = () if bundle.files.get(JOB, {}).get("languages") else ("translate",)
-        check_job(bundle, "summarize", jobs=jobs)
         return writing.summarize(
             bundle, texts, prefix=prefix, details=True, watch=watch, **asked.budget(), **asked.settings
         )

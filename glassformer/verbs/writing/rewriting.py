@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from glassformer.api import Bundle
+from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text.unspaced import is_unspaced
@@ -96,7 +96,8 @@ def summarize(
 
     prefix: what is put before every text; by default what the folder says, as "summarize: ".
     """
-    check_job(bundle, "summarize", jobs=("translate",))
+    # Pairs of a text and its summary are learnt with the job translate too, but not by languages.
+    check_job(bundle, "summarize", jobs=() if bundle.files.get(JOB, {}).get("languages") else ("translate",))
     ends = _rewriting(bundle, "summarize")
     if prefix is None:
         prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
