@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from glassformer.training.notes.curves import Curve, Panel
 
 # The suite runs as several processes, so one thread each is faster than all of them on every core; and what
@@ -29,6 +32,26 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # A busy machine makes a slow example, not a wrong one.
 settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
+
+
+# The last two: what is opened next in a tab is opened in the same process, which has read the page's script.
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run --disable-dev-shm-usage --disable-site-isolation-trials --renderer-process-limit=1"
+).split()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One real browser for a process, which cannot have two."""
+    api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+    if program is None:
+        pytest.skip("there is no Chromium on this machine to open a page in")
+    with api.sync_playwright() as playing:
+        made = playing.chromium.launch(executable_path=program, args=FLAGS)
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from tests.docs.pages import PAGES, ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
@@ -87,20 +90,16 @@ CUT = """() => [...document.querySelectorAll('.md-typeset pre > code, .md-typese
   .map((one) => `${one.scrollWidth} in ${one.clientWidth}: ${one.innerText.slice(0, 60)}`)"""
 
 
-def test_no_table_and_no_line_of_code_is_cut_off_on_a_small_laptop(site: dict[Path, Read]) -> None:
-    api = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
-    if program is None:
-        pytest.skip("there is no Chromium on this machine to open the site in")
+def test_no_table_and_no_line_of_code_is_cut_off_on_a_small_laptop(
+    site: dict[Path, Read], browser: Browser
+) -> None:
     cut = {}
-    with api.sync_playwright() as playing:
-        browser = playing.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        for path in site:
-            page.goto(path.as_uri())
-            page.evaluate("document.fonts.ready")
-            cut[path.name] = page.evaluate(CUT)
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    for path in site:
+        page.goto(path.as_uri())
+        page.evaluate("document.fonts.ready")
+        cut[path.name] = page.evaluate(CUT)
+    page.close()
     assert not any(cut.values()), {name: some for name, some in cut.items() if some}
 
 

@@ -1,9 +1,8 @@
-"""One server with a model of every kind, and one real browser, for all tests of the page."""
+"""One server with a model of every kind, for all tests of the page."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page
 
 import glassformer
 from glassformer.api import Bundle
@@ -21,13 +20,6 @@ from tests.explorer.made import GIVEN, RUN, make
 from tests.explorer.seen import settled
 from tests.explorer.tabs import Look, Tabs
 from tests.serve.made import Server, serving
-
-# The last two: what is opened next in a tab is opened in the same process, which has read the page's script.
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run --disable-dev-shm-usage --disable-site-isolation-trials --renderer-process-limit=1"
-).split()
-
 
 Opened = Callable[..., Any]
 Traced = Callable[..., Trace]
@@ -65,22 +57,6 @@ def traced(bundles: dict[str, Bundle]) -> Traced:
 def server(folders: dict[str, Path]) -> Iterator[Server]:
     with serving(list(folders.values())) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def playing() -> Iterator[Playwright]:
-    with sync_playwright() as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def browser(playing: Playwright) -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
-    if program is None:
-        pytest.skip("there is no Chromium on this machine to open the page in")
-    made = playing.chromium.launch(executable_path=program, args=FLAGS)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="session")
