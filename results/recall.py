@@ -38,7 +38,7 @@ MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for para
     "lstm": ("lstm-recall", ()),
     "lstm-alone": ("lstm-recall", ("model.attention=none", "model.d_model=182")),
 }
-# Copying asks for places from the first word on, which rotary positions, told by distance alone, do not name.
+# What copying was measured with before the recipe got what recalling needs; with that it was not tried.
 FOR_TASK = {("copy", "transformer"): ("model.position=sinusoidal", "training.lr=0.001")}
 STEPS = {"copy": 3000, "recall": 4000, "few": 2000, "many": 2000}  # the same for every model
 LEARNED, HELD, TESTED = 100_000, 128, 200  # pairs to learn from, to validate with, to test with for each size

@@ -32,7 +32,7 @@ class Forked:
             stream.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _act(act, self._out, self._err)
+            be_the_child(act, self._out, self._err)
 
     @property
     def out(self) -> str:
@@ -73,8 +73,8 @@ def command(*words: object) -> Callable[[], None]:
     return lambda: main([str(word) for word in words])
 
 
-def _act(act: Callable[[], object], out: Path, err: Path) -> None:
-    """Be the child, to its end."""
+def be_the_child(act: Callable[[], object], out: Path, err: Path) -> None:
+    """Run `act` in a child that was forked, to its end; what it prints goes to these files."""
     code = 70
     try:
         for stream, path in ((1, out), (2, err)):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from glassformer.training import run
 from glassformer.training.learner import PairLearner
 from glassformer.training.notes.history import read_history
 from glassformer.training.saving.checkpoint import load_checkpoint
+from tests.forked import be_the_child
 
 STEPS, SAVE_EVERY, ACCUMULATE = 16, 4, 2
 # Two batches to a step, dropout and a running average: all that a resumed run could get wrong.
@@ -153,34 +152,18 @@ class Workplace:
         if pid == 0:
             if not report:
                 run.write_report = lambda folder: "no report"
-            _be_a_run(words, log, before)
+
+            def act() -> None:
+                before()
+                main(words)
+
+            be_the_child(act, log, log)
         return Child(pid, log)
 
     def run(
         self, out: Path, before: Callable[[], object] = nothing, *, report: bool = False, **changes: Any
     ) -> Told:
         return self.start(out, before, report=report, **changes).wait()
-
-
-def _be_a_run(words: list[str], log: Path, before: Callable[[], object]) -> None:
-    code = 70
-    try:
-        written = os.open(log, os.O_WRONLY | os.O_APPEND)
-        for stream in (1, 2):
-            os.dup2(written, stream)
-        sys.stdin, sys.stdout, sys.stderr = (
-            io.TextIOWrapper(io.FileIO(os.devnull)),
-            io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True),
-            io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True),
-        )
-        before()
-        main(words)
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def on_batch(meddle: Callable[[int, dict[str, Tensor]], float]) -> None:
