@@ -26,6 +26,7 @@ LEAN = (  # what a validation writes is not looked at here
     "training.samples=0",
     "training.save_every=2000",
 )
+DEEP = ("tokenizer.vocab_size=5000", "model.num_layers=6")  # shorter pieces pay for two more layers
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),
@@ -34,6 +35,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "dropout15": ("model.dropout=0.15",),
     "dropout3": ("model.dropout=0.3",),
     "dropout3weak": ("model.dropout=0.3", "training.r_drop=2"),
+    "deep": DEEP,
+    "deepweak": (*DEEP, "training.r_drop=2"),
     "heavy": ("model.dropout=0.3", "training.schedule=inverse_sqrt"),
 }
 

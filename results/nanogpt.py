@@ -22,7 +22,7 @@ from torch import Tensor
 from glassformer.core.errors import GlassformerError
 from results.text_loss import Ids, Scores
 
-WARMUP, TIMED = 100, 50  # steps in which the rate rises; steps by which the time of one is measured
+WARMUP, TIMED = 100, 200  # steps in which the rate rises; steps by which the time of one is measured
 VALIDATIONS = 10
 
 

@@ -29,12 +29,12 @@ class Way:
     after: str | None = None
 
 
-FURTHER = ("training.steps=6000", "training.lr=0.0008", "training.warmup=300")
+FURTHER = ("training.lr=0.0008", "training.warmup=300")
 WAYS = {
     "base": Way(recipe="pocket-base"),
     "small": Way(recipe="pocket"),
-    "student": Way(recipe="pocket", changes=FURTHER, after="small/1"),
-    "graduate": Way(recipe="pocket", changes=FURTHER, after="student/1"),
+    "student": Way(recipe="pocket", changes=("training.steps=6000", *FURTHER), after="small/1"),
+    "graduate": Way(recipe="pocket", changes=("training.steps=10000", *FURTHER), after="student/1"),
 }
 
 

@@ -39,7 +39,8 @@ ROWS: dict[str, Row] = {
         runs=(
             *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased", "en-de-heavy", "en-fr-heavy"),
             *seeds("en-de-plain", "en-de-weak", "en-de-dropout15", "en-de-dropout3", count=1),
-            *seeds("en-de-dropout3weak", count=1),
+            *seeds("en-de-dropout3weak", "en-de-deep", count=1),
+            *seeds("en-de-deepweak"),
         ),
     ),
     "ett": Row(
@@ -49,7 +50,7 @@ ROWS: dict[str, Row] = {
             f"{which}/{horizon}/{kind}"
             for which in ("etth1", "etth2", "ettm1", "ettm2")
             for horizon in (96, 192, 336, 720)
-            for kind in ("1", *(("2", "3") if which.startswith("etth") else ()), "linear", "repeat")
+            for kind in ("1", "2", "3", "linear", "repeat")
         ),
     ),
     "pocket-series": Row(
@@ -116,7 +117,8 @@ ROWS: dict[str, Row] = {
                 "unigram",
                 count=1,
             ),
-            *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "after-guessing", "ngrams", count=1),
+            *seeds("vocab16k", "vocab4k", "wide", "shallow", "long", "ngrams", count=1),
+            *seeds("after-guessing"),
         ),
     ),
     "mnist": Row(
