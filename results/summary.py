@@ -40,8 +40,9 @@ def size(runs: Sequence[Noted]) -> str:
 
 
 def seconds(runs: Sequence[Noted]) -> str:
-    """How long a training took, and how many others shared the device meanwhile."""
-    taken, beside = mean(one.seconds for one in runs), max(one.beside for one in runs)
+    """How long a training took, and how many others shared the device meanwhile; of those with the fewest."""
+    beside = min(one.beside for one in runs)
+    taken = mean(one.seconds for one in runs if one.beside == beside)
     return f"{taken:.0f} s" + (f" (beside {beside} others)" if beside else "")
 
 

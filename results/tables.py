@@ -59,6 +59,8 @@ def tried(figures: Path) -> str:
         "en-de-dropout3": "dropout 0.3",
         "en-de-dropout3weak": "dropout 0.3, R-Drop 2",
         "en-de-heavy": "dropout 0.3, rate falls with the root of the steps",
+        "en-de-deepweak": "5,000 pieces, 6 layers, R-Drop 2",
+        "en-de-deep": "5,000 pieces, 6 layers",
         "en-de-plain": "no R-Drop",
     }
     kinds = by_kind(runs_of("multi30k", figures))
@@ -93,7 +95,9 @@ def letters(figures: Path) -> str:
             estimate = of(runs, "estimate")
             cells = [bold_where(told(estimate, 4), mean(estimate) <= most)]
             cells += [told(of(runs, one), 4) for one in ("exact", "strided")]
-            rows.append([f"{name}, ours ({runs[0].hardware})", size(runs), seconds(runs), *cells])
+            rows.append(
+                [f"{name}, ours ({runs[0].hardware}), {_seeds(runs)}", size(runs), seconds(runs), *cells]
+            )
     return table(("", "weights", "training", "its estimate", "exact", "exact, stride of a quarter"), rows)
 
 
@@ -191,6 +195,11 @@ def recalling_few(figures: Path) -> str:
     return _exact(figures, "few")
 
 
+def recalling_many(figures: Path) -> str:
+    """As many keys as in `recalling`, after the few."""
+    return _exact(figures, "many")
+
+
 def _exact(figures: Path, task: str) -> str:
     """How many whole answers are right at each size, in percent."""
     kinds = by_kind(runs_of("recall", figures))
@@ -218,7 +227,7 @@ def mended(figures: Path) -> str:
         return NOT_RUN
     rows = []
     for damage, name in KINDS_OF_DAMAGE.items():
-        as_it_is = told(of(next(iter(found.values())), f"{damage} chrf as damaged"), 1)
+        as_it_is = told(of(next(iter(found.values()))[:1], f"{damage} chrf as damaged"), 1)
         cells = [
             cell
             for runs in found.values()
@@ -228,7 +237,9 @@ def mended(figures: Path) -> str:
             )
         ]
         rows.append([name, as_it_is, *cells])
-    head = [f"{name}, {what}" for name in found for what in ("chrF", "exact, %")]
+    head = [
+        f"{name}, {_seeds(runs)}, {what}" for name, runs in found.items() for what in ("chrF", "exact, %")
+    ]
     return table(("", "chrF as damaged", *head), rows)
 
 
@@ -270,6 +281,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "copying": copying,
     "recalling": recalling,
     "recalling-few": recalling_few,
+    "recalling-many": recalling_many,
     "mended": mended,
     "translator": translator,
 }

@@ -1,8 +1,9 @@
 """Why attention won, in one picture, from what was noted: python -m results.why_attention.
 
 Above: how many answers are whole at each length, copied and recalled, and how fast each model learns. Below:
-how that share grows with the time spent learning, and how much faster the Transformer is. Bands reach from
-the worst seed to the best.
+how that share grows with the time spent learning, and how much faster the Transformer is. Recalling is shown
+by the better of its two ways, with all keys at once and after few. Bands reach from the worst seed to the
+best.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 PICTURE = ROOT / "docs" / "pictures" / "why-attention.png"
 NAMES = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM without attention"}
+WIDTHS = {"transformer": 4.0, "lstm": 1.8, "lstm-alone": 1.8}  # the first drawn can be seen below the others
 COLOURS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
 Points = list[tuple[float, list[float]]]  # a place along the axis, and the figure of each seed there
 
@@ -39,14 +41,26 @@ def by_size(runs: Sequence[Noted]) -> Points:
     return [(size, [100 * one.figures[f"exact at {size}"] for one in runs]) for size in sizes]
 
 
-def over_time(runs: Sequence[Noted]) -> Points:
-    """Seconds of steps at each validation, with every seed's share there.
+def better_way(noted: Sequence[Noted], model: str) -> tuple[list[Noted], list[Noted]]:
+    """The seeds of recalling by the way that answers more, and those of what had to be learned before."""
+    ways: tuple[tuple[list[Noted], list[Noted]], ...] = (
+        (runs_named(noted, "recall", model), []),
+        (runs_named(noted, "many", model), runs_named(noted, "few", model)),
+    )
+    return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in by_size(way[0])))
 
-    The pace is that of the quickest seed, which shared its device the least.
-    """
-    each = min(one.figures["ms a step"] for one in runs) / 1000
+
+def pace(runs: Sequence[Noted]) -> float:
+    """Seconds a step, of the quickest seed, which shared its device the least."""
+    return min(one.figures["ms a step"] for one in runs) / 1000
+
+
+def over_time(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
+    """Seconds of steps at each validation, counted from the first step of what was learned before, with every
+    seed's share there."""
+    each, spent = pace(runs), before[0].curve[-1][0] * pace(before) if before else 0.0
     return [
-        (steps * each, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
+        (spent + steps * each, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
         for steps in sorted({steps for one in runs for steps, _ in one.curve})
     ]
 
@@ -65,17 +79,20 @@ def drawn(noted: Sequence[Noted]) -> Figure:
     """The picture of a row's runs."""
     tasks = {
         "copy": ("Copying a string", "symbols"),
-        "recall": ("Recalling the values of keys", "keys and values"),
+        "recall": ("Recalling the values of keys", "keys, by the better of two ways to learn it"),
     }
     with look():
+        timed = any(one.name.startswith("speed/") for one in noted)
         figure = blank(10.5, 7)
-        axes = figure.subplots(2, 3 if any(one.name.startswith("speed/") for one in noted) else 2)
+        axes = figure.subplots(2, len(tasks) + timed)
         for column, (task, (title, unit)) in enumerate(tasks.items()):
             above, below = axes[0][column], axes[1][column]
             for model in NAMES:
-                if runs := runs_named(noted, task, model):
+                recalled = task == "recall"
+                runs, before = better_way(noted, model) if recalled else (runs_named(noted, task, model), [])
+                if runs:
                     _line(above, by_size(runs), model, marks="o")
-                    _line(below, over_time(runs), model)
+                    _line(below, over_time(runs, before), model)
             _frame(above, title, unit, "whole answers, %" if not column else "")
             _frame(below, "", "seconds of training", "whole answers, %" if not column else "")
             for one in (above, below):
@@ -88,11 +105,11 @@ def drawn(noted: Sequence[Noted]) -> Figure:
 
 
 def _speeds(axes: Sequence[Sequence[Axes]], noted: Sequence[Noted]) -> None:
-    """The third column: how fast each learns, and how much faster that makes the Transformer."""
+    """The last column: how fast each learns, and how much faster that makes the Transformer."""
     for one in noted:
         if not one.name.startswith("speed/"):
             continue
-        above, below = axes[0][2], axes[1][2]
+        above, below = axes[0][-1], axes[1][-1]
         ours = dict(speeds(one, "transformer"))
         for model in NAMES:
             points = speeds(one, model)
@@ -111,7 +128,9 @@ def _speeds(axes: Sequence[Sequence[Axes]], noted: Sequence[Noted]) -> None:
 def _line(axes: Axes, points: Points, model: str, *, marks: str = "") -> None:
     """The mean of the seeds with the band from the least to the most."""
     at, colour = [place for place, _ in points], COLOURS[model]
-    axes.plot(at, [fmean(seeds) for _, seeds in points], marks + "-", color=colour, label=NAMES[model], ms=4)
+    means = [fmean(seeds) for _, seeds in points]
+    width = WIDTHS[model]
+    axes.plot(at, means, marks + "-", color=colour, label=NAMES[model], lw=width, ms=3 + width)
     lowest, highest = [min(seeds) for _, seeds in points], [max(seeds) for _, seeds in points]
     axes.fill_between(at, lowest, highest, color=colour, alpha=0.18, lw=0)
 

@@ -9,10 +9,11 @@ import pytest
 from glassformer.training.recipe import read_data
 from results import recall
 from results.made_pairs import Copying, Recalling, drawn, of_sizes, written
-from results.noted import runs_of
+from results.noted import Noted, runs_of
 from results.place import Place
 from results.recall_speed import built
 from results.trained import Trained
+from results.why_attention import better_way, over_time
 
 
 def test_a_copy_is_its_string():
@@ -86,3 +87,23 @@ def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
     recipe = read_data(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
     few = str(place.run("recall", "few-lstm-alone/1") / "model")
     assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
+
+
+def test_the_picture_shows_the_way_that_was_learned_by_and_all_the_time_it_took():
+    def noted(kind, exact):
+        figures = {"exact at 2": 1.0, "exact at 32": exact, "ms a step": 10.0}
+        return Noted(
+            row="recall",
+            name=f"{kind}/1",
+            seed=1,
+            parameters=1,
+            seconds=1,
+            figures=figures,
+            curve=[(100, exact)],
+        )
+
+    at_once, few, many = noted("recall-lstm", 0.0), noted("few-lstm", 0.9), noted("many-lstm", 1.0)
+    runs, before = better_way([at_once, few, many], "lstm")
+    assert (runs, before) == ([many], [few])
+    assert over_time(runs, before) == [(2.0, [100.0])]
+    assert better_way([at_once, few, noted("many-lstm", -1.0)], "lstm") == ([at_once], [])
