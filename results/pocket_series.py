@@ -40,7 +40,8 @@ Floats = NDArray[np.float32]
 
 def run(place: Place, name: str) -> None:
     """Train with the seed that the run is named by, and measure."""
-    path = _learned(place)
+    flu_file, loads_file = _paths(place)
+    path = _learned(place, flu_file)
     found = train(
         place, ROW, name, "pocket-series", seed=int(name), of="loss", changes=[f"data.train=[{path}]"]
     )
@@ -50,9 +51,9 @@ def run(place: Place, name: str) -> None:
     held = made(2, HELD_OUT, CONTEXT + HORIZON)
     seasons = np.array([min(one.period, CONTEXT) for one in held])
     figures |= judged("made", model, np.stack([one.values for one in held]).astype(np.float32), seasons)
-    flu = _columns(place.data / "forecast-extra" / FLU)
+    flu = _columns(flu_file)
     figures |= judged("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
-    loads = _columns(place.data / "ett" / LOADS)
+    loads = _columns(loads_file)
     figures |= judged("etth1", model, *windows_between(loads, LOADS_BEGIN, LOADS_END, DAY))
     note(place, ROW, name, seed=int(name), trained=found, figures=figures)
 
@@ -65,13 +66,21 @@ def for_any_series(trained: Path, folder: Path) -> Path:
     return folder
 
 
-def _learned(place: Place) -> Path:
+def _paths(place: Place) -> tuple[Path, Path]:
+    """The tables of the flu and of the loads; what is not there is told before a run begins."""
+    found = place.data / "forecast-extra" / FLU, place.data / "ett" / LOADS
+    for path in found:
+        path.stat()
+    return found
+
+
+def _learned(place: Place, flu_file: Path) -> Path:
     """A table in long form of the made series and the flu's first weeks, each of mean 0 and spread 1."""
     path = place.prepared(ROW) / "learned.csv"
     if path.exists():
         return path
     series = {f"made-{n}": one.values for n, one in enumerate(made(1, SERIES, STEPS))}
-    flu = _columns(place.data / "forecast-extra" / FLU)[:FLU_LEARNED].astype(np.float64)
+    flu = _columns(flu_file)[:FLU_LEARNED].astype(np.float64)
     scaled = (flu - flu.mean(0)) / flu.std(0)
     for column in range(scaled.shape[1]):  # several times over: it is little beside so many made ones
         series |= {f"flu-{column}-{time}": scaled[:, column] for time in range(FLU_TIMES)}

@@ -20,6 +20,7 @@ from results.rows import ROWS
         ("multi30k --only en-de/1", "train.en.gz' does not exist; name the folder of data sets"),
         ("ett --only etth1/96/repeat", "ETTh1.csv.gz' does not exist; name the folder of data sets"),
         ("ett --only etth1/96/1", "ETTh1.csv.gz' does not exist; name the folder of data sets"),
+        ("pocket-series", "national_illness.csv.gz' does not exist; name the folder of data sets"),
         ("mnist --set bogus", "the change 'bogus' is not of the form section.key=value"),
         ("mnist --device bogus", "--device is 'bogus', which is not there"),
         ("enwik8 --only nanogpt/1", "needs nanoGPT's model.py, and NANOGPT_MODEL is not set"),
