@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.by_row import places, uniform
 from glassformer.data.examples import PairExamples
-from glassformer.data.noise import damage
+from glassformer.data.noise import FOR_EACH, FOR_WORD, damage_all
+from glassformer.data.ragged import Ragged, within
 from glassformer.data.store import Store
 
-_SALT = 0xDA3A
-_GONE = -1  # stands where words are missing
+_SENTENCES, _WORDS = 0xDA3A, 0xDA3B  # set the numbers drawn for a sentence apart from those for its words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +36,38 @@ class Damage:
             if not 0 <= getattr(self, name) <= 1:
                 raise GlassformerError(f"data.{name} is {getattr(self, name)}; a chance is from 0 to 1")
 
-    def done(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Ids (T,) with words moved and missing, (T' <= T,)."""
-        starts = np.flatnonzero(self.begins[ids])
-        if not len(starts):
-            return ids
-        starts[0] = 0  # what stands before the first word goes with it
-        words = np.split(ids, starts[1:])
-        order = damage(
-            np.arange(len(words)), rng, trim=self.trim, gap=self.gap, shuffle=self.shuffle, gap_id=_GONE
+    def done(self, whole: Ragged, rows: NDArray[np.int64], *, seed: int, epoch: int) -> Ragged:
+        """Sentences with words moved and missing, none of them longer; `rows` are their numbers."""
+        starts, many = self._words(whole)
+        left, lengths = damage_all(
+            many,
+            each=uniform(seed + _SENTENCES, epoch, rows, FOR_EACH),
+            word=uniform(seed + _WORDS, epoch, places(rows, many), FOR_WORD),
+            trim=self.trim,
+            gap=self.gap,
+            shuffle=self.shuffle,
         )
-        gap = np.array([] if self.gap_id is None else [self.gap_id], np.int64)
-        return np.concatenate([gap if n == _GONE else words[n] for n in order])
+        # The mark of a gap is one more word behind all others: the one that the number GONE, -1, finds.
+        mark = [] if self.gap_id is None else [self.gap_id]
+        ids = np.concatenate((whole.ids, np.array(mark, np.int64)))
+        starts = np.append(starts, len(whole.ids))
+        sizes = np.diff(starts, append=len(ids))[left]
+        of = np.repeat(np.arange(len(rows)), lengths)
+        return Ragged(
+            ids=ids[np.repeat(starts[left], sizes) + within(sizes)],
+            lengths=np.bincount(of, sizes, len(rows)).astype(np.int64),
+        )
+
+    def _words(self, whole: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where words start among all ids, and how many each sentence has; none is without."""
+        begins = self.begins[whole.ids]
+        so_far = np.concatenate(([0], begins.cumsum()))
+        after = whole.lengths.cumsum()
+        before_row = np.repeat(so_far[after - whole.lengths], whole.lengths)
+        # What stands before the first word goes with it, so that the row's start is the start of its first.
+        starts = (within(whole.lengths) == 0) | (begins & (so_far[:-1] > before_row))
+        total = np.concatenate(([0], starts.cumsum()))
+        return np.flatnonzero(starts), total[after] - total[after - whole.lengths]
 
 
 class DamagedExamples(PairExamples):
@@ -66,15 +87,13 @@ class DamagedExamples(PairExamples):
         return self.store.lengths(rows).repeat(2, axis=1)
 
     def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
-        (whole,) = self.store.row(number)
-        rng = np.random.default_rng([self.seed, epoch, number, _SALT])
-        return np.concatenate((self.how.done(whole[:-1], rng), whole[-1:])), whole
+        sides, _ = self.together(np.array([number]), epoch)
+        return tuple(sides)
 
     def together(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        pairs = [self.row(int(row), epoch) for row in rows]
-        nothing = np.empty(0, np.int64)
-        sides = [np.concatenate([nothing, *(pair[n] for pair in pairs)]) for n in (0, 1)]
-        lengths = np.array([[len(side) for side in pair] for pair in pairs], np.int64)
-        return sides, lengths.reshape(-1, 2)
+        (ids,), lengths = self.store.together(rows)
+        whole, ends = Ragged(ids=ids, lengths=lengths[:, 0]).parted()
+        damaged = self.how.done(whole, rows, seed=self.seed, epoch=epoch).ended(ends)
+        return [damaged.ids, ids], np.stack((damaged.lengths, lengths[:, 0]), 1)

@@ -1,4 +1,8 @@
-"""Damage for a model that learns to mend it: sentences are trimmed, gapped and shuffled."""
+"""Damage for a model that learns to mend it: sentences are trimmed, gapped and shuffled.
+
+`damage` says what happens to one; `damage_all` does the same to a batch of them at once.
+Letters: R sequences, W words of all of them end to end.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.core.errors import GlassformerError
+from glassformer.data.ragged import within
 
 TRIMMED = 3  # at most one word in so many is trimmed off
 GAP_EVERY = 8  # one gap, and one more for so many words
 GAP_LONGEST = 3  # words of one gap; two that meet become one
+REACH = 3  # how far a shuffled word may move
+GONE = -1  # stands for one gap among the numbers of words
+FOR_EACH, FOR_WORD = (
+    6,
+    3,
+)  # random numbers that the damage of a sequence takes, and further ones for each word
 
 
 def damage(
@@ -22,7 +33,7 @@ def damage(
     gap: float,
     shuffle: float,
     gap_id: int | str,
-    reach: int = 3,
+    reach: int = REACH,
 ) -> NDArray[Any]:
     """Damaged words or ids, (T,) -> (T' <= T,); nothing is invented but the gap marks.
 
@@ -80,3 +91,62 @@ def _gapped(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str) -
     mark = np.array([gap_id], dtype=tokens.dtype if tokens.dtype.kind in "iuO" else None)
     wide = tokens.astype(np.promote_types(tokens.dtype, mark.dtype))  # a mark longer than any word
     return np.where(opens, mark.astype(wide.dtype), wide)[~gone | opens]
+
+
+def damage_all(
+    many: NDArray[np.int64],
+    *,
+    each: NDArray[np.float64],
+    word: NDArray[np.float64],
+    trim: float,
+    gap: float,
+    shuffle: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What `damage` leaves of many sequences, by the numbers of their words counted through all of them.
+
+    many: how many words each has, (R,). each, word: random numbers from 0 up to 1 for every sequence,
+    (R, FOR_EACH), and for every word, (W, FOR_WORD).
+    The numbers, with GONE for a gap, (W' <= W,); and how many of them each sequence has, (R,).
+    """
+    first = many.cumsum() - many
+    place, of = within(many), np.repeat(np.arange(len(many)), many)  # of each word: (W,)
+    trims, gaps, shuffles = (each[:, :3] < (trim, gap, shuffle)).T
+
+    order = np.arange(len(word))
+    moves = np.flatnonzero(shuffles[of])
+    moved = place[moves] + word[moves, 0] * (REACH + 1)
+    order[moves] = moves[np.lexsort((moved, of[moves]))]
+
+    off = np.where(trims & (many >= TRIMMED), 1 + _below(each[:, 3], many // TRIMMED), 0)
+    begin = np.where(each[:, 4] < 0.5, off, 0)
+    many = many - off
+    order = order[(place >= begin[of]) & (place < (begin + many)[of])]
+    place, of = within(many), np.repeat(np.arange(len(many)), many)
+
+    gone = _gone(many, np.where(gaps & (many > 1), 1 + many // GAP_EVERY, 0), first, word)
+    nothing = (many > 0) & (np.bincount(of[gone], minlength=len(many)) == many)
+    spared = many.cumsum() - np.where(each[:, 5] < 0.5, many, 1)  # the first word or the last, as above
+    gone[spared[nothing]] = False
+    opens = gone & ~(np.concatenate(([False], gone))[:-1] & (place > 0))
+    order[opens] = GONE
+    stays = opens | ~gone
+    return order[stays], np.bincount(of[stays], minlength=len(many))
+
+
+def _gone(
+    many: NDArray[np.int64], gaps: NDArray[np.int64], first: NDArray[np.int64], word: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Which words of sequences lie in a gap; gap n of a sequence takes the numbers drawn for its word n."""
+    drawn, most = word[np.repeat(first, gaps) + within(gaps)], np.repeat(many, gaps)
+    begin = _below(drawn[:, 1], most)
+    end = np.minimum(begin + 1 + _below(drawn[:, 2], GAP_LONGEST), most)
+    before = np.repeat(many.cumsum() - many, gaps)
+    words = int(many.sum())
+    opened = np.bincount(before + begin, minlength=words + 1)
+    closed = np.bincount(before + end, minlength=words + 1)
+    return (opened - closed).cumsum()[:-1] > 0
+
+
+def _below(drawn: NDArray[np.float64], most: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Whole numbers from 0 up to most."""
+    return (drawn * most).astype(np.int64)

@@ -54,8 +54,32 @@ class Ragged:
         >>> Ragged.of([[1, 2, 3, 4, 9], [5, 9]]).cut(3).ids
         array([1, 2, 9, 5, 9])
         """
-        after = self.lengths.cumsum()
-        left = np.repeat(after, self.lengths) - np.arange(len(self.ids))  # ids from here to the row's end
-        place = np.repeat(self.lengths, self.lengths) - left
-        kept = (place < most - 1) | (left == 1)
+        place = within(self.lengths)
+        kept = (place < most - 1) | (place == np.repeat(self.lengths, self.lengths) - 1)
         return Ragged(ids=self.ids[kept], lengths=np.minimum(self.lengths, most))
+
+    def parted(self) -> tuple[Ragged, NDArray[np.int64]]:
+        """The rows without their last ids, and those, (rows,); every row has one.
+
+        >>> Ragged.of([[7, 8, 2], [1]]).parted()
+        (Ragged(ids=array([7, 8]), lengths=array([2, 0])), array([2, 1]))
+        """
+        last = self.lengths.cumsum() - 1
+        return Ragged(ids=np.delete(self.ids, last), lengths=self.lengths - 1), self.ids[last]
+
+    def ended(self, last: NDArray[np.int64]) -> Ragged:
+        """With one more id at the end of each row, (rows,).
+
+        >>> Ragged.of([[7, 8], []]).ended(np.array([2, 1])).ids
+        array([7, 8, 2, 1])
+        """
+        return Ragged(ids=np.insert(self.ids, self.lengths.cumsum(), last), lengths=self.lengths + 1)
+
+
+def within(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each id in its row, of rows with these lengths.
+
+    >>> within(np.array([2, 0, 3]))
+    array([0, 1, 0, 1, 2])
+    """
+    return np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.by_row import uniform
+from glassformer.data.by_row import places, uniform
+from glassformer.data.ragged import Ragged
 
 Ids = NDArray[np.int64]
 ROUNDS = 3  # how often a token may be halved
 WHOLE = -1  # in place of halves that a token does not have
-_LONGEST = 1 << 20  # tokens of a row that have random numbers of their own
 
 
 def halves(spellings: Sequence[str], kept: Collection[int] = ()) -> Ids:
@@ -46,25 +46,12 @@ class Recut:
     def __call__(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
         """The ids (N,) of some rows end to end and their lengths, cut anew."""
         for turn in range(ROUNDS):
-            drawn = uniform(self.seed + turn, epoch, self._places(lengths, rows), 1)[:, 0]
+            drawn = uniform(self.seed + turn, epoch, places(rows, lengths), 1)[:, 0]
             chosen = (self.table[ids, 0] != WHOLE) & (drawn < self.chance)
             many = 1 + chosen
             first = (many.cumsum() - many)[chosen]
             lengths = np.bincount(np.repeat(np.arange(len(rows)), lengths), many, len(rows)).astype(np.int64)
             pair, ids = self.table[ids[chosen]], np.repeat(ids, many)
             ids[first], ids[first + 1] = pair[:, 0], pair[:, 1]
-        return self._shortened(ids, lengths)
-
-    def _places(self, lengths: Ids, rows: Ids) -> Ids:
-        """A number for each token: of its row, and of its place in it."""
-        return np.repeat(rows, lengths) * _LONGEST + _within(lengths)
-
-    def _shortened(self, ids: Ids, lengths: Ids) -> tuple[Ids, Ids]:
-        """No row longer than it may be; the mark at its end stays."""
-        within, long = _within(lengths), np.repeat(lengths, lengths)
-        return ids[(within < self.longest - 1) | (within == long - 1)], np.minimum(lengths, self.longest)
-
-
-def _within(lengths: Ids) -> Ids:
-    """The place of each token in its row: (N,)."""
-    return np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
+        short = Ragged(ids=ids, lengths=lengths).cut(self.longest)
+        return short.ids, short.lengths

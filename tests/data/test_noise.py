@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data.noise import GAP_EVERY, TRIMMED, damage
+from glassformer.data.noise import FOR_EACH, FOR_WORD, GAP_EVERY, GONE, TRIMMED, damage, damage_all
 
 GAP = 999
 chances = st.sampled_from([0.0, 0.5, 1.0])
@@ -90,6 +91,52 @@ def test_words_are_damaged_as_ids_are(dtype: object) -> None:
             for tokens, mark in ((ids, GAP), (words, "<a gap>"))
         ]
         assert both[1] == ["<a gap>" if n == GAP else chr(97 + n) for n in both[0]]
+
+
+class Told:
+    """A generator for the damage of one sequence that draws the numbers it was told."""
+
+    def __init__(self, each: np.ndarray, word: np.ndarray) -> None:
+        self.chances, (self.off, self.side, self.spared) = each[:3], each[3:]
+        self.moves, self.begins, self.sizes = word.T
+        self.asked = False
+
+    def random(self, size: int | None = None) -> Any:
+        if size is None:
+            return self.side
+        first, self.asked = not self.asked, True
+        return self.chances if first else self.moves[:size]
+
+    def integers(self, low: int, high: int | None = None, size: int | None = None) -> Any:
+        if high is None:
+            return np.int64(self.spared * low)
+        drawn = self.off if size is None else (self.begins if low == 0 else self.sizes)[:size]
+        return low + np.int64(drawn * (high - low))
+
+
+@given(
+    many=st.lists(st.integers(0, 40), max_size=12),
+    seed=st.integers(0, 2**32),
+    trim=chances,
+    gap=chances,
+    shuffle=chances,
+)
+def test_many_at_once_are_damaged_as_each_alone(
+    many: list[int], seed: int, trim: float, gap: float, shuffle: float
+) -> None:
+    """By the same random numbers."""
+    rng, words = np.random.default_rng(seed), np.array(many, np.int64)
+    each, word = rng.random((len(many), FOR_EACH)), rng.random((sum(many), FOR_WORD))
+    ends = words.cumsum()[:-1]
+    how: Any = {"trim": trim, "gap": gap, "shuffle": shuffle}
+    left, lengths = damage_all(words, each=each, word=word, **how)
+    together = np.split(left, lengths.cumsum()[:-1]) if many else []
+    drawn = np.split(word, ends) if many else []
+    numbers = np.split(np.arange(sum(many)), ends) if many else []
+    for n, found in enumerate(together):
+        told: Any = Told(each[n], drawn[n])
+        alone = damage(numbers[n], told, gap_id=GONE, **how)
+        assert found.tolist() == alone.tolist()
 
 
 def test_a_chance_beyond_one_is_a_sentence() -> None:

@@ -263,6 +263,11 @@ def test_damage_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) ->
         gaps += gap in damaged
         assert examples.row(n, 0)[0].tolist() == damaged.tolist()
     assert changed > 40 and gaps > 15
+    rows = np.array([7, 2, 59, 0])  # a sentence is damaged alike whatever stands beside it
+    sides, lengths = examples.together(rows, 3)
+    for side, made in enumerate(sides):
+        alone = [examples.row(int(n), 3)[side].tolist() for n in rows]
+        assert [row.tolist() for row in np.split(made, lengths[:, side].cumsum()[:-1])] == alone
     rows = np.arange(20)
     one, other = (examples.batch(rows, epoch=epoch)["src"] for epoch in (0, 1))
     assert one.shape != other.shape or (one != other).any()
