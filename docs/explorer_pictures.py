@@ -36,13 +36,22 @@ SHOTS = (
     Shot(
         "explorer-scores",
         "pocket",
-        f"model?{READ}&at=decoder.0.cross&tab=scores&head=1",
+        f"model?{READ}&at=decoder.0.cross&tab=scores&head=5",
         size=(1320, 1120),
     ),
     Shot("explorer-beam", "pocket", f"decoding?{READ}&way=beam", size=(1320, 1120)),
     Shot("explorer-image", "pocket-digits", "model", "ko-KR", "dark", (1320, 1000)),
     Shot("explorer-series", "pocket-series", "model", "ko-KR", "light", (1320, 1000)),
 )
+
+
+def fewer_colours(picture: bytes) -> Image.Image:
+    """256 colours, spread so that a rare one, as the end of a scale, is not taken for another."""
+    return (
+        Image.open(BytesIO(picture))
+        .convert("RGB")
+        .quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    )
 
 
 def main() -> None:
@@ -66,8 +75,7 @@ def main() -> None:
                 page.goto(f"{url}/#/{shot.model}/{shot.view}")
                 page.wait_for_load_state("networkidle")
                 page.wait_for_timeout(1500)
-                picture = Image.open(BytesIO(page.screenshot()))
-                picture.quantize(192, dither=Image.Dither.NONE).save(HERE / f"{shot.name}.png", optimize=True)
+                fewer_colours(page.screenshot()).save(HERE / f"{shot.name}.png", optimize=True)
                 page.close()
             browser.close()
     finally:
