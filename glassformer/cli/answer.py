@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from glassformer.cli.given import given
-from glassformer.cli.reading import Inputs, Reading, printed, reading_verb, scored
+from glassformer.cli.reading import Inputs, Reading, lines_of, printed, reading_verb, scored
+from glassformer.cli.refused import Refusals
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
     from glassformer.verbs.answer import Answer
+
+# of a line that asks nothing
+NOTHING: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
 
 
 @reading_verb
@@ -37,16 +40,21 @@ def answer(
     --json also tells where the answer stands, and how likely it is that there is none.
     """
     inputs = asked.inputs(questions)
-    about = None if context is None else "\n".join(given([], context).lines)
+    beside = Refusals(of=context)
+    about = None
+    if context is not None:
+        about = "\n".join(lines_of(context, "text to find answers in", beside))
+        beside.all_taken()
     bundle = asked.bundle()
     found = _answers(bundle, inputs, about, longest=longest, **asked.budget())
+
+    def full(one: Answer | None) -> dict[str, Any]:
+        return NOTHING if one is None else asdict(one)
 
     def plain(one: Answer | None) -> str:
         return "" if one is None else scored([(one.text, one.score)])
 
-    printed(
-        inputs, found, plain, (lambda one: None if one is None else asdict(one)) if asked.as_json else None
-    )
+    printed(inputs, found, plain, full if asked.as_json else None, beside=beside)
 
 
 def _answers(bundle: Bundle, inputs: Inputs, about: str | None, **words: Any) -> Iterator[Answer | None]:

@@ -22,8 +22,8 @@ def classify(
     """Tell which label fits each text, one a line, or each picture file; with its probability.
 
     Texts come as arguments, with --file, or on standard input; answers in the same order, one line each:
-    label, tab, probability. --json tells every label. That pictures are unlike those learnt is said on
-    standard error.
+    label, tab, probability. An empty line stays empty. --json tells every label. That pictures are
+    unlike those learnt is said on standard error.
     """
     inputs = asked.inputs(texts)
     bundle = asked.bundle()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from glassformer.cli.reading import Inputs, Reading, Truncate, printed, reading_verb
+from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def embed(
     """Give a vector for each text, one a line, or each picture file: its numbers, spaces between.
 
     A sentence encoder pools and scales as its folder says; any other encoder gives the mean over the tokens.
+    An empty line stays empty; with --out its row is NaN.
     """
     inputs = asked.inputs(texts)
     if out is not None and inputs.total is None:
@@ -54,15 +56,21 @@ def embed(
     printed(
         inputs,
         found,
-        lambda vector: " ".join(f"{number:.9g}" for number in vector.tolist()),
-        (lambda vector: {"vector": vector.tolist()}) if asked.as_json else None,
+        lambda vector: " ".join(f"{number:.9g}" for number in _numbers(vector)),
+        (lambda vector: {"vector": _numbers(vector)}) if asked.as_json else None,
     )
+
+
+def _numbers(vector: Tensor) -> list[float]:
+    """The numbers of a vector (D,); none of a line that was not asked."""
+    found: list[float] = vector.tolist()
+    return [] if found[0] != found[0] else found
 
 
 def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> None:
     """The vectors as one array, mapped from the disk while it is written: never whole in memory.
 
-    A text that cannot be read has no numbers: all are NaN.
+    A text that cannot be read has no numbers, and an empty one neither: all are NaN.
     """
     import numpy as np
 
@@ -71,11 +79,16 @@ def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> No
     part = out.with_name(f"{out.name}.part")
     try:
         rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))
+        empty = 0
         for n, vector in enumerate(found):
-            rows[n] = vector.numpy() if inputs.refused() is None else np.nan
+            rows[n] = vector.numpy()
+            empty += inputs.refused() is None and not _numbers(vector)
         rows.flush()
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
-    typer.echo(f"wrote {inputs.total or 0:,} vectors of {width} numbers to {out}", err=True)
+    say(f"wrote {inputs.total or 0:,} vectors of {width} numbers to {out}")
+    if empty:
+        told = "1 line is" if empty == 1 else f"{empty:,} lines are"
+        say(f"note: {told} empty; such a row is NaN")
     inputs.what.end()

@@ -32,8 +32,8 @@ def generate(
     """Go on from prompts: arguments, a file, or standard input.
 
     One prompt as an argument is answered piece by piece, with its line breaks. Of several, a line in is
-    a line out: line breaks become spaces, which --json keeps. Where nothing says how long, at most 256
-    tokens are written.
+    a line out: line breaks become spaces, which --json keeps. An empty line stays empty; an empty argument
+    begins where the model's texts begin. Where nothing says how long, at most 256 tokens are written.
     """
     texts = asked.texts or ()
     special: SpecialInText = "keep" if marks else "plain"
@@ -56,7 +56,7 @@ def generate(
         def given() -> Iterator[str]:
             for prompt in prompts:
                 if echo:
-                    waiting.append(prompt)
+                    waiting.append("" if watch.leaves(prompt) else prompt)
                 yield prompt
 
         found: Iterator[Passage] = writing.generate(

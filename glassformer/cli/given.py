@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from glassformer.cli.refused import Refusals
+from glassformer.cli.refused import Refusals, end_in_error
 from glassformer.cli.taken import say
 from glassformer.core.errors import GlassformerError
 
@@ -35,10 +35,9 @@ class Given:
         """Why a line, from 1, could not be answered, asked once when it is its turn; None: it could."""
         return None if self.refusals is None else self.refusals.taken(number)
 
-    def end(self) -> None:
-        """All lines are taken; an error where some could not be answered."""
-        if self.refusals is not None:
-            self.refusals.end()
+    def end(self, beside: Refusals | None = None) -> None:
+        """All lines are taken; an error where some could not be answered, or used of a file beside them."""
+        end_in_error(self.refusals, beside)
 
     def saying_if_empty(self) -> Given:
         """The same, with a sentence to the person who gave nothing to read."""

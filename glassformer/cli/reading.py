@@ -74,7 +74,7 @@ class Inputs:
                 self._taker.hear(count)
 
         refusals = self.what.refusals
-        return Watch(answered=answered, refuse=None if refusals is None else refusals.add)
+        return Watch(answered=answered, refuse=None if refusals is None else refusals.add, blank="left")
 
     def refused(self) -> str | None:
         """Why the next line could not be answered; None: it could. Asked once for each, in order."""
@@ -101,14 +101,15 @@ def printed(
     inputs: Inputs,
     results: Iterator[Out],
     plain: Callable[[Out], str],
-    full: Callable[[Out], dict[str, Any] | None] | None,
+    full: Callable[[Out], dict[str, Any]] | None,
     *,
     notes: Callable[[], None] = lambda: None,
+    beside: Refusals | None = None,
 ) -> None:
     """A line for each result as it comes, as JSON where `full` is given; of a file, how far it has come.
 
     notes: says what is to be said when all are there. A line that could not be answered is left empty, which
-    is an error after that.
+    is an error after that; so are lines `beside` them that could not be used.
     """
     with inputs.taking() as taker:
         for one in results:
@@ -117,10 +118,9 @@ def printed(
                 taker.take("" if why is not None else " ".join(plain(one).splitlines()))
             else:
                 told = full(one) if why is None else {"error": why}
-                told = None if told is None else {**told, "seconds": seconds}
-                taker.take(json.dumps(told, ensure_ascii=False))
+                taker.take(json.dumps({**told, "seconds": seconds}, ensure_ascii=False))
     notes()
-    inputs.what.end()
+    inputs.what.end(beside)
 
 
 def scored(pairs: Iterable[tuple[str, float]]) -> str:
@@ -132,9 +132,10 @@ def scored(pairs: Iterable[tuple[str, float]]) -> str:
     return "\t".join(f"{' '.join(word.split())}\t{score:.4f}" for word, score in pairs)
 
 
-def lines_of(file: Path, what: str) -> list[str]:
-    """All lines of a file that is held whole."""
-    found = list(given([], file).lines)
-    if not found:
+def lines_of(file: Path, what: str, refusals: Refusals) -> list[str]:
+    """All lines of a file that is held whole; empty ones for those that are no text."""
+    found = list(given([], file, refusals).lines)
+    if not any(map(str.strip, found)):
+        refusals.all_taken()
         raise GlassformerError(f"'{file}' holds no {what}; give some")
     return found

@@ -9,7 +9,8 @@ from glassformer.cli.writing import Asked, answer, writing_verb
 def restore(asked: Asked) -> None:
     """Mend sentences that were trimmed, gapped or shuffled; a line in is a line out.
 
-    `<gap>` stands where words are missing. MODEL is one trained with the job restore.
+    An empty line stays empty. `<gap>` stands where words are missing. MODEL is one trained with the
+    job restore.
     """
     from glassformer.verbs import writing
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from glassformer.cli.reading import Reading, Truncate, lines_of, printed, reading_verb, scored
+from glassformer.cli.refused import Refusals
 
 
 @reading_verb
@@ -24,27 +25,37 @@ def similar(
     top: int = typer.Option(1, min=1, help="How many of the nearest to tell."),
     truncate: Truncate = False,
 ) -> None:
-    """Find the nearest lines of a file for each text: the line, a tab, and the cosine of their vectors."""
+    """Find the nearest lines of a file for each text: the line, a tab, and the cosine of their vectors.
+
+    An empty line stays empty, and is not looked at in the file.
+    """
     inputs = asked.inputs(texts)
-    among = lines_of(candidates, "texts to look in")
+    beside = Refusals(of=candidates, becomes="left out")
+    among = lines_of(candidates, "texts to look in", beside)
     bundle = asked.bundle()
     from glassformer.verbs.embed import Match
     from glassformer.verbs.embed import similar as nearest
+    from glassformer.verbs.watch import Watch
 
-    found = nearest(
-        bundle,
-        inputs.lines,
-        among,
-        top=top,
-        truncate=truncate,
-        ahead=inputs.ahead,
-        watch=inputs.watch,
-        **asked.budget(),
-    )
+    try:
+        found = nearest(
+            bundle,
+            inputs.lines,
+            among,
+            top=top,
+            truncate=truncate,
+            ahead=inputs.ahead,
+            watch=inputs.watch,
+            among=Watch(refuse=beside.add, blank="left"),
+            **asked.budget(),
+        )
+    finally:
+        beside.all_taken()
 
     def full(one: list[Match]) -> dict[str, object]:
         return {"nearest": [{"line": m.number + 1, "text": m.text, "score": m.score} for m in one]}
 
-    printed(
-        inputs, found, lambda one: scored((m.text, m.score) for m in one), full if asked.as_json else None
-    )
+    def plain(one: list[Match]) -> str:
+        return scored((m.text, m.score) for m in one)
+
+    printed(inputs, found, plain, full if asked.as_json else None, beside=beside)

@@ -22,8 +22,8 @@ def summarize(
 ) -> None:
     """Summarise texts: arguments, a file, or standard input; a line in is a line out.
 
-    A text is read whole: one that is too long for the model is refused. So is a model that was trained to
-    translate into several languages.
+    An empty line stays empty. A text is read whole: one that is too long for the model is refused. So
+    is a model that was trained to translate into several languages.
     """
     from glassformer.verbs import writing
 

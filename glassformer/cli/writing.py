@@ -201,8 +201,11 @@ def _watch(source: Given | None = None, taker: Taker | None = None, before: int 
     if source is None or taker is None:
         return UNWATCHED
     refusals = source.refusals
-    refuse = None if refusals is None else lambda number, why: refusals.add(before + number, why)
-    return Watch(answered=taker.hear, refuse=refuse)
+    if refusals is None:  # arguments: from an empty one a text is begun
+        return Watch(answered=taker.hear)
+    return Watch(
+        answered=taker.hear, refuse=lambda number, why: refusals.add(before + number, why), blank="left"
+    )
 
 
 def _passages(

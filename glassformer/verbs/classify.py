@@ -34,7 +34,7 @@ from glassformer.verbs.reading import (
 from glassformer.verbs.unlike import Unlike
 from glassformer.verbs.watch import UNWATCHED, Watch
 
-Scorer = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: one was refused
+Scorer = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: not asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def _labelled(
     first = 1
     for part in parts:
         for scores in scorer(part, first):
-            if scores is None:  # refused
+            if scores is None:
                 yield []
                 continue
             told = probable(scores.float())
@@ -133,7 +133,8 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch) -> S
     room = room_of(bundle)
 
     def scores(part: list[str], first: int) -> list[Tensor | None]:
-        made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
+        asked = [None if watch.leaves(text) else text for text in part]
+        made = encoded(bundle, asked, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(some: list[Encoded]) -> list[Tensor]:

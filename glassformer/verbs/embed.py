@@ -32,7 +32,7 @@ from glassformer.verbs.reading import (
 )
 from glassformer.verbs.watch import UNWATCHED, Watch
 
-Maker = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: one was refused
+Maker = Callable[[list[Any], int], list[Tensor | None]]  # inputs from a number on; None: not asked
 QUERIES = 256  # compared with all candidates at a time
 
 
@@ -75,8 +75,8 @@ def vectors(
 
     A sentence encoder pools and scales as its folder says; so are its texts cut, with `truncate`, put into
     small letters, and begun with the prompt of a name. Any other model of texts gives the mean of its last
-    layer's vectors, one of pictures the first of them, which stands for the whole. What is refused has no
-    numbers: all are NaN.
+    layer's vectors, one of pictures the first of them, which stands for the whole. What is refused or left
+    has no numbers: all are NaN.
     """
     if reads_pictures(bundle):
         if prompt is not None:
@@ -87,11 +87,11 @@ def vectors(
     return _each(stretches(listed(inputs), ahead), maker, torch.full((width_of(bundle),), torch.nan))
 
 
-def _each(parts: Iterator[list[Any]], maker: Maker, refused: Tensor) -> Iterator[Tensor]:
+def _each(parts: Iterator[list[Any]], maker: Maker, nothing: Tensor) -> Iterator[Tensor]:
     first = 1
     for part in parts:
         for vector in maker(part, first):
-            yield refused if vector is None else vector
+            yield nothing if vector is None else vector
         first += len(part)
 
 
@@ -109,12 +109,12 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None
     room = min(room_of(bundle), words.get("max_seq_length") or 1 << 30)
     begin = beginning(bundle, prompt)
 
+    def spelt(text: str) -> str:
+        return (begin + text).lower() if words.get("do_lower_case") else begin + text
+
     def make(part: list[str], first: int) -> list[Tensor | None]:
-        if begin:
-            part = [begin + text for text in part]
-        if words.get("do_lower_case"):
-            part = [text.lower() for text in part]
-        made = encoded(bundle, part, first=first, room=room, truncate=truncate, refuse=watch.refuse)
+        asked = [None if watch.leaves(text) else spelt(text) for text in part]
+        made = encoded(bundle, asked, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(some: list[Encoded]) -> list[Tensor]:
@@ -181,34 +181,43 @@ def similar(
     batch_tokens: int = TOKENS,
     ahead: int = AHEAD,
     watch: Watch = UNWATCHED,
+    among: Watch = UNWATCHED,
 ) -> Iterator[list[Match]]:
     """For each query (text or picture file) the candidates by likeness, nearest first: `top` or all.
 
     What is held is a vector for each candidate; the queries may come from anywhere and be any number.
+    among: who is told of the candidates, before any query is read; one that is refused or left is none.
     """
     if top is not None and top < 1:
         raise GlassformerError(f"top is {top}; ask for at least 1 candidate")
     texts = list(listed(candidates))
     if not texts:
         raise GlassformerError("there is nothing to compare with; give at least one candidate")
-    known = F.normalize(embed(bundle, texts, truncate=truncate, batch_tokens=batch_tokens), dim=-1)  # (N, D)
+    found = torch.stack(
+        list(vectors(bundle, texts, truncate=truncate, batch_tokens=batch_tokens, watch=among))
+    )
+    numbers = (~found.isnan().all(-1)).nonzero()[:, 0]
+    if not len(numbers):
+        raise GlassformerError("none of the candidates can be compared with; give others")
+    known = F.normalize(found[numbers], dim=-1)  # (N, D)
     asked = vectors(bundle, queries, truncate=truncate, batch_tokens=batch_tokens, ahead=ahead, watch=watch)
-    return _nearest(asked, known, texts, min(top or len(texts), len(texts)), min(ahead, QUERIES))
+    those = [(n, str(texts[n])) for n in numbers.tolist()]
+    return _nearest(asked, known, those, min(top or len(those), len(those)), min(ahead, QUERIES))
 
 
 def _nearest(
-    asked: Iterator[Tensor], known: Tensor, texts: Sequence[str], top: int, many: int
+    asked: Iterator[Tensor], known: Tensor, those: Sequence[tuple[int, str]], top: int, many: int
 ) -> Iterator[list[Match]]:
     for some in stretches(asked, many):
         scores = F.normalize(torch.stack(some), dim=-1) @ known.T  # (B, N)
-        best, numbers = scores.sort(dim=-1, descending=True, stable=True)
-        for row, order in zip(best[:, :top].tolist(), numbers[:, :top].tolist(), strict=True):
-            # a query that was refused is like nothing
+        best, places = scores.sort(dim=-1, descending=True, stable=True)
+        for row, order in zip(best[:, :top].tolist(), places[:, :top].tolist(), strict=True):
+            # a query that was not asked is like nothing
             yield (
                 []
                 if row[0] != row[0]
                 else [
-                    Match(number=n, text=str(texts[n]), score=score)
-                    for score, n in zip(row, order, strict=True)
+                    Match(number=those[place][0], text=those[place][1], score=score)
+                    for score, place in zip(row, order, strict=True)
                 ]
             )

@@ -91,13 +91,15 @@ def _filled(
     tokenizer, room, first = tokenizer_of(bundle), room_of(bundle), 1
     for part in parts:
         spelt = [text if mark in text else text.replace(MASK, mark) for text in part]
-        plain = {n for n, text in enumerate(spelt) if text.strip() and mark not in text}
-        for n in plain:
-            why = f"hides no word; put {MASK} where the model is to guess: '{spelt[n][:60]}'"
-            refused(watch.refuse, "text", first + n, why)
-        made = encoded(bundle, spelt, first=first, room=room, special_in_text="keep", refuse=watch.refuse)
-        asked = [None if n in plain else one for n, one in enumerate(made)]
-        found = where_sound(asked, _Guesser(bundle, top), tokens=batch_tokens, watch=watch)
+        asked: list[str | None] = []
+        for n, text in enumerate(spelt, first):
+            plain = bool(text.strip()) and mark not in text
+            if plain:
+                why = f"hides no word; put {MASK} where the model is to guess: '{text[:60]}'"
+                refused(watch.refuse, "text", n, why)
+            asked.append(None if plain or watch.leaves(text) else text)
+        made = encoded(bundle, asked, first=first, room=room, special_in_text="keep", refuse=watch.refuse)
+        found = where_sound(made, _Guesser(bundle, top), tokens=batch_tokens, watch=watch)
         for n, (text, guesses) in enumerate(zip(spelt, found, strict=True), first):
             pieces = text.split(mark)
             if guesses is not None and len(pieces) != len(guesses) + 1:

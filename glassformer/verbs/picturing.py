@@ -78,7 +78,7 @@ class Ready:
         tokens: int,
         watch: Watch,
     ) -> list[Tensor | None]:
-        """What `answer` says of each, batch (B, C, H, W) by batch; None of those that cannot be read.
+        """What `answer` says of each, batch (B, C, H, W) by batch; None of those that are not asked.
 
         first: the number of the first of them among all, for who is told of one that is refused.
         """
@@ -96,6 +96,8 @@ class Ready:
         return in_order([self.length] * len(pictures), some, tokens=tokens, watch=watch)
 
     def _read(self, number: int, picture: Picture, watch: Watch) -> NDArray[np.uint8] | None:
+        if watch.leaves(picture):
+            return None
         try:
             return self.pixels(picture)
         except UnreadableError as error:

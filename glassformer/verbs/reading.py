@@ -94,7 +94,7 @@ def where_sound(
     tokens: int = TOKENS,
     watch: Watch = UNWATCHED,
 ) -> list[Out | None]:
-    """What `answer` says of each text, batch by batch, in their order; None for one that was refused."""
+    """What `answer` says of each text, batch by batch, in their order; None for one that is not asked."""
     asked = {n: one for n, one in enumerate(texts) if one is not None}
     watch.answered(len(texts) - len(asked))
     sound = list(asked.values())
@@ -218,7 +218,7 @@ def as_given(inputs: Any, results: Iterator[Out]) -> Out | list[Out] | Iterator[
 
 def encoded(
     bundle: Bundle,
-    texts: Sequence[str],
+    texts: Sequence[str | None],
     *,
     first: int,
     room: int,
@@ -228,12 +228,19 @@ def encoded(
 ) -> list[Encoded | None]:
     """The texts as tokens, none longer than `room`: a longer one is cut where that is asked, else refused.
 
-    `first`: the number of the first of these texts among all, for a sentence about one. None: it is refused.
+    `first`: the number of the first of these texts among all, for a sentence about one. None: it is refused,
+    or was None, which is not asked.
     """
     tokenizer = tokenizer_of(bundle)
     vocabulary = reads(bundle).vocab_size
     made: list[Encoded | None] = []
-    for n, one in enumerate(tokenizer.encode_batch(texts, special_in_text=special_in_text), first):
+    asked = [text for text in texts if text is not None]
+    found = iter(tokenizer.encode_batch(asked, special_in_text=special_in_text))
+    for n, text in enumerate(texts, first):
+        if text is None:
+            made.append(None)
+            continue
+        one = next(found)
         if not one.ids:
             why = f"is empty, and {named(bundle)} marks no beginning or end that could stand for it"
             refused(refuse, "text", n, f"{why}; leave it out")

@@ -1,9 +1,10 @@
-"""Who is told of many inputs on the way: how many are answered, and which cannot be."""
+"""Who is told of many inputs on the way: how many are answered, and which cannot or need not be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from glassformer.core.errors import GlassformerError
 
@@ -25,10 +26,20 @@ class Watch:
     answered: how many more are, in whatever order; batches are of inputs of like length.
     refuse: the number of one, from 1, that cannot be, and why; nothing stands in its place then. Where nobody
     hears of it, it ends all.
+    blank: whether an input of nothing but spaces is asked like any other, or left without an answer.
     """
 
     answered: Callable[[int], None] = _unheard
     refuse: Refuse | None = None
+    blank: Literal["asked", "left"] = "asked"
+
+    def leaves(self, one: object) -> bool:
+        """Whether an input is left without an answer, and not asked.
+
+        >>> Watch(blank="left").leaves(" "), Watch(blank="left").leaves("a"), Watch().leaves("")
+        (True, False, False)
+        """
+        return self.blank == "left" and isinstance(one, str) and not one.strip()
 
 
 UNWATCHED = Watch()

@@ -67,13 +67,14 @@ def refused(done, sentence):
 ANY, EMPTY = "any line", "an empty line"
 WORDS, WORD = b"the sea, " * 111_000, b"x" * 1_000_000
 NO_SPACE = "000,000 letters with no space between"
+BEGUN = {"generate": ANY, "stdin": EMPTY, "file": EMPTY}  # a text is begun from an empty prompt, but no line
 UNSPLIT = {"translate": NO_SPACE, "restore": NO_SPACE}
 NOT_UNICODE = "2 is not Unicode: half a letter stands at its place 5"
 
 # a line, and what becomes of it: by itself, and where verbs or ways of giving it differ
 TEXTS: dict[str, tuple[bytes, str, dict[str, str]]] = {
-    "empty": (b"", EMPTY, {"generate": ANY}),
-    "blank": (b" \t \xe3\x80\x80", EMPTY, {"generate": ANY}),
+    "empty": (b"", EMPTY, BEGUN),
+    "blank": (b" \t \xe3\x80\x80", EMPTY, BEGUN),
     "a line of 1 MB": (WORDS, "2 has ", {"translate": ANY, "restore": ANY}),
     "a word of 1 MB": (WORD, "2 has ", UNSPLIT),
     "over 1 MiB": (WORD * 2, "2 has ", {**UNSPLIT, "stdin": "it is longer than 1,048,576 bytes",

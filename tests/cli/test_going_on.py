@@ -89,7 +89,8 @@ def test_lines_that_were_refused_are_told_by_who_goes_on(run, folder, tmp_path):
     for _ in range(2):  # goes on, and finds nothing left to do
         done = run(*words, "--out", out, "--resume")
         assert done.code == 2 and "error: 2 lines were left empty" in done.err
-        assert "note: line 1 was left empty" in done.err and "note: line 2 is left empty" in done.err
+        first, second = (done.err.index(f"note: line {told} left empty") for told in ("1 was", "2 is"))
+        assert first < second
         assert out.read_text().count("\n") == 2002 and out.read_text().startswith("\n\n")
     assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
     source.write_bytes(b"x\nx\n" + rows)

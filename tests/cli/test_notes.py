@@ -44,3 +44,14 @@ def test_an_empty_line_is_something(run: Any, tmp_path: Path) -> None:
     lines.write_text("\n\n")
     done = run("translate", "pocket", "--to", "de", "--file", lines)
     assert (done.code, done.out, done.err) == (0, "\n\n", "")
+
+
+def test_a_text_is_begun_from_an_empty_argument_and_not_from_an_empty_line(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("The sea\n\n  \nThe sea\n")
+    words = ["generate", "pocket-lm", "--max-new-tokens", 3, "--no-do-sample", "--num-beams", 2]
+    sea, blank = (run(*words, text).out for text in ("The sea", ""))
+    assert sea.strip() and blank.strip()
+    done = run(*words, "--file", tmp_path / "in.txt")
+    assert (done.code, done.out) == (0, f"{sea}\n\n{sea}")
+    echoed = run(*words, "--echo", "--file", tmp_path / "in.txt")
+    assert echoed.out == f"The sea{sea}\n\nThe sea{sea}"

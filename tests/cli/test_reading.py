@@ -44,11 +44,12 @@ def rows(out: str) -> list[Any]:
 
 
 def test_arguments_file_and_stdin_say_the_same(run: Any, folders: Any, stdin: Any, tmp_path: Path) -> None:
-    """Each is what Python says, a line for every text, the empty one included."""
+    """Each is what Python says, a line for every text; the empty one is not asked."""
     model, lines = folders["classify"], "".join(f"{text}\n" for text in TEXTS)
     (tmp_path / "texts").write_text(lines)
-    wanted = glassformer.load(model).classify(TEXTS)
-    plain = "".join(f"{labels[0].label}\t{labels[0].score:.4f}\n" for labels in wanted)
+    said = iter(glassformer.load(model).classify([text for text in TEXTS if text]))
+    wanted = [next(said) if text else [] for text in TEXTS]
+    plain = "".join(f"{one[0].label}\t{one[0].score:.4f}\n" if one else "\n" for one in wanted)
     stdin(lines.encode())
     piped = run("classify", model)
     filed = run("classify", model, "--file", tmp_path / "texts", "--batch-tokens", 40, "--threads", 1)
@@ -56,18 +57,22 @@ def test_arguments_file_and_stdin_say_the_same(run: Any, folders: Any, stdin: An
     assert piped == (0, plain, "") and (filed.code, filed.out) == (0, plain)
     assert run("classify", model, *TEXTS, "--dtype", "int8").out.count("\n") == len(TEXTS)
     told = rows(run("classify", model, *TEXTS, "--json").out)
-    assert [len(row["labels"]) for row in told] == [2] * len(TEXTS)
-    assert [row["labels"][0]["label"] for row in told] == [labels[0].label for labels in wanted]
+    assert [[one["label"] for one in row["labels"]] for row in told] == [
+        [one.label for one in labels] for labels in wanted
+    ]
 
 
 def test_embed_writes_numbers_that_come_back(run: Any, folders: Any, tmp_path: Path) -> None:
     model = folders["embed"]
-    wanted = glassformer.load(model).embed(TEXTS).numpy()
+    asked = [n for n, text in enumerate(TEXTS) if text]
+    wanted = np.full((len(TEXTS), 24), np.nan, np.float32)
+    wanted[asked] = glassformer.load(model).embed([TEXTS[n] for n in asked]).numpy()
     done = run("embed", model, *TEXTS)
-    assert np.array_equal(np.loadtxt(io.StringIO(done.out), dtype=np.float32), wanted)
+    assert np.array_equal(np.loadtxt(io.StringIO(done.out), dtype=np.float32), wanted[asked])
     (tmp_path / "texts").write_text("".join(f"{text}\n" for text in TEXTS))
     done = run("embed", model, "--file", tmp_path / "texts", "--out", tmp_path / "v.npy")
-    assert done.code == 0 and np.array_equal(np.load(tmp_path / "v.npy"), wanted)
+    assert done.code == 0 and np.array_equal(np.load(tmp_path / "v.npy"), wanted, equal_nan=True)
+    assert "note: 1 line is empty; such a row is NaN\n" in done.err
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -131,11 +136,11 @@ def test_what_is_told_on_the_way_counts_every_line_that_is_read(
 
 
 LONG = b"a " * 100
-BAD = {
-    "classify": (b"a cat\x00", b"a \xff dog", b"a " * (1 << 19) + b"a", LONG),
-    "embed": (b"a cat\x00", LONG),
-    "similar": (b"\xff", LONG),
-    "fill": (b"a cat", b"[MASK] " * 100, b"\xff"),
+BAD = {  # found by the model before what is no text, which is found when it is read
+    "classify": (LONG, b"a cat\x00", b"a \xff dog", b"a " * (1 << 19) + b"a", LONG),
+    "embed": (LONG, b"a cat\x00"),
+    "similar": (LONG, b"\xff"),
+    "fill": (b"[MASK] " * 100, b"a cat", b"\xff"),
     "answer": (b"where?", LONG + b"\ta cat", b"\xff\ta cat", b"where?\t"),
 }
 WHY = ("it holds a NUL byte", "it is not UTF-8 (byte 0xff at byte", "it is longer than 1,048,576 bytes",
@@ -158,22 +163,93 @@ def test_a_line_that_cannot_be_answered_is_left_empty(
     for done in (run(*words, "--file", tmp_path / "in.txt"), run(*words)):
         assert done.out == alone + "\n" * len(BAD[verb]) + alone
         *notes, error = [line for line in done.err.splitlines() if " lines in " not in line]
-        assert sorted(int(note.split()[2]) for note in notes) == list(range(2, len(lines)))
+        assert [int(note.split()[2]) for note in notes] == list(range(2, len(lines)))  # in their order
         assert all(any(why in note for why in WHY) for note in notes)
         assert done.code == 2 and error.startswith(f"error: {len(BAD[verb])} lines were left empty")
     told = rows(run(*words, "--file", tmp_path / "in.txt", "--json").out)
     assert ["error" in (row or ()) for row in told] == [False, *[True] * len(BAD[verb]), False]
 
 
+@pytest.mark.parametrize("verb", BAD)
+def test_an_empty_line_is_not_asked_and_stays_empty(
+    verb: str, run: Any, folders: Any, stdin: Any, tmp_path: Path
+) -> None:
+    """As in the verbs that write; the answers around it are those of the lines alone."""
+    (tmp_path / "pool").write_text("\na cat\n \na dog\n")
+    words = [verb, folders[verb], *(["--in", tmp_path / "pool", "--top", 9] if verb == "similar" else [])]
+    sound = SOUND.get(verb, b"a cat")
+    alone = run(*words, sound.decode())
+    stdin(b"\n".join((sound, b"", b" \t\xe3\x80\x80", sound)))
+    assert run(*words) == (0, f"{alone.out}\n\n{alone.out}", "")
+    if verb == "similar":
+        assert alone.out.count("\t") == 3  # two candidates, each with its score
+    stdin(b"\n" + sound)
+    nothing, something = rows(run(*words, "--json").out)
+    assert nothing.keys() == something.keys() and not any(
+        value for name, value in nothing.items() if name != "seconds"
+    )
+
+
+def test_a_line_to_look_in_that_cannot_be_read_is_left_out(run: Any, folders: Any, tmp_path: Path) -> None:
+    """The others are looked in as if it were not there, under their own numbers; so of pictures."""
+    (tmp_path / "pool").write_bytes(b"a cat\n" + LONG + b"\nbad \xff\n\na dog\n")
+    (tmp_path / "sound").write_text("a cat\na dog\n")
+    words = ["similar", folders["similar"], "a dog", "--top", 9, "--json", "--in"]
+    (found,), (wanted,) = (rows(run(*words, tmp_path / name).out) for name in ("pool", "sound"))
+    assert [one["line"] for one in found["nearest"]] == [5, 1]
+    assert [(one["text"], one["score"]) for one in found["nearest"]] == [
+        (one["text"], one["score"]) for one in wanted["nearest"]
+    ]
+    done = run(*words, tmp_path / "pool")
+    *notes, error = done.err.splitlines()
+    assert [note.split(" is left out: it ")[0] for note in notes] == [
+        f"note: line {number} of '{tmp_path / 'pool'}'" for number in (2, 3)
+    ]
+    assert done.code == 2 and error == f"error: 2 lines of '{tmp_path / 'pool'}' were left out"
+    (tmp_path / "none").write_bytes(LONG + b"\n")
+    done = run(*words, tmp_path / "none")
+    assert done.code == 2 and "note: line 1 of " in done.err and "none of the candidates" in done.err
+
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "black.png")
+    (tmp_path / "pictures").write_text(f"nowhere.png\n{tmp_path / 'black.png'}\n")
+    done = run("similar", "pocket-digits", tmp_path / "black.png", "--in", tmp_path / "pictures")
+    assert (done.code, done.out) == (2, f"{tmp_path / 'black.png'}\t1.0000\n")
+
+
+def test_a_line_of_a_context_that_cannot_be_read_is_left_empty(
+    run: Any, folders: Any, stdin: Any, tmp_path: Path
+) -> None:
+    """The questions are answered by the other lines, in their places."""
+    for name, line in (("about", b"the \xff cat"), ("sound", b"")):
+        (tmp_path / name).write_bytes(b"the cat sat on the mat\n" + line + b"\na dog ran\n")
+    found = []
+    for name in ("about", "sound"):
+        stdin(b"where?\n\xff\nwho?\n")
+        found.append(run("answer", folders["answer"], "--context", tmp_path / name, "--json"))
+    for one, other in zip(*(rows(done.out) for done in found), strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    about = tmp_path / "about"
+    assert found[0].code == 2 and found[0].err == (
+        f"note: line 2 of '{about}' is left empty: it is not UTF-8 (byte 0xff at byte 5)\n"
+        "note: line 2 is left empty: it is not UTF-8 (byte 0xff at byte 1)\n"
+        f"error: 1 line was left empty, for want of an answer; 1 line of '{about}' was left empty\n"
+    )
+    about.write_bytes(b"\xff\n")
+    done = run("answer", folders["answer"], "where?", "--context", about)
+    assert done.code == 2 and done.err.endswith(
+        f"error: '{about}' holds no text to find answers in; give some\n"
+    )
+
+
 def test_a_picture_that_cannot_be_read_is_left_empty(run: Any, tmp_path: Path) -> None:
     Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "black.png")
     (tmp_path / "none.png").write_text("no picture")
     names = [tmp_path / name for name in ("black.png", "nowhere.png", "none.png", "black.png")]
-    (tmp_path / "in.txt").write_text("".join(f"{name}\n" for name in names))
+    (tmp_path / "in.txt").write_text("".join(f"{name}\n" for name in names) + "\n")
     for verb in ("classify", "embed"):
         alone = run(verb, "pocket-digits", names[0]).out
         done = run(verb, "pocket-digits", "--file", tmp_path / "in.txt")
-        assert done.code == 2 and done.out == f"{alone}\n\n{alone}"
+        assert done.code == 2 and done.out == f"{alone}\n\n{alone}\n"
         assert "note: line 2 is left empty: there is no picture" in done.err
         assert "note: line 3 is left empty: '" in done.err and "is not an image" in done.err
     done = run("embed", "pocket-digits", "--file", tmp_path / "in.txt", "--out", tmp_path / "v.npy")
@@ -182,6 +258,7 @@ def test_a_picture_that_cannot_be_read_is_left_empty(run: Any, tmp_path: Path) -
         True,
         True,
         False,
+        True,
     ]
 
 

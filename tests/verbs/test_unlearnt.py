@@ -14,6 +14,7 @@ import glassformer
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import load_tokenizer
+from glassformer.verbs.watch import Watch
 from glassformer.verbs.writing.pieces import Cutter, Place
 from glassformer.verbs.writing.rewriting import translating
 from glassformer.verbs.writing.signs import Signs, placed, runs
@@ -84,9 +85,8 @@ def test_a_letter_of_more_marks_than_the_model_reads_is_refused_alone(pocket: Bu
     """It cannot be cut; read whole, it would end the lines around it too."""
     lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
     told: list[tuple[int, str]] = []
-    layouts = list(
-        translating(pocket, {}, to="de").layouts(lines, refuse=lambda number, why: told.append((number, why)))
-    )
+    watch = Watch(refuse=lambda number, why: told.append((number, why)))
+    layouts = list(translating(pocket, {}, to="de").layouts(lines, watch))
     assert [bool(layout) for layout in layouts] == [True, False, True]
     ((number, why),) = told
     assert number == 2 and "marks" in why and "5,000" in why

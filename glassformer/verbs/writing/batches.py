@@ -12,7 +12,7 @@ from glassformer.api import Bundle
 from glassformer.decoding.engine import Written, write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.tree import Tree
-from glassformer.verbs.watch import UNWATCHED, Refuse, Watch
+from glassformer.verbs.watch import UNWATCHED, Watch
 from glassformer.verbs.writing.checks import within_bounds
 from glassformer.verbs.writing.doubts import Doubt
 from glassformer.verbs.writing.ends import Ends
@@ -22,9 +22,9 @@ ON_GPU, ON_CPU = 16_384, 4096  # tokens of a batch; a CPU gains nothing by more,
 
 
 class LayOut(Protocol):
-    """Texts to layouts, in order; who `refuse` tells of one that cannot be read is given an empty one."""
+    """Texts to layouts, in order: an empty one of what is refused, where that is heard, or left."""
 
-    def __call__(self, texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]: ...
+    def __call__(self, texts: Iterable[str], watch: Watch = UNWATCHED) -> Iterator[Layout]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def passages(
 
     def examples() -> Iterator[list[int]]:
         count = 0
-        for layout in plan.layouts(texts, watch.refuse):
+        for layout in plan.layouts(texts, watch):
             places = [part for part in layout if isinstance(part, Place)]
             if not places:
                 watch.answered(1)

@@ -9,7 +9,7 @@ from glassformer.api import Bundle
 from glassformer.decoding.stop import before_stop
 from glassformer.text import SpecialInText
 from glassformer.verbs.reading import tokenizer_of
-from glassformer.verbs.watch import UNWATCHED, Refuse, Watch
+from glassformer.verbs.watch import UNWATCHED, Watch
 from glassformer.verbs.writing.batches import Plan
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of
@@ -75,15 +75,15 @@ def continuing(
     words = settings_of(bundle, {**settings, **spoken.settings})
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
-        if not layout:  # a prompt that was refused
+        if not layout:  # a prompt that was not asked
             return ""
         (place,), (ids,) = layout, found
         assert isinstance(place, Place)
         text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
         return before_stop(text, words.stop)
 
-    def layouts(texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]:
-        known = prompt_ids(bundle, ends, texts, special_in_text=special_in_text, spoken=spoken, refuse=refuse)
+    def layouts(texts: Iterable[str], watch: Watch = UNWATCHED) -> Iterator[Layout]:
+        known = prompt_ids(bundle, ends, texts, special_in_text=special_in_text, spoken=spoken, watch=watch)
         return ([Place(ids)] if ids else [] for ids in known)
 
     def limit(read: int) -> int:

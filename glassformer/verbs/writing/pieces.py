@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal
 
 from glassformer.text.documents import halved, sentences, torn
-from glassformer.verbs.watch import Refuse, refused
+from glassformer.verbs.watch import UNWATCHED, Watch, refused
 from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.stand_ins import Stands
 
@@ -91,7 +91,7 @@ class Cutter:
     read: Callable[[str], tuple[str, Stands]] = as_it_is
     what: str = "text"
 
-    def layouts(self, texts: Iterable[str], refuse: Refuse | None = None) -> Iterator[Layout]:
+    def layouts(self, texts: Iterable[str], watch: Watch = UNWATCHED) -> Iterator[Layout]:
         """One layout a text, in order, empty of one that is refused; `TOGETHER` are looked at at once."""
         stream = numbered(texts, self.what)
         while many := list(islice(stream, TOGETHER)):
@@ -103,7 +103,7 @@ class Cutter:
                 try:
                     layout = self._row(row, ids)
                 except _UnfitError as error:
-                    refused(refuse, self.what, number, str(error))
+                    refused(watch.refuse, self.what, number, str(error))
                     layout = []
                 yield layout
 

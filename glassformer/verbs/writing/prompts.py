@@ -10,7 +10,7 @@ from glassformer.core.errors import GlassformerError
 from glassformer.decoding.stop import before_stop
 from glassformer.text import Encoded, SpecialInText, Tokenizer, encode_tagged
 from glassformer.verbs.reading import named, tokenizer_of
-from glassformer.verbs.watch import Refuse, refused
+from glassformer.verbs.watch import UNWATCHED, Watch, refused
 from glassformer.verbs.writing.checks import numbered
 from glassformer.verbs.writing.ends import Ends
 from glassformer.verbs.writing.pieces import TOGETHER
@@ -28,9 +28,9 @@ def prompt_ids(
     *,
     special_in_text: SpecialInText = "plain",
     spoken: Language = UNSAID,
-    refuse: Refuse | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Iterator[list[int]]:
-    """The ids of each prompt: begun as the tokenizer begins a text, and not ended; none of one refused.
+    """The ids of each prompt: begun as the tokenizer begins a text, and not ended; none of one not asked.
 
     spoken: how a model that rewrites is told the language to write.
     """
@@ -43,12 +43,15 @@ def prompt_ids(
             if spoken.tag is None
             else encode_tagged(tokenizer, told, spoken.tag)
         )
-        for (number, _), encoded in zip(many, made, strict=True):
+        for (number, prompt), encoded in zip(many, made, strict=True):
+            if watch.leaves(prompt):
+                yield []
+                continue
             ids = encoded.ids if ends.shape == "rewrites" else unended(encoded)
             ids = ids or _begin(bundle, ends)
             if ends.reads is not None and len(ids) > ends.reads:
                 why = f"has {len(ids):,} tokens, and {named(bundle)} reads at most {ends.reads:,}; shorten it"
-                refused(refuse, "prompt", number, why)
+                refused(watch.refuse, "prompt", number, why)
                 ids = []
             yield ids
 
