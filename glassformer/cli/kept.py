@@ -2,7 +2,8 @@
 
 Beside the file stands FILE.progress until the last line is written: what made the lines (the model, the
 settings), a digest of the texts they answer, which were refused, and where to begin anew. A later run goes on
-only with the same. Where lines were refused it stays, so that a later run says so too.
+only with the same. Where lines were refused it stays, so that a later run says so too; a file without such
+lines keeps it as an attribute (`progress`).
 It begins where batches began, so it fills them as the stopped run would have, and the file ends the same to
 the byte; lines that are there already are made again and left out.
 """
@@ -15,34 +16,19 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from glassformer.cli.given import Given
+from glassformer.cli.progress import Progress, tell_beside, tell_with, told_beside, told_with
 from glassformer.cli.taken import Taker, say
 from glassformer.core.errors import GlassformerError
 
 RECORDED_EVERY = 1.0  # seconds
 BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What FILE.progress says. made: by what. lines: how many texts were answered, inputs: their digest.
-
-    again: the last text, counted from 0, with which batches began. refused: the numbers, from 1, of the texts
-    among them that could not be answered.
-    """
-
-    made: Mapping[str, Any]
-    lines: int
-    inputs: str
-    again: int
-    refused: Sequence[int] = ()
 
 
 class Texts:
@@ -133,23 +119,25 @@ class Keeper(Taker):
         self._recorded = time.monotonic()
         if self._record is None:
             return
-        from glassformer.weights.replacing import replacing
-
         os.fsync(self._file.fileno())
+        tell_beside(self._record, self._progress())
+
+    def _progress(self) -> Progress:
         lines, inputs = self.texts.so_far()
         refused = [] if self._refusals is None else self._refusals.upto(lines)
-        progress = Progress(made=self._made, lines=lines, inputs=inputs, again=self._again, refused=refused)
-        with replacing(self._record) as file:
-            file.write(json.dumps(asdict(progress), ensure_ascii=False, indent=1).encode())
+        return Progress(made=self._made, lines=lines, inputs=inputs, again=self._again, refused=refused)
 
     def end(self) -> None:
-        """All lines are taken: what was done needs no telling, unless lines were refused."""
+        """All lines are taken: what was done needs no telling beside them, unless lines were refused."""
         if self._record is None:
             return
         if self._refusals is not None and self._refusals.upto(self.done):
             self.record()
             return
         os.fsync(self._file.fileno())
+        progress = self._progress()
+        if progress.lines == self.done:  # not of lines that were there and whose making is unknown
+            tell_with(Path(self._file.name), progress)
         self._record.unlink(missing_ok=True)
 
     def _write(self, line: str) -> None:
@@ -231,18 +219,23 @@ def _prepared(
     if overwrite:
         os.truncate(out, 0)
         return 0
-    progress = _told(record)
+    progress = told_beside(record)
     if not resume:
         way = "add --resume to go on with it, or --overwrite" if progress else "add --overwrite"
         raise GlassformerError(f"'{out}' is there already; {way} to begin anew")
-    done, total = _whole_lines(out), source.total
+    (done, whole), total = _whole_lines(out), source.total
+    half = out.stat().st_size > whole
+    progress = progress or told_with(out)
     if progress is None:
-        if done != total:
+        if (done := done + half) != total:
             raise GlassformerError(
                 f"'{out}' has lines, and no '{record.name}' beside it tells what made them; "
                 "add --overwrite in place of --resume to begin anew"
             )
-        say(f"'{out}' has a line for each of the {done:,} texts already; nothing is left to do")
+        say(
+            f"'{out}' has as many lines as there are texts, {done:,}, and nothing tells what made them; "
+            "they stay as they are, and --overwrite in place of --resume begins anew"
+        )
         texts.end()
         return done
     _check_same(out, progress.made, made)
@@ -251,21 +244,16 @@ def _prepared(
             f"'{out}' holds {done:,} lines that answer other texts than these; give the same texts again, "
             "or --overwrite to begin anew"
         )
-    say(f"{done:,} lines are done in '{out}'; going on")
+    if half:
+        os.truncate(out, whole)
+    if progress.lines == total:
+        say(f"'{out}' has the answers to all {done:,} texts already; nothing is left to do")
+        texts.end()
+    else:
+        say(f"{done:,} lines are done in '{out}'; going on")
     if source.refusals is not None:
         source.refusals.go_on(progress.refused)
-    if done == total:
-        texts.end()
     return done
-
-
-def _told(record: Path) -> Progress | None:
-    if not record.exists():
-        return None
-    try:
-        return Progress(**json.loads(record.read_bytes()))
-    except (ValueError, TypeError):
-        raise GlassformerError(f"'{record}' is damaged; add --overwrite to begin anew") from None
 
 
 def _check_same(out: Path, was: Mapping[str, Any], made: Mapping[str, Any]) -> None:
@@ -284,14 +272,13 @@ def _with(name: str, value: Any) -> str:
     return f"without {name}" if value in (None, False) else f"with {name}" + f" {value}" * (value is not True)
 
 
-def _whole_lines(out: Path) -> int:
-    """How many lines a file holds; one that was being written when it stopped is taken off."""
-    with out.open("r+b") as file:
+def _whole_lines(out: Path) -> tuple[int, int]:
+    """How many lines a file holds, and where they end; one that was being written when it stopped is none."""
+    with out.open("rb") as file:
         done = whole = at = 0
         while block := file.read(BLOCK):
             done += block.count(b"\n")
             if (last := block.rfind(b"\n")) >= 0:
                 whole = at + last + 1
             at += len(block)
-        file.truncate(whole)
-    return done
+    return done, whole

@@ -46,7 +46,7 @@ class Asked(AskedOfLines):
         Path | None,
         typer.Option(
             help="Write here, a line for each. OUT.progress beside it tells what made the lines, and is "
-            "taken away at the end, unless lines were left empty.",
+            "taken away at the end, unless lines were left empty; the file keeps it as an attribute.",
             show_default=False,
         ),
     ] = None
@@ -182,7 +182,7 @@ def answer(asked: Asked, write: Write) -> None:
         ) as keeper,
         noting(bundle) as notes,
     ):
-        if keeper.done and "seed" in asked.settings:
+        if keeper.done not in (0, source.total) and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
         for number, passage in _passages(bundle, write, source, iter(keeper.texts), keeper):
             keeper.take_at(_line(asked, bundle, passage, source.refused(number)), fresh=passage.fresh)

@@ -71,7 +71,7 @@ def test_stopped_and_gone_on_with_is_what_an_unbroken_run_gives(run, folder, lin
     assert run(*words, "--out", out, "--resume").code == 0
     assert out.read_text() == expected and not list(tmp_path.glob("*.progress"))
     again = run(*words, "--out", out, "--resume")
-    assert again.code == 0 and "nothing is left to do" in again.err and out.read_text() == expected
+    assert again.code == 0 and " lines in " not in again.err and out.read_text() == expected
     assert run(*words, "--out", lines, "--overwrite").code == 2 and lines.stat().st_size
     assert run(*words, "--out", out).code == 2  # what is there is not written over unasked
     assert run(*words, "--out", out, "--overwrite").code == 0
@@ -222,6 +222,63 @@ def test_lines_of_unknown_making_are_not_gone_on_with(run, folder, stopped_run):
     assert "holds 2 lines that answer other texts" in run(*words, "--resume").err
 
 
+def attributed(path: Path) -> None:
+    """Skip where the file system keeps no attributes."""
+    try:
+        os.setxattr(path, "user.tried", b"")
+    except (AttributeError, OSError):
+        pytest.skip("files have no attributes here")
+
+
+def test_a_finished_file_knows_what_made_it(run, folder, tmp_path):
+    """It stays as it is, is refused to others, and goes on with texts that come after its own."""
+    attributed(tmp_path)
+    source, out, other = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "other.txt"
+    source.write_text("".join(f"{row}\n" for row in ROWS[:20]))
+    other.write_text("".join(f"{row}\n" for row in ROWS[20:40]))
+    words = ["translate", folder, "--out", out, "--resume"]
+    greedy = ["--num-beams", "1"]
+    assert run(*words, *greedy, "--file", source).code == 0
+    done, when = out.read_bytes(), out.stat().st_mtime_ns
+    for file, settings, code, told in (
+        (source, greedy, 0, "has the answers to all 20 texts already; nothing is left to do"),
+        (other, greedy, 2, "holds 20 lines that answer other texts than these"),
+        (source, [], 2, "begun with --num-beams 1, and now without --num-beams"),
+        (source, [*greedy, "--json"], 2, "begun without --json, and now with --json"),
+    ):
+        again = run(*words, *settings, "--file", file)
+        assert again.code == code and told in again.err and again.err.count("\n") == 1
+        assert out.read_bytes() == done and out.stat().st_mtime_ns == when
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt", "other.txt"}
+    source.write_bytes(source.read_bytes() + other.read_bytes())
+    assert run(*words, *greedy, "--file", source).code == 0
+    alone = run("translate", folder, *greedy, "--file", source)
+    assert out.read_text() == alone.out and out.read_bytes().startswith(done)
+
+
+def test_of_lines_whose_making_is_unknown_nothing_is_claimed(run, folder, tmp_path):
+    """Written over or copied, they are left as they are, to the last letter without a line end."""
+    source, out, copied = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "copied.txt"
+    source.write_text("red\nblue\n")
+    words = ["translate", folder, "--file", source, "--num-beams", "1", "--resume", "--out"]
+    assert run(*words, out).code == 0
+    shutil.copyfile(out, copied)
+    out.write_text("my own\nlines\n")
+    for path in (out, copied):
+        before = path.read_bytes()
+        for _ in range(2):
+            done = run(*words, path)
+            assert done.code == 0 and "nothing tells what made them; they stay as they are" in done.err
+        assert path.read_bytes() == before
+    for mine, code, told in (
+        ("my own\nlines", 0, "nothing tells what made them"),
+        ("my own\nlines\nand one more", 2, "no 'out.txt.progress' beside it"),
+    ):
+        out.write_text(mine)
+        done = run(*words, out)
+        assert done.code == code and told in done.err and out.read_text() == mine
+
+
 def test_one_run_at_a_time_writes_to_a_file(run, folder, tmp_path):
     fcntl = pytest.importorskip("fcntl")
     out = tmp_path / "out.txt"
@@ -267,6 +324,7 @@ def test_a_full_disk_is_a_sentence(folder, run):
 
 
 TEXTS = ["red", "blue", "", "gold", "green"]
+KEEPING = ("kept.py", "progress.py", "taken.py")
 
 
 def shout(out: Path) -> None:
@@ -292,7 +350,7 @@ def interrupted(at: int, act: Callable[[], None]) -> bool:
         return trace
 
     def calls(frame: FrameType, event: str, _: Any) -> Any:
-        return trace(frame, event, _) if frame.f_code.co_filename.endswith(("kept.py", "taken.py")) else None
+        return trace(frame, event, _) if frame.f_code.co_filename.endswith(KEEPING) else None
 
     before = sys.gettrace()
     sys.settrace(calls)
