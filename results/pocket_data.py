@@ -88,14 +88,19 @@ def _sources(data: Path) -> Iterator[Pair]:
     for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
         if not placeholders(english + other) and share_of("label", english) < 1 / LABELS:
             yield _pair(english, other, "labels-ko", "ko-label")
-    for line in PHRASES.read_text(encoding="utf-8").splitlines()[1:]:
-        english, *others = line.split("\t")
-        for language, other in zip(("de", "fr", "ko"), others, strict=True):
-            yield _pair(english, other, f"phrases-{language}", language)
+    yield from phrasebook()
     for english, german, french, *_ in _cells(data / "debian-en-ko/prose.en-de-fr.tsv.gz"):
         if not placeholders(english + german + french):
             yield _pair(english, german, "debian-de", "de")
             yield _pair(english, french, "debian-fr", "fr")
+
+
+def phrasebook() -> Iterator[Pair]:
+    """What was written for this translator."""
+    for line in PHRASES.read_text(encoding="utf-8").splitlines()[1:]:
+        english, *others = line.split("\t")
+        for language, other in zip(("de", "fr", "ko"), others, strict=True):
+            yield _pair(english, other, f"phrases-{language}", language)
 
 
 def _pair(english: str, other: str, kind: str, tag: str) -> Pair:

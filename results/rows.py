@@ -141,7 +141,7 @@ ROWS: dict[str, Row] = {
     "pocket": Row(
         title="the default translator, English to and from German, French and Korean",
         module="pocket",
-        runs=("base/1", "small/1", "student/1", "graduate/1"),
+        runs=("base/1", "small/1", "student/1", "graduate/1", "polished/1"),
         takes=("most",),
     ),
 }

@@ -266,7 +266,7 @@ def _seeds(runs: Sequence[Noted]) -> str:
     return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
 
 
-TRANSLATORS = ("base", "small", "student", "graduate")  # the steps on the way
+TRANSLATORS = ("base", "small", "student", "graduate", "polished")  # the steps on the way
 MEASURED = {"tatoeba": "Tatoeba", "debian": "Debian", "flores": "FLORES", "news": "news"}
 KINDS_OF_DAMAGE = {"trim": "trimmed", "gap": "gapped", "shuffle": "shuffled", "all": "all three"}
 NOT_RUN = "*Not run yet.*"
