@@ -2,15 +2,16 @@
 
 import random
 import re
+from collections import Counter
 
 import pytest
 
 from glassformer.core.errors import GlassformerError
 from glassformer.training.recipe import read_data
-from results import pocket, pocket_made, pocket_tokenizer
+from results import pocket, pocket_made, pocket_polish, pocket_tokenizer
 from results.noted import runs_of
 from results.place import Place
-from results.pocket_data import HELD, PHRASES, Pair, divided, read, write
+from results.pocket_data import HELD, PHRASES, Pair, divided, phrasebook, read, write
 from results.pocket_text import same, tidy
 
 SIZES = (
@@ -151,4 +152,22 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
         recipe, made = read_data(place.run("pocket", name) / "recipe.yaml"), f"made-by-{writer.parts[-3]}-1"
         assert recipe["model"]["folder"] == str(writer)
         assert recipe["data"]["train"] == [str(tables / "train.tsv.gz"), str(tables / made / "made.tsv.gz")]
-    assert len(runs_of("pocket", place.figures)) == 3
+    pocket.run(place, "polished/1")
+    recipe = read_data(place.run("pocket", "polished/1") / "recipe.yaml")
+    assert recipe["model"]["folder"] == str(place.run("pocket", "graduate/1") / "model")
+    assert recipe["data"]["train"] == [str(tables / "polish.tsv.gz")]
+    assert len(runs_of("pocket", place.figures)) == 4
+
+
+def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_learnt(tmp_path):
+    phrases = list(phrasebook())
+    short = next(one for one in phrases if len(one.english.split()) <= pocket_polish.SHORT)
+    longer = [one for one in phrases if len(one.english.split()) > pocket_polish.SHORT][:200]
+    rows = [(one.english, one.other, one.tag) for one in (short, *longer)] * 2
+    others = [("The dog is here.", "Le chien est ici.", "fr")] * 3
+    write(tmp_path / "train.tsv.gz", ("source", "target", "to"), [*rows, *others])
+    count = Counter(map(tuple, read(pocket_polish.polish(tmp_path))))
+    assert count.pop(rows[0]) == pocket_polish.AGAIN
+    assert count.pop(others[0]) == 1
+    assert set(count) < set(rows) and set(count.values()) == {1}
+    assert 0.3 < len(count) / len(longer) < 0.6
