@@ -24,7 +24,7 @@ from results.place import glassformer as command
 from results.text_loss import Ids, Scores
 from results.trained import Trained, log, train
 
-SECONDS = 45.0  # of steps, for each side
+SECONDS = 25.0  # of steps, for each side
 REHEARSED, EVERY = 200, 50  # steps by which the time of one is measured; steps between two noted ones
 RATES = (1e-3, 2e-3, 3e-3)  # nanoGPT is tried with, and its best one is kept
 

@@ -1,6 +1,6 @@
 """The translator that comes with the package: English to and from German, French and Korean.
 
-Runs: "base/1", the paper's base model on the pairs as they are, for as long as the small one takes;
+Runs: "base/1", the paper's base model on the pairs as they are, about half the steps of the small one;
 "small/1", the size that is shipped, on the same pairs; "student/1" goes on from the small one, on the pairs
 and on what the small one wrote (results/pocket_made.py); "graduate/1" does the same with the student;
 "polished/1" ends with the graduate on set phrases (results/pocket_polish.py), which two CPU cores can do.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from results import pocket_data, pocket_made, pocket_polish, pocket_tokenizer
 from results.noted import note
@@ -22,38 +21,51 @@ ROW = "pocket"
 WRITING = 120.0  # seconds in which one writes for the next
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Learn the pairs, from nothing."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Go on from the model of another run, with the pairs and with what that one writes for them."""
+
+    after: str
+
+
+@dataclass(frozen=True)
+class Polish:
+    """End the model of another run with its set phrases."""
+
+    after: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """recipe: what is trained; changes: of it; after: the run whose model is gone on from
-    learns: the pairs; these and what that model wrote for them; or what it is polished with
-    """
+    """recipe: what is trained; changes: of it; learns: from what"""
 
-    recipe: str
+    recipe: str = "pocket"
     changes: tuple[str, ...] = ()
-    after: str | None = None
-    learns: Literal["pairs", "written", "polish"] = "pairs"
+    learns: Pairs | Written | Polish = Pairs()
 
 
 FURTHER = ("training.lr=0.0008", "training.warmup=300")
 POLISH = (
-    *("training.steps=280", "training.lr=0.0003", "training.warmup=20", "training.ema=0.98"),
-    *(
-        "training.batch=8192",
-        "training.batching=lengths",
-        "training.validate_every=70",
-        "training.log_every=10",
-    ),
+    "training.steps=280",
+    "training.lr=0.0003",
+    "training.warmup=20",
+    "training.ema=0.98",
+    "training.batch=8192",
+    "training.batching=lengths",
+    "training.validate_every=70",
+    "training.log_every=10",
 )
 WAYS = {
     "base": Way(recipe="pocket-base"),
-    "small": Way(recipe="pocket"),
-    "student": Way(
-        recipe="pocket", changes=("training.steps=6000", *FURTHER), after="small/1", learns="written"
-    ),
-    "graduate": Way(
-        recipe="pocket", changes=("training.steps=10000", *FURTHER), after="student/1", learns="written"
-    ),
-    "polished": Way(recipe="pocket", changes=POLISH, after="graduate/1", learns="polish"),
+    "small": Way(),
+    "student": Way(changes=("training.steps=6000", *FURTHER), learns=Written("small/1")),
+    "graduate": Way(changes=("training.steps=10000", *FURTHER), learns=Written("student/1")),
+    "polished": Way(changes=POLISH, learns=Polish("graduate/1")),
 }
 
 
@@ -61,14 +73,8 @@ def run(place: Place, name: str) -> None:
     """Train one run and measure it; where it learns from what another wrote, let that one write before."""
     kind, seed = name.split("/")
     way, tables = WAYS[kind], prepared(place)
-    files, changes = [tables / "train.tsv.gz"], list(way.changes)
-    if way.after is not None:
-        before = place.run(ROW, way.after) / "model"
-        changes.append(f"model.folder={before}")
-        if way.learns == "written":
-            files.append(written_by(before, tables, tables / f"made-by-{way.after.replace('/', '-')}", place))
-        elif way.learns == "polish":
-            files = [pocket_polish.polish(tables)]
+    files, before = learnt(way, tables, place)
+    changes = [*way.changes, *([f"model.folder={before}"] if before else [])]
     changes += [
         f"data.train=[{','.join(map(str, files))}]",
         f"data.valid=[{tables / 'dev.tsv.gz'}]",
@@ -78,6 +84,20 @@ def run(place: Place, name: str) -> None:
     written = trained.folder / "written.tsv.gz"
     figures = measure(trained.model, tables, place.data, device=place.device, most=place.most, out=written)
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
+
+
+def learnt(way: Way, tables: Path, place: Place) -> tuple[list[Path], Path | None]:
+    """The tables that a run learns from, and the model that it goes on from."""
+    pairs = tables / "train.tsv.gz"
+    match way.learns:
+        case Pairs():
+            return [pairs], None
+        case Written(after):
+            before = place.run(ROW, after) / "model"
+            made = tables / f"made-by-{after.replace('/', '-')}"
+            return [pairs, written_by(before, tables, made, place)], before
+        case Polish(after):
+            return [pocket_polish.polish(tables)], place.run(ROW, after) / "model"
 
 
 def written_by(model: Path, tables: Path, made: Path, place: Place) -> Path:

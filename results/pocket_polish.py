@@ -13,7 +13,7 @@ from results.pocket_data import Row, phrasebook, read, share_of, write
 
 SHORT, AGAIN = 5, 6  # English words of a set phrase; how often it is read
 LONGER = 0.45  # of the phrasebook's other rows
-OTHERS = 40_000  # rows of all else, of which some are the same
+OTHERS = 40_000  # rows of all else
 
 
 def polish(tables: Path) -> Path:

@@ -1,7 +1,7 @@
 """Why attention won, in one picture, from what was noted: python -m results.why_attention.
 
 Above: how many answers are whole at each length, copied and recalled, and how fast each model learns. Below:
-how that share grows with the time spent learning, and how much faster the Transformer is. Recalling is shown
+how that share grows with the steps of learning, and how much faster the Transformer is. Recalling is shown
 by the better of its two ways, with all keys at once and after few. Bands reach from the worst seed to the
 best.
 """
@@ -50,17 +50,11 @@ def better_way(noted: Sequence[Noted], model: str) -> tuple[list[Noted], list[No
     return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in by_size(way[0])))
 
 
-def pace(runs: Sequence[Noted]) -> float:
-    """Seconds a step, of the quickest seed, which shared its device the least."""
-    return min(one.figures["ms a step"] for one in runs) / 1000
-
-
-def over_time(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
-    """Seconds of steps at each validation, counted from the first step of what was learned before, with every
-    seed's share there."""
-    each, spent = pace(runs), before[0].curve[-1][0] * pace(before) if before else 0.0
+def over_steps(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
+    """Steps at each validation, those of what was learned before counted in, with every seed's share."""
+    spent = before[0].curve[-1][0] if before else 0
     return [
-        (spent + steps * each, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
+        (spent + steps, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
         for steps in sorted({steps for one in runs for steps, _ in one.curve})
     ]
 
@@ -92,9 +86,9 @@ def drawn(noted: Sequence[Noted]) -> Figure:
                 runs, before = better_way(noted, model) if recalled else (runs_named(noted, task, model), [])
                 if runs:
                     _line(above, by_size(runs), model, marks="o")
-                    _line(below, over_time(runs, before), model)
+                    _line(below, over_steps(runs, before), model)
             _frame(above, title, unit, "whole answers, %" if not column else "")
-            _frame(below, "", "seconds of training", "whole answers, %" if not column else "")
+            _frame(below, "", "steps of training", "whole answers, %" if not column else "")
             for one in (above, below):
                 one.set_ylim(-4, 104)
         _speeds(axes, noted)

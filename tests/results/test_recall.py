@@ -13,7 +13,7 @@ from results.noted import Noted, runs_of
 from results.place import Place
 from results.recall_speed import built
 from results.trained import Trained
-from results.why_attention import better_way, over_time
+from results.why_attention import better_way, over_steps
 
 
 def test_a_copy_is_its_string():
@@ -89,7 +89,7 @@ def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
     assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
 
 
-def test_the_picture_shows_the_way_that_was_learned_by_and_all_the_time_it_took():
+def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
     def noted(kind, exact):
         figures = {"exact at 2": 1.0, "exact at 32": exact, "ms a step": 10.0}
         return Noted(
@@ -105,5 +105,5 @@ def test_the_picture_shows_the_way_that_was_learned_by_and_all_the_time_it_took(
     at_once, few, many = noted("recall-lstm", 0.0), noted("few-lstm", 0.9), noted("many-lstm", 1.0)
     runs, before = better_way([at_once, few, many], "lstm")
     assert (runs, before) == ([many], [few])
-    assert over_time(runs, before) == [(2.0, [100.0])]
-    assert better_way([at_once, few, noted("many-lstm", -1.0)], "lstm") == ([at_once], [])
+    assert over_steps(runs, before) == [(200, [100.0])]
+    assert better_way([noted("recall-lstm", 0.5), few, noted("many-lstm", 0.0)], "lstm")[1] == []
