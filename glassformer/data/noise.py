@@ -19,10 +19,8 @@ GAP_EVERY = 8  # one gap, and one more for so many words
 GAP_LONGEST = 3  # words of one gap; two that meet become one
 REACH = 3  # how far a shuffled word may move
 GONE = -1  # stands for one gap among the numbers of words
-FOR_EACH, FOR_WORD = (
-    6,
-    3,
-)  # random numbers that the damage of a sequence takes, and further ones for each word
+FOR_EACH = 6  # random numbers that the damage of a sequence takes
+FOR_WORD = 3  # further ones for each of its words
 
 
 def damage(
