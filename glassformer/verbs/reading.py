@@ -222,14 +222,15 @@ def encoded(
     *,
     first: int,
     room: int,
-    truncate: bool = False,
+    truncate: bool | None = None,
     special_in_text: SpecialInText = "plain",
     refuse: Refuse | None = None,
 ) -> list[Encoded | None]:
     """The texts as tokens, none longer than `room`: a longer one is cut where that is asked, else refused.
 
-    `first`: the number of the first of these texts among all, for a sentence about one. None: it is refused,
-    or was None, which is not asked.
+    `first`: the number of the first of these texts among all, for a sentence about one. `truncate`: whether
+    it is asked; None: it cannot be, so that nobody is told to. Of what is given back None: it is refused, or
+    was None, which is not asked.
     """
     tokenizer = tokenizer_of(bundle)
     vocabulary = reads(bundle).vocab_size
@@ -253,7 +254,8 @@ def encoded(
             )
         if len(one) > room and not truncate:
             why = f"has {len(one):,} tokens and {named(bundle)} reads at most {room:,}"
-            refused(refuse, "text", n, f"{why}; shorten it, or ask for it to be cut (truncate)")
+            way = "shorten it" if truncate is None else "shorten it, or ask for it to be cut (truncate)"
+            refused(refuse, "text", n, f"{why}; {way}")
             made.append(None)
             continue
         made.append(cut(one, room) if len(one) > room else one)
