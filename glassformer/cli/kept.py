@@ -11,9 +11,7 @@ the byte; lines that are there already are made again and left out.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glassformer.cli.given import Given
+from glassformer.cli.made import brief
 from glassformer.cli.progress import Progress, tell_beside, tell_with, told_beside, told_with
 from glassformer.cli.taken import Taker, say
 from glassformer.core.errors import GlassformerError
@@ -137,7 +136,7 @@ class Keeper(Taker):
         os.fsync(self._file.fileno())
         progress = self._progress()
         if progress.lines == self.done:  # not of lines that were there and whose making is unknown
-            tell_with(Path(self._file.name), progress)
+            tell_with(self._file, progress)
         self._record.unlink(missing_ok=True)
 
     def _write(self, line: str) -> None:
@@ -159,7 +158,7 @@ def keeping(
     """
     if resume and overwrite:
         raise GlassformerError("--resume goes on and --overwrite begins anew; give one of them")
-    record = _beside(out)
+    record, made = _beside(out), brief(made)
     texts = Texts(source.lines)
     with out.open("ab", buffering=0) as file:
         _alone(file, out)
@@ -193,14 +192,18 @@ def _alone(file: BinaryIO, out: Path) -> None:
 
 
 def _beside(out: Path) -> Path | None:
-    """Where a file's progress is told; nowhere for a pipe or a device, which hold no lines to go on with."""
+    """Where a file's progress is told; nowhere for a pipe or a device, which hold no lines to go on with.
+
+    Nor for an open file that was deleted, which has no name to be gone on with.
+    """
     if out.is_dir():
         raise GlassformerError(f"'{out}' is a folder; give a file to write to with --out")
-    if not out.parent.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+    named = Path(os.path.realpath(out))  # not the name of a link, as /dev/stdout is one
+    if not named.parent.is_dir() or not os.access(out if out.exists() else named.parent, os.W_OK):
         raise GlassformerError(f"'{out}' cannot be written to; give another file with --out")
-    if out.exists() and not stat.S_ISREG(out.stat().st_mode):
+    if out.exists() and not (named.is_file() and named.samefile(out)):
         return None
-    return out.with_name(f"{out.name}.progress")
+    return named.with_name(f"{named.name}.progress")
 
 
 def _prepared(
@@ -247,7 +250,7 @@ def _prepared(
     if half:
         os.truncate(out, whole)
     if progress.lines == total:
-        say(f"'{out}' has the answers to all {done:,} texts already; nothing is left to do")
+        say(f"'{out}' has a line for each of the {done:,} texts already; nothing is left to do")
         texts.end()
     else:
         say(f"{done:,} lines are done in '{out}'; going on")
@@ -256,9 +259,8 @@ def _prepared(
     return done
 
 
-def _check_same(out: Path, was: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+def _check_same(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """A sentence that names the first of the things that made the lines and is another now."""
-    now = json.loads(json.dumps(made))  # as it comes back from a file
     for name in (*was, *now):
         if was.get(name) != now.get(name):
             told = f"{_with(name, was.get(name))}, and now {_with(name, now.get(name))}"

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 MODEL = (".json", ".safetensors", ".model", "vocab.txt", "merges.txt")  # how the names of a model's files end
 BLOCK, BLOCKS = 1 << 20, 64  # bytes, and how many such blocks of a file are looked at
+LETTERS = 100  # of the longest setting that is told whole
+
+
+def brief(made: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as it comes back from a file; a long value by its digest, for attributes hold few letters."""
+    written = {name: json.dumps(value) for name, value in made.items()}
+    return {
+        name: json.loads(value)
+        if len(value) <= LETTERS
+        else f"<{len(value):,} letters, SHA-256 {hashlib.sha256(value.encode()).hexdigest()}>"
+        for name, value in written.items()
+    }
 
 
 def content_of(folder: Path, *, but: Path | None = None) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from glassformer.core.errors import GlassformerError
 
@@ -35,6 +35,16 @@ class Progress:
     again: int
     refused: Sequence[int] = ()
 
+    def __post_init__(self) -> None:
+        """Look at every value: it may come from a file that anything wrote."""
+        numbers = (self.lines, self.again, *self.refused)
+        if not isinstance(self.made, Mapping) or not isinstance(self.inputs, str):
+            raise TypeError("what made the lines is no mapping, or the digest no text")
+        if not all(isinstance(number, int) for number in numbers):
+            raise TypeError("a number of lines is no whole number")
+        if not 0 <= self.again <= self.lines <= sys.maxsize:
+            raise ValueError("batches began with a text that was not answered")
+
 
 def told_beside(record: Path) -> Progress | None:
     """What FILE.progress says; None: it is not there."""
@@ -51,7 +61,7 @@ def tell_beside(record: Path, progress: Progress) -> None:
     from glassformer.weights.replacing import replacing
 
     with replacing(record) as file:
-        file.write(json.dumps(asdict(progress), ensure_ascii=False, indent=1).encode())
+        file.write(json.dumps(asdict(progress), indent=1).encode())  # in ASCII: a setting may be no Unicode
 
 
 def told_with(out: Path) -> Progress | None:
@@ -60,20 +70,21 @@ def told_with(out: Path) -> Progress | None:
         return None
     try:
         kept = json.loads(os.getxattr(out, ATTRIBUTE))
-        return Progress(**kept["progress"]) if kept["answers"] == _digest(out) else None
+        with out.open("rb") as file:
+            answers = hashlib.file_digest(file, "sha256").hexdigest()
+        return Progress(**kept["progress"]) if kept["answers"] == answers else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def tell_with(out: Path, progress: Progress) -> None:
-    """Keep it with a whole file, if the file system can."""
+def tell_with(out: BinaryIO, progress: Progress) -> None:
+    """Keep it with a whole file, if the file system can. out: it was written through this.
+
+    By now another file may bear its name, or none; so it is read through what is open.
+    """
     if sys.platform != "linux":
         return
-    kept = {"answers": _digest(out), "progress": asdict(progress)}
-    with suppress(OSError):
-        os.setxattr(out, ATTRIBUTE, json.dumps(kept).encode())
-
-
-def _digest(out: Path) -> str:
-    with out.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with suppress(OSError), open(f"/proc/self/fd/{out.fileno()}", "rb") as file:
+        answers = hashlib.file_digest(file, "sha256").hexdigest()
+        kept = {"answers": answers, "progress": asdict(progress)}
+        os.setxattr(out.fileno(), ATTRIBUTE, json.dumps(kept).encode())

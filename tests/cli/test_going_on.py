@@ -241,7 +241,7 @@ def test_a_finished_file_knows_what_made_it(run, folder, tmp_path):
     assert run(*words, *greedy, "--file", source).code == 0
     done, when = out.read_bytes(), out.stat().st_mtime_ns
     for file, settings, code, told in (
-        (source, greedy, 0, "has the answers to all 20 texts already; nothing is left to do"),
+        (source, greedy, 0, "has a line for each of the 20 texts already; nothing is left to do"),
         (other, greedy, 2, "holds 20 lines that answer other texts than these"),
         (source, [], 2, "begun with --num-beams 1, and now without --num-beams"),
         (source, [*greedy, "--json"], 2, "begun without --json, and now with --json"),
