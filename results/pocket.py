@@ -3,7 +3,7 @@
 Runs: "base/1", the paper's base model on the pairs as they are, about half the steps of the small one;
 "small/1", the size that is shipped, on the same pairs; "student/1" goes on from the small one, on the pairs
 and on what the small one wrote (results/pocket_made.py); "graduate/1" does the same with the student;
-"polished/1" ends with the graduate on set phrases (results/pocket_polish.py), which two CPU cores can do.
+"polished/1" with the graduate, and with its phrasebook many times more (results/pocket_polish.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Polish:
-    """End the model of another run with its set phrases."""
+    """The same, with the phrasebook many times more."""
 
     after: str
 
@@ -50,22 +50,12 @@ class Way:
 
 
 FURTHER = ("training.lr=0.0008", "training.warmup=300")
-POLISH = (
-    "training.steps=280",
-    "training.lr=0.0003",
-    "training.warmup=20",
-    "training.ema=0.98",
-    "training.batch=8192",
-    "training.batching=lengths",
-    "training.validate_every=70",
-    "training.log_every=10",
-)
 WAYS = {
     "base": Way(recipe="pocket-base"),
     "small": Way(),
     "student": Way(changes=("training.steps=6000", *FURTHER), learns=Written("small/1")),
     "graduate": Way(changes=("training.steps=10000", *FURTHER), learns=Written("student/1")),
-    "polished": Way(changes=POLISH, learns=Polish("graduate/1")),
+    "polished": Way(changes=("training.steps=8000", *FURTHER), learns=Polish("graduate/1")),
 }
 
 
@@ -89,15 +79,12 @@ def run(place: Place, name: str) -> None:
 def learnt(way: Way, tables: Path, place: Place) -> tuple[list[Path], Path | None]:
     """The tables that a run learns from, and the model that it goes on from."""
     pairs = tables / "train.tsv.gz"
-    match way.learns:
-        case Pairs():
-            return [pairs], None
-        case Written(after):
-            before = place.run(ROW, after) / "model"
-            made = tables / f"made-by-{after.replace('/', '-')}"
-            return [pairs, written_by(before, tables, made, place)], before
-        case Polish(after):
-            return [pocket_polish.polish(tables)], place.run(ROW, after) / "model"
+    if isinstance(way.learns, Pairs):
+        return [pairs], None
+    before = place.run(ROW, way.learns.after) / "model"
+    made = written_by(before, tables, tables / f"made-by-{way.learns.after.replace('/', '-')}", place)
+    phrases = [pocket_polish.polish(tables)] if isinstance(way.learns, Polish) else []
+    return [pairs, made, *phrases], before
 
 
 def written_by(model: Path, tables: Path, made: Path, place: Place) -> Path:

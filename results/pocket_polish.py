@@ -1,40 +1,29 @@
-"""What the translator ends with: set phrases again and again, and so much else that it forgets nothing.
+"""What the translator ends with beside all else: set phrases, again and again.
 
 A phrase as "Good luck!" is one row among a million, and word for word it is wrong: "Gute Glück!". So the
-short lines of the phrasebook are read several times, its longer ones at most once, beside a sample of pairs.
+short lines of the phrasebook are read many times more, and the longer ones a few. On their own they make it
+forget: 280 steps with as much of all else, at a rate of 0.0003, brought four phrases of five from three, and
+took two BLEU of French into English and five of English into Korean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from results.pocket_data import Row, phrasebook, read, share_of, write
+from results.pocket_data import SAID, Row, phrasebook, read, write
 
-SHORT, AGAIN = 5, 6  # English words of a set phrase; how often it is read
-LONGER = 0.45  # of the phrasebook's other rows
-OTHERS = 40_000  # rows of all else
+AGAIN, LONGER = 12, 2  # how often a short line is read besides, and a longer one
 
 
 def polish(tables: Path) -> Path:
-    """polish.tsv.gz beside the tables, rows in an order that follows from their texts."""
+    """polish.tsv.gz beside the tables: of the phrasebook what is learnt at all."""
     words = {
         row: len(pair.english.split())
         for pair in phrasebook()
         for row in ((pair.english, pair.other, pair.tag), (pair.other, pair.english, "en"))
     }
-    every: list[Row] = [(source, target, to) for source, target, to in read(tables / "train.tsv.gz")]
-    phrases = [row for row in dict.fromkeys(every) if row in words]
-    others = sorted({row for row in every if row not in words}, key=lambda row: _share("others", row))
-    chosen = [
-        *(row for row in phrases if words[row] <= SHORT for _ in range(AGAIN)),
-        *(row for row in phrases if words[row] > SHORT and _share("longer", row) < LONGER),
-        *others[:OTHERS],
-    ]
+    learnt: set[Row] = {(source, target, to) for source, target, to in read(tables / "train.tsv.gz")}
     path = tables / "polish.tsv.gz"
-    write(path, ("source", "target", "to"), sorted(chosen, key=lambda row: _share("order", row)))
+    rows = (row for row in words if row in learnt for _ in range(AGAIN if words[row] <= SAID else LONGER))
+    write(path, ("source", "target", "to"), rows)
     return path
-
-
-def _share(purpose: str, row: Sequence[str]) -> float:
-    return share_of(purpose, "\t".join(row))

@@ -11,7 +11,7 @@ from glassformer.training.recipe import read_data
 from results import pocket, pocket_made, pocket_polish, pocket_tokenizer
 from results.noted import runs_of
 from results.place import Place
-from results.pocket_data import HELD, PHRASES, Pair, divided, phrasebook, read, write
+from results.pocket_data import HELD, PHRASES, SAID, Pair, divided, part_of, phrasebook, read, write
 from results.pocket_text import same, tidy
 
 SIZES = (
@@ -129,6 +129,7 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     rows = [(f"The dog is {n} years old.", f"Der Hund ist {n} Jahre alt.", "de") for n in range(40)]
     rows += [(other, english, "en") for english, other, _ in rows]
     rows += [("The dog is here.", "개가 여기 있다.", "ko"), ("Le chien est ici.", "The dog is here.", "en")]
+    rows.append(("Hello!", "Hallo!", "de"))  # of the phrasebook
     for name, table in (("train", rows), ("dev", rows[:8])):
         write(tables / f"{name}.tsv.gz", ("source", "target", "to"), table)
     write(tables / "test.tsv.gz", ("source", "target", "to", "set"), [(*rows[0], "tatoeba en-de")])
@@ -146,28 +147,33 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     pocket.run(place, "small/1")
     pocket.run(place, "student/1")
     pocket.run(place, "graduate/1")
-    before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1")]
+    pocket.run(place, "polished/1")
+    before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1", "graduate/1")]
     assert wrote == before
-    for name, writer in zip(("student/1", "graduate/1"), before, strict=True):
+    for name, writer in zip(("student/1", "graduate/1", "polished/1"), before, strict=True):
         recipe, made = read_data(place.run("pocket", name) / "recipe.yaml"), f"made-by-{writer.parts[-3]}-1"
         assert recipe["model"]["folder"] == str(writer)
-        assert recipe["data"]["train"] == [str(tables / "train.tsv.gz"), str(tables / made / "made.tsv.gz")]
-    pocket.run(place, "polished/1")
-    recipe = read_data(place.run("pocket", "polished/1") / "recipe.yaml")
-    assert recipe["model"]["folder"] == str(place.run("pocket", "graduate/1") / "model")
-    assert recipe["data"]["train"] == [str(tables / "polish.tsv.gz")]
+        learnt = [tables / "train.tsv.gz", tables / made / "made.tsv.gz"]
+        learnt += [tables / "polish.tsv.gz"] * (name == "polished/1")
+        assert recipe["data"]["train"] == [str(path) for path in learnt]
     assert len(runs_of("pocket", place.figures)) == 4
 
 
 def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_learnt(tmp_path):
     phrases = list(phrasebook())
-    short = next(one for one in phrases if len(one.english.split()) <= pocket_polish.SHORT)
-    longer = [one for one in phrases if len(one.english.split()) > pocket_polish.SHORT][:200]
-    rows = [(one.english, one.other, one.tag) for one in (short, *longer)] * 2
-    others = [("The dog is here.", "Le chien est ici.", "fr")] * 3
-    write(tmp_path / "train.tsv.gz", ("source", "target", "to"), [*rows, *others])
+    short = next(one for one in phrases if len(one.english.split()) <= SAID)
+    longer = next(one for one in phrases if len(one.english.split()) > SAID)
+    rows = [(one.english, one.other, one.tag) for one in (short, longer)]
+    other = ("The dog is here.", "Le chien est ici.", "fr")
+    write(tmp_path / "train.tsv.gz", ("source", "target", "to"), [*rows, *rows, other])
     count = Counter(map(tuple, read(pocket_polish.polish(tmp_path))))
-    assert count.pop(rows[0]) == pocket_polish.AGAIN
-    assert count.pop(others[0]) == 1
-    assert set(count) < set(rows) and set(count.values()) == {1}
-    assert 0.3 < len(count) / len(longer) < 0.6
+    assert count == {rows[0]: pocket_polish.AGAIN, rows[1]: pocket_polish.LONGER}
+
+
+def test_what_everyone_says_is_learnt_and_not_tested():
+    english = next(text for n in range(9999) if part_of(same(text := f"Hello {n}"), "tatoeba-ko") == "test")
+    pairs = [
+        Pair(english=english, other="안녕", kind=f"{kind}-ko", tag="ko") for kind in ("tatoeba", "phrases")
+    ]
+    assert len(divided(pairs[:1], set())["test"]) == 1
+    assert divided(pairs, set()) == {"train": pairs, "dev": [], "test": []}
