@@ -86,14 +86,14 @@ ROWS: dict[str, Row] = {
         title="WikiText-2 against nanoGPT of the same size, for about the same seconds",
         module="language",
         given=("wikitext2",),
-        runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+        runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "enwik8": Row(
         title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for about the same seconds",
         module="language",
         given=("enwik8",),
-        runs=("ours/1", "nanogpt/1", "tried-learned-positions/1"),
+        runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "pocket-lm": Row(
