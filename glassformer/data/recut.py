@@ -15,7 +15,10 @@ from glassformer.data.by_row import places, uniform
 from glassformer.data.ragged import Ragged
 
 Ids = NDArray[np.int64]
-ROUNDS = 3  # how often a token may be halved
+ROUNDS = 3  # how often a token may be halved, and its halves
+# So many times the chance is what a row may grow by. Texts of common words grow by 2.6 times the chance on
+# average: more room is left empty in most rows, with less many rows cannot be cut in the last turn.
+ROOM = 3
 WHOLE = -1  # in place of halves that a token does not have
 
 
@@ -38,20 +41,40 @@ def halves(spellings: Sequence[str], kept: Collection[int] = ()) -> Ids:
 
 
 class Recut:
-    """Halves each token with a chance, up to three times; a row keeps at most `longest` tokens."""
+    """Halves each token with a chance, in each of three turns.
+
+    longest: how many tokens a row may have at most.
+    """
 
     def __init__(self, table: Ids, chance: float, *, longest: int, seed: int) -> None:
         self.table, self.chance, self.longest, self.seed = table, chance, longest, seed
 
     def __call__(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
-        """The ids (N,) of some rows end to end and their lengths, cut anew."""
+        """The ids (N,) of some rows end to end and their lengths, cut anew; what is too long is cut off."""
+        anew = self._turns(ids, lengths, rows, epoch, most=None)
+        short = anew.cut(self.longest)
+        return short.ids, short.lengths
+
+    def whole(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
+        """The same with nothing cut off: a row sits out a turn in which it would outgrow its bound."""
+        anew = self._turns(ids, lengths, rows, epoch, most=self.bound(lengths))
+        return anew.ids, anew.lengths
+
+    def bound(self, lengths: Ids) -> Ids:
+        """The most tokens that rows of such lengths, none over `longest`, have when they are cut anew."""
+        return np.minimum(np.ceil(lengths * (1 + ROOM * self.chance)).astype(np.int64) + 1, self.longest)
+
+    def _turns(self, ids: Ids, lengths: Ids, rows: Ids, epoch: int, *, most: Ids | None) -> Ragged:
         for turn in range(ROUNDS):
             drawn = uniform(self.seed + turn, epoch, places(rows, lengths), 1)[:, 0]
             chosen = (self.table[ids, 0] != WHOLE) & (drawn < self.chance)
+            of = np.repeat(np.arange(len(rows)), lengths)
+            more = np.bincount(of[chosen], minlength=len(rows))
+            if most is not None:
+                fits = lengths + more <= most
+                chosen, more = chosen & fits[of], np.where(fits, more, 0)
             many = 1 + chosen
             first = (many.cumsum() - many)[chosen]
-            lengths = np.bincount(np.repeat(np.arange(len(rows)), lengths), many, len(rows)).astype(np.int64)
-            pair, ids = self.table[ids[chosen]], np.repeat(ids, many)
+            pair, ids, lengths = self.table[ids[chosen]], np.repeat(ids, many), lengths + more
             ids[first], ids[first + 1] = pair[:, 0], pair[:, 1]
-        short = Ragged(ids=ids, lengths=lengths).cut(self.longest)
-        return short.ids, short.lengths
+        return Ragged(ids=ids, lengths=lengths)

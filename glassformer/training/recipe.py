@@ -25,6 +25,12 @@ Paths = tuple[str, ...]
 Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
+def _refuse_no_chance(data: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(data, name) < 1:
+            raise GlassformerError(f"data.{name} is {getattr(data, name)}; it must be at least 0 and below 1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairData:
     """Sentences and their translations.
@@ -34,6 +40,7 @@ class PairData:
     columns: names or numbers of the two columns; null finds them
     to: name or number of the column that names the language to write; null is a model of one
     max_len: pairs longer than this many tokens on either side are left out, and counted
+    recut: the chance, drawn three times, that a token is read as two shorter ones that spell it, in training
     """
 
     train: Paths
@@ -41,6 +48,10 @@ class PairData:
     columns: Columns | None = None
     to: str | int | None = None
     max_len: int = 128
+    recut: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_chance(self, "recut")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +88,7 @@ class LabelledData:
     guess: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("recut", "hide"):
-            if not 0 <= getattr(self, name) < 1:
-                raise GlassformerError(
-                    f"data.{name} is {getattr(self, name)}; it must be at least 0 and below 1"
-                )
+        _refuse_no_chance(self, "recut", "hide")
         if not 0 <= self.guess < math.inf:
             raise GlassformerError(f"data.guess is {self.guess}; it must be at least 0")
 

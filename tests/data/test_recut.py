@@ -48,3 +48,16 @@ def test_a_long_row_is_cut_off_but_for_the_mark_at_its_end():
     for row, text in zip(cut(0.5, longest=20), TEXTS, strict=True):
         assert len(row) <= 20 and row[0] == 0 and row[-1] == 1
         assert spelled(text).startswith(spelled(row[:-1]))
+
+
+def test_a_row_that_may_not_be_cut_off_keeps_within_its_bound():
+    for longest in (31, 500):  # where there is hardly any room, and where there is
+        recut = Recut(TABLE, 0.3, longest=longest, seed=1)
+        ids, lengths = recut.whole(np.concatenate(TEXTS), LENGTHS, ROWS, epoch=0)
+        made = np.split(ids, lengths.cumsum()[:-1])
+        assert [spelled(row) for row in made] == [spelled(row) for row in TEXTS]
+        assert (lengths <= recut.bound(LENGTHS)).all() and recut.bound(LENGTHS).max() <= longest
+        free = cut(0.3, longest=10**6)
+        same = [one.tolist() == other.tolist() for one, other in zip(made, free, strict=True)]
+        within = [len(row) <= most for row, most in zip(free, recut.bound(LENGTHS), strict=True)]
+        assert same == within and 0 < sum(within) < len(within)

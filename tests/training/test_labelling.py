@@ -118,6 +118,7 @@ def test_exchanged_pictures_are_learned_as_both_in_proportion():
     ("job", "key", "value"),
     [
         ("classify", "recut", 1.0),
+        ("translate", "recut", -0.1),
         ("classify", "hide", 1.0),
         ("classify", "guess", -1.0),
         ("images", "erase", 2.0),

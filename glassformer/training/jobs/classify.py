@@ -15,7 +15,7 @@ from glassformer.data.examples import LabelledExamples
 from glassformer.data.labelled import labelled
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
-from glassformer.data.recut import Recut, halves
+from glassformer.data.recut import Recut
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
@@ -25,6 +25,7 @@ from glassformer.training.jobs.text import TextJob
 from glassformer.training.labelling import TextLabelLearner
 from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import LabelledData
+from glassformer.training.recutting import halves_of
 from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task
 
@@ -133,7 +134,7 @@ class Classify(TextJob):
         """The texts to learn from, cut anew each time where the recipe asks for it."""
         if not self.data.recut:
             return self.examples(self.train)
-        table = halves(self.tokenizer.tokens(range(self.tokenizer.vocab_size)), self._marks())
+        table = halves_of(self.tokenizer)
         recut = Recut(table, self.data.recut, longest=self.data.max_len, seed=self.recipe.seed)
         return LabelledExamples(self.train, pad_id=self.pad_id, recut=recut)
 

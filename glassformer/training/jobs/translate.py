@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glassformer import api
 from glassformer.core.errors import GlassformerError
@@ -15,19 +17,23 @@ from glassformer.data.names import TO
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
+from glassformer.data.recut import Recut
+from glassformer.data.recut_pairs import RecutPairs
 from glassformer.data.sources import Rows, Source
 from glassformer.data.store import Store
-from glassformer.text import Tokenizer, tag_ids, tag_place
+from glassformer.text import Side, Tokenizer, tag_ids, tag_place
 from glassformer.text.documents import has_several
 from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.rewriting import Rewriting
 from glassformer.training.prepare import two_sides
 from glassformer.training.recipe import PairData
+from glassformer.training.recutting import halves_of
 
 SEVERAL = 0.1  # of the sources at most may hold several sentences, where a model is said to learn sentences
 USUAL = 0.995  # of the sources are no longer than what is usual; of longer ones a model has seen too few
 MOST = 1_000_000  # sources looked at for that
 SHOWN = 8  # columns that are named
+SIDES: dict[Side, int] = {"source": 0x50CE, "target": 0x7A96}  # set apart the numbers drawn for each
 TAG = ">>{}<<"  # what stands before a source, where the model writes several languages
 
 
@@ -38,9 +44,13 @@ class Translate(Rewriting):
     to: str | int | None = None  # the column that names them
     unit: Literal["sentence", "line"] = "line"  # what a source is: hardly ever several sentences, or anything
 
+    @property
+    def data(self) -> PairData:
+        assert isinstance(self.recipe.data, PairData)
+        return self.recipe.data
+
     def gather(self) -> None:
-        data, kept = self.recipe.data, self.recipe.training.max_valid
-        assert isinstance(data, PairData)
+        data, kept = self.data, self.recipe.training.max_valid
         max_len = data.max_len
         self.to = self._known.get("to") if data.to is None else data.to
 
@@ -126,13 +136,27 @@ class Translate(Rewriting):
         return {**known, "languages": languages, "to": self.to}
 
     def learned(self) -> PairExamples:
-        return self._examples(self.train)
+        """The pairs to learn from, cut anew each time where the recipe asks for it."""
+        marks = {"pad_id": self.pad_id, "start_id": self.start_id}
+        if not self.data.recut:
+            return PairExamples(self.train, **marks)
+        return RecutPairs(self.train, source=self._recut("source"), target=self._recut("target"), **marks)
 
     def held(self) -> PairExamples:
-        return self._examples(self.valid)
+        return PairExamples(self.valid, pad_id=self.pad_id, start_id=self.start_id)
 
-    def _examples(self, store: Store) -> PairExamples:
-        return PairExamples(store, pad_id=self.pad_id, start_id=self.start_id)
+    def _recut(self, side: Side) -> Recut:
+        chance, seed = self.data.recut, self.recipe.seed + SIDES[side]
+        return Recut(self._halves[side], chance, longest=self.data.max_len, seed=seed)
+
+    @cached_property
+    def _halves(self) -> dict[Side, NDArray[np.int64]]:
+        source = halves_of(self.tokenizer)
+        alike = not self.tokenizer.sides_differ
+        return {
+            "source": source,
+            "target": source if alike else halves_of(self.tokenizer, side="target"),
+        }
 
     def shown(self) -> list[tuple[str, str]]:
         return [
