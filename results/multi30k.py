@@ -37,6 +37,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "dropout3weak": ("model.dropout=0.3", "training.r_drop=2"),
     "deep": DEEP,
     "deepweak": (*DEEP, "training.r_drop=2"),
+    "recut": ("data.recut=0.1",),
+    "recutweak": ("data.recut=0.1", "training.r_drop=2"),
     "heavy": ("model.dropout=0.3", "training.schedule=inverse_sqrt"),
 }
 

@@ -40,7 +40,7 @@ ROWS: dict[str, Row] = {
             *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased", "en-de-heavy", "en-fr-heavy"),
             *seeds("en-de-plain", "en-de-weak", "en-de-dropout15", "en-de-dropout3", count=1),
             *seeds("en-de-dropout3weak", "en-de-deep", count=1),
-            *seeds("en-de-deepweak"),
+            *seeds("en-de-deepweak", "en-de-recut", "en-de-recutweak"),
         ),
     ),
     "ett": Row(

@@ -61,6 +61,8 @@ def tried(figures: Path) -> str:
         "en-de-heavy": "dropout 0.3, rate falls with the root of the steps",
         "en-de-deepweak": "5,000 pieces, 6 layers, R-Drop 2",
         "en-de-deep": "5,000 pieces, 6 layers",
+        "en-de-recut": "recut 0.1",
+        "en-de-recutweak": "recut 0.1, R-Drop 2",
         "en-de-plain": "no R-Drop",
     }
     kinds = by_kind(runs_of("multi30k", figures))
