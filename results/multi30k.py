@@ -27,6 +27,7 @@ LEAN = (  # what a validation writes is not looked at here
     "training.save_every=2000",
 )
 DEEP = ("tokenizer.vocab_size=5000", "model.num_layers=6")  # shorter pieces pay for two more layers
+RECUT = ("data.recut=0.1", "training.steps=11000")  # longer rows: as many passes in more steps
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),
@@ -37,8 +38,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "dropout3weak": ("model.dropout=0.3", "training.r_drop=2"),
     "deep": DEEP,
     "deepweak": (*DEEP, "training.r_drop=2"),
-    "recut": ("data.recut=0.1",),
-    "recutweak": ("data.recut=0.1", "training.r_drop=2"),
+    "recut": RECUT,
+    "recutweak": (*RECUT, "training.r_drop=2"),
     "heavy": ("model.dropout=0.3", "training.schedule=inverse_sqrt"),
 }
 
