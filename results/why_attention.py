@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURE = ROOT / "docs" / "pictures" / "why-attention.png"
-NAMES = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM without attention"}
+NAMES = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM alone"}
 WIDTHS = {"transformer": 4.0, "lstm": 1.8, "lstm-alone": 1.8}  # the first drawn can be seen below the others
 COLOURS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
 Points = list[tuple[float, list[float]]]  # a place along the axis, and the figure of each seed there
@@ -88,7 +88,12 @@ def drawn(noted: Sequence[Noted]) -> Figure:
                     _line(above, by_size(runs), model, marks="o")
                     _line(below, over_steps(runs, before), model)
             _frame(above, title, unit, "whole answers, %" if not column else "")
-            _frame(below, "", "steps of training", "whole answers, %" if not column else "")
+            _frame(
+                below,
+                "The same, as it is learned",
+                "steps of training",
+                "whole answers, %" if not column else "",
+            )
             for one in (above, below):
                 one.set_ylim(-4, 104)
         _speeds(axes, noted)
@@ -112,7 +117,7 @@ def _speeds(axes: Sequence[Sequence[Axes]], noted: Sequence[Noted]) -> None:
                 below, [(length, [ours[length][0] / value[0]]) for length, value in points], model, marks="o"
             )
         _frame(above, "Learning in parallel", "symbols of a string", "thousand symbols a second")
-        _frame(below, "", "symbols of a string", "times the Transformer is faster")
+        _frame(below, "The same, as a ratio", "symbols of a string", "times the Transformer is faster")
         for part in (above, below):
             part.set_xscale("log", base=2)
             part.xaxis.set_major_formatter("{x:.0f}")
