@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,6 +13,12 @@ from glassformer.core.errors import GlassformerError
 from glassformer.core.precision import dtype_for
 from glassformer.training.peak import peak_flops
 from glassformer.training.recipe import Training
+
+# oneDNN, which multiplies on a CPU, keeps what it made for each of the last thousand shapes: half a megabyte
+# each, scattered so that the memory between them comes to little use. Batches by length hardly ever have a
+# shape twice, and making one anew costs little beside the product. A step has some ten shapes, with two
+# entries each in the first of these. Both are read when the first product is done.
+SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 
 
 def device_for(name: str) -> torch.device:
@@ -46,6 +53,9 @@ def casting(device: torch.device, precision: torch.dtype) -> AbstractContextMana
 def settle_machine(words: Training, device: torch.device) -> None:
     """Process-wide switches that a run wants."""
     torch.set_float32_matmul_precision("highest" if words.deterministic else "high")
+    if device.type == "cpu":
+        for name, kept in SHAPES_KEPT.items():
+            os.environ.setdefault(name, kept)
     if device.type == "cuda":
         # The thread that reads ahead may else keep the one that launches waiting for 5 ms at a time.
         sys.setswitchinterval(2e-4)
