@@ -67,6 +67,16 @@ def _numbers(vector: Tensor) -> list[float]:
     return [] if found[0] != found[0] else found
 
 
+def _without(empty: int, refused: int) -> str:
+    """How many lines have no vector, and why."""
+    lines = "1 line is empty" if empty == 1 else f"{empty:,} lines are empty"
+    if not refused:
+        return lines
+    if empty:
+        return f"{lines} and {refused:,} could not be answered"
+    return f"{refused:,} {'line' if refused == 1 else 'lines'} could not be answered"
+
+
 def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> None:
     """The vectors as one array, mapped from the disk while it is written: never whole in memory.
 
@@ -79,16 +89,18 @@ def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> No
     part = out.with_name(f"{out.name}.part")
     try:
         rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))
-        empty = 0
+        empty = refused = 0
         for n, vector in enumerate(found):
             rows[n] = vector.numpy()
-            empty += inputs.refused() is None and not _numbers(vector)
+            if inputs.refused() is not None:
+                refused += 1
+            elif not _numbers(vector):
+                empty += 1
         rows.flush()
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
     say(f"wrote {inputs.total or 0:,} vectors of {width} numbers to {out}")
-    if empty:
-        told = "1 line is" if empty == 1 else f"{empty:,} lines are"
-        say(f"note: {told} empty; such a row is NaN")
+    if empty or refused:
+        say(f"note: {_without(empty, refused)}; such a row is NaN")
     inputs.what.end()
