@@ -1,8 +1,9 @@
 """Answers kept in a file, one a line, so that a run that was stopped can be gone on with.
 
 Beside the file stands FILE.progress until the last line is written: what made the lines (the model, the
-settings), a digest of the texts they answer, which were refused, and where to begin anew. A later run goes on
-only with the same. Where lines were refused it stays, so that a later run says so too; a file without such
+settings), how many they are, digests of them and of the texts they answer, which were refused, and where to
+begin anew. A later run goes on only with the same, and only with the lines that are counted: what came behind
+them since is cut off. Where lines were refused it stays, so that a later run says so too; a file without such
 lines keeps it as an attribute (`progress`).
 It begins where batches began, so it fills them as the stopped run would have, and the file ends the same to
 the byte; lines that are there already are made again and left out.
@@ -13,74 +14,23 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from glassformer.cli.answered import Texts, written_as
 from glassformer.cli.given import Given
 from glassformer.cli.made import brief
 from glassformer.cli.progress import Progress, tell_beside, tell_with, told_beside, told_with
 from glassformer.cli.taken import Taker, say
 from glassformer.core.errors import GlassformerError
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 RECORDED_EVERY = 1.0  # seconds
 BLOCK = 1 << 20
-
-
-class Texts:
-    """Texts on their way to a model, and a digest of those that were answered.
-
-    A signal may break in anywhere, so what was answered is told by one value that is replaced as a whole.
-    """
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self._waiting = lines, deque[str]()
-        # how many were answered; how many of those that the digest holds are to be answered again; the digest
-        self._state = (0, 0, hashlib.sha256())
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            self._waiting.append(line)
-            yield line
-
-    @property
-    def answered(self) -> int:
-        return self._state[0]
-
-    def answer(self) -> None:
-        """The first that waited is answered."""
-        answered, known, digest = self._state
-        if not known:
-            digest = digest.copy()
-            digest.update(_told_apart(self._waiting[0]))
-        self._state = (answered + 1, max(0, known - 1), digest)
-        self._waiting.popleft()
-
-    def so_far(self) -> tuple[int, str]:
-        """How many texts were answered, those that are being answered again included, and their digest."""
-        answered, known, digest = self._state
-        return answered + known, digest.hexdigest()
-
-    def go_on(self, progress: Progress) -> bool:
-        """Begin at the text where batches began; whether those that were answered are the same as then."""
-        digest, kept, many = hashlib.sha256(), list[str](), 0
-        for many, line in enumerate(islice(self._lines, progress.lines), 1):
-            digest.update(_told_apart(line))
-            if many > progress.again:
-                kept.append(line)
-        self._lines, self._state = chain(kept, self._lines), (progress.again, len(kept), digest)
-        return self.so_far() == (progress.lines, progress.inputs)
-
-    def end(self) -> None:
-        """There is nothing left to answer."""
-        self._lines = iter(())
-
-
-def _told_apart(line: str) -> bytes:
-    return line.encode("utf-8", "surrogatepass") + b"\n"
 
 
 class Keeper(Taker):
@@ -101,30 +51,45 @@ class Keeper(Taker):
         self.texts, self._file, self._record, self._made = texts, file, record, made
         self._refusals = source.refusals
         self._again = texts.answered
-        self._recorded: float | None = None
+        self._named = False  # whether a record of this run is beside the file
+        self._recorded, self._counted = time.monotonic(), done
+        texts.when_asked = self._record_if_due
 
     def take_at(self, line: str, *, fresh: bool) -> None:
         """Take the line of the text that is answered next; fresh: batches began with it."""
         if fresh:
             self._again = self.texts.answered
-        if self._recorded is None or time.monotonic() - self._recorded >= RECORDED_EVERY:
+        if not self._named:  # no line is to stand there without one
             self.record()
         if self.texts.answered >= self.done:
             self.take(line)
-        self.texts.answer()
+        self.texts.answer(line)
+
+    def _record_if_due(self) -> None:
+        """When the next texts are asked for: lines come many at once, and here the last of them is taken."""
+        if self.texts.counted.lines > self._counted and time.monotonic() - self._recorded >= RECORDED_EVERY:
+            self._recorded = time.monotonic()
+            self.record()
 
     def record(self) -> None:
         """Write down what was done, once that is on disk."""
-        self._recorded = time.monotonic()
+        self._named, self._counted = True, self.texts.counted.lines
         if self._record is None:
             return
         os.fsync(self._file.fileno())
         tell_beside(self._record, self._progress())
 
     def _progress(self) -> Progress:
-        lines, inputs = self.texts.so_far()
-        refused = [] if self._refusals is None else self._refusals.upto(lines)
-        return Progress(made=self._made, lines=lines, inputs=inputs, again=self._again, refused=refused)
+        counted = self.texts.counted
+        return Progress(
+            made=self._made,
+            lines=counted.lines,
+            inputs=counted.inputs.hexdigest(),
+            answers=counted.answers.hexdigest(),
+            size=counted.size,
+            again=self._again,
+            refused=[] if self._refusals is None else self._refusals.upto(counted.lines),
+        )
 
     def end(self) -> None:
         """All lines are taken: what was done needs no telling beside them, unless lines were refused."""
@@ -134,13 +99,11 @@ class Keeper(Taker):
             self.record()
             return
         os.fsync(self._file.fileno())
-        progress = self._progress()
-        if progress.lines == self.done:  # not of lines that were there and whose making is unknown
-            tell_with(self._file, progress)
+        tell_with(self._file, self._progress())
         self._record.unlink(missing_ok=True)
 
     def _write(self, line: str) -> None:
-        left = memoryview(f"{line}\n".encode())
+        left = memoryview(written_as(line))
         try:
             while left:
                 left = left[self._file.write(left) :]
@@ -163,14 +126,16 @@ def keeping(
     with out.open("ab", buffering=0) as file:
         _alone(file, out)
         done = _prepared(out, record, texts, source, made=made, resume=resume, overwrite=overwrite)
+        if done > texts.counted.lines:  # lines of unknown making stay as they are, and are not to be counted
+            record = None
         keeper = Keeper(file, texts, done=done, record=record, made=made, source=source, telling=telling)
         try:
             yield keeper
         except BaseException:
-            if keeper.done and record is not None:
+            if texts.counted.lines and record is not None:
                 with suppress(GlassformerError):  # what stopped the run is to be told, and not this
                     keeper.record()
-                say(f"stopped; {keeper.done:,} lines are in '{out}', and --resume goes on from there")
+                say(f"stopped; {texts.counted.lines:,} lines are in '{out}', and --resume goes on from there")
             raise
         keeper.end()
     if telling and keeper.done > keeper.before:
@@ -226,37 +191,46 @@ def _prepared(
     if not resume:
         way = "add --resume to go on with it, or --overwrite" if progress else "add --overwrite"
         raise GlassformerError(f"'{out}' is there already; {way} to begin anew")
-    (done, whole), total = _whole_lines(out), source.total
-    half = out.stat().st_size > whole
+    total = source.total
     progress = progress or told_with(out)
     if progress is None:
-        if (done := done + half) != total:
+        _, there = _looked_at(out, counted=0)
+        if there != total:
             raise GlassformerError(
                 f"'{out}' has lines, and no '{record.name}' beside it tells what made them; "
                 "add --overwrite in place of --resume to begin anew"
             )
         say(
-            f"'{out}' has as many lines as there are texts, {done:,}, and nothing tells what made them; "
+            f"'{out}' has as many lines as there are texts, {there:,}, and nothing tells what made them; "
             "they stay as they are, and --overwrite in place of --resume begins anew"
         )
         texts.end()
-        return done
+        return there
     _check_same(out, progress.made, made)
-    if not texts.go_on(progress) or done < progress.lines or (total is not None and done > total):
+    answers, behind = _looked_at(out, counted=progress.size)
+    if answers.hexdigest() != progress.answers:
         raise GlassformerError(
-            f"'{out}' holds {done:,} lines that answer other texts than these; give the same texts again, "
-            "or --overwrite to begin anew"
+            f"'{out}' was changed since it was written: its lines are not those that '{record.name}' counts; "
+            "put these back, or give --overwrite to begin anew"
         )
-    if half:
-        os.truncate(out, whole)
+    if not texts.go_on(progress, answers):
+        raise GlassformerError(
+            f"'{out}' holds {progress.lines:,} lines that answer other texts than these; give the same texts "
+            "again, or --overwrite to begin anew"
+        )
     if progress.lines == total:
-        say(f"'{out}' has a line for each of the {done:,} texts already; nothing is left to do")
+        say(f"'{out}' has a line for each of the {total:,} texts already; nothing is left to do")
         texts.end()
     else:
-        say(f"{done:,} lines are done in '{out}'; going on")
+        say(f"{progress.lines:,} lines are done in '{out}'; going on")
+    if behind:
+        os.truncate(out, progress.size)
+        many = "1 line" if behind == 1 else f"{behind:,} lines"
+        anew = "" if progress.lines == total else " to be made anew"
+        say(f"{many} behind them came after the last record, and had to be cut off{anew}")
     if source.refusals is not None:
         source.refusals.go_on(progress.refused)
-    return done
+    return progress.lines
 
 
 def _check_same(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -274,13 +248,15 @@ def _with(name: str, value: Any) -> str:
     return f"without {name}" if value in (None, False) else f"with {name}" + f" {value}" * (value is not True)
 
 
-def _whole_lines(out: Path) -> tuple[int, int]:
-    """How many lines a file holds, and where they end; one that was being written when it stopped is none."""
+def _looked_at(out: Path, *, counted: int) -> tuple[_Hash, int]:
+    """The digest of so many bytes of a file, and how many lines are behind them, half ones too."""
     with out.open("rb") as file:
-        done = whole = at = 0
+        digest = hashlib.sha256()
+        while block := file.read(min(BLOCK, counted)):
+            digest.update(block)
+            counted -= len(block)
+        behind, last = 0, b"\n"
         while block := file.read(BLOCK):
-            done += block.count(b"\n")
-            if (last := block.rfind(b"\n")) >= 0:
-                whole = at + last + 1
-            at += len(block)
-    return done, whole
+            behind += block.count(b"\n")
+            last = block
+    return digest, behind + (not last.endswith(b"\n"))

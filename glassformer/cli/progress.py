@@ -25,6 +25,8 @@ ATTRIBUTE = "user.glassformer.answers"
 class Progress:
     """made: by what. lines: how many texts were answered, inputs: their digest.
 
+    answers: the digest of the lines that answer them. size: how many bytes these are.
+
     again: the last text, counted from 0, with which batches began. refused: the numbers, from 1, of the texts
     among them that could not be answered.
     """
@@ -32,18 +34,20 @@ class Progress:
     made: Mapping[str, Any]
     lines: int
     inputs: str
+    answers: str
+    size: int
     again: int
     refused: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Look at every value: it may come from a file that anything wrote."""
-        numbers = (self.lines, self.again, *self.refused)
-        if not isinstance(self.made, Mapping) or not isinstance(self.inputs, str):
-            raise TypeError("what made the lines is no mapping, or the digest no text")
+        numbers, digests = (self.lines, self.size, self.again, *self.refused), (self.inputs, self.answers)
+        if not isinstance(self.made, Mapping) or not all(isinstance(digest, str) for digest in digests):
+            raise TypeError("what made the lines is no mapping, or a digest no text")
         if not all(isinstance(number, int) for number in numbers):
             raise TypeError("a number of lines is no whole number")
-        if not 0 <= self.again <= self.lines <= sys.maxsize:
-            raise ValueError("batches began with a text that was not answered")
+        if not 0 <= self.again <= self.lines <= self.size <= sys.maxsize:
+            raise ValueError("batches began with a text that was not answered, or lines have no end")
 
 
 def told_beside(record: Path) -> Progress | None:
@@ -69,22 +73,20 @@ def told_with(out: Path) -> Progress | None:
     if sys.platform != "linux":  # Python knows attributes of files nowhere else
         return None
     try:
-        kept = json.loads(os.getxattr(out, ATTRIBUTE))
+        progress = Progress(**json.loads(os.getxattr(out, ATTRIBUTE)))
         with out.open("rb") as file:
             answers = hashlib.file_digest(file, "sha256").hexdigest()
-        return Progress(**kept["progress"]) if kept["answers"] == answers else None
-    except (OSError, ValueError, TypeError, KeyError):
+        return progress if progress.answers == answers else None
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def tell_with(out: BinaryIO, progress: Progress) -> None:
     """Keep it with a whole file, if the file system can. out: it was written through this.
 
-    By now another file may bear its name, or none; so it is read through what is open.
+    By now another file may bear its name, or none; so it is told to what is open.
     """
     if sys.platform != "linux":
         return
-    with suppress(OSError), open(f"/proc/self/fd/{out.fileno()}", "rb") as file:
-        answers = hashlib.file_digest(file, "sha256").hexdigest()
-        kept = {"answers": answers, "progress": asdict(progress)}
-        os.setxattr(out.fileno(), ATTRIBUTE, json.dumps(kept).encode())
+    with suppress(OSError):
+        os.setxattr(out.fileno(), ATTRIBUTE, json.dumps(asdict(progress)).encode())

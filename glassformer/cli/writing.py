@@ -55,7 +55,7 @@ class Asked(AskedOfLines):
         typer.Option(
             "--resume",
             help="Go on with the lines of a stopped run in --out, if there are any. Refused where the model, "
-            "the settings or the texts are others than those that made them.",
+            "the settings or the texts are others than those that made them, or the lines were changed.",
         ),
     ] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew.")] = False
@@ -182,7 +182,7 @@ def answer(asked: Asked, write: Write) -> None:
         ) as keeper,
         noting(bundle) as notes,
     ):
-        if keeper.done not in (0, source.total) and "seed" in asked.settings:
+        if keeper.first and keeper.done != source.total and "seed" in asked.settings:
             say("note: the draws of --seed begin anew, so they are not those of a run that was never stopped")
         for number, passage in _passages(bundle, write, source, iter(keeper.texts), keeper):
             keeper.take_at(_line(asked, bundle, passage, source.refused(number)), fresh=passage.fresh)

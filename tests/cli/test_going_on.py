@@ -219,7 +219,7 @@ def test_lines_of_unknown_making_are_not_gone_on_with(run, folder, stopped_run):
     assert "add --overwrite to begin anew" in run(*words).err
     progress.write_text(kept)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:2]))
-    assert "holds 2 lines that answer other texts" in run(*words, "--resume").err
+    assert "was changed since it was written" in run(*words, "--resume").err
 
 
 def attributed(path: Path) -> None:
@@ -289,15 +289,21 @@ def test_one_run_at_a_time_writes_to_a_file(run, folder, tmp_path):
 
 
 def test_draws_begin_anew_and_say_so(run, tmp_path):
+    """Where the first text is among those that are answered again, they are those of an unbroken run."""
     folder = speaker(tmp_path / "model", max_len=64)
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source, whole = tmp_path / "in.txt", tmp_path / "whole.txt"
     source.write_text("the\nsea\n" * 600)
     words = ["generate", folder, "--do-sample", "--seed", 3, "--max-new-tokens", 4, "--batch-tokens", 40]
     words += ["--file", source]
-    stopped([str(word) for word in words], out, signal.SIGINT, grown=500)
-    done = run(*words, "--out", out, "--resume")
-    assert done.code == 0 and "the draws of --seed begin anew" in done.err
-    assert out.read_text().count("\n") == 1200
+    assert run(*words, "--out", whole).code == 0
+    for early, grown in ((True, 500), (False, whole.stat().st_size * 4 // 5)):
+        out = tmp_path / f"{grown}.txt"
+        stopped([str(word) for word in words], out, signal.SIGINT, grown=grown)
+        assert early == (json.loads(Path(f"{out}.progress").read_text())["again"] == 0)
+        done = run(*words, "--out", out, "--resume")
+        assert done.code == 0 and out.read_text().count("\n") == 1200
+        assert ("the draws of --seed begin anew" in done.err) != early
+        assert not early or out.read_text() == whole.read_text()
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(folder, lines, tmp_path):
@@ -324,7 +330,7 @@ def test_a_full_disk_is_a_sentence(folder, run):
 
 
 TEXTS = ["red", "blue", "", "gold", "green"]
-KEEPING = ("kept.py", "progress.py", "taken.py")
+KEEPING = ("answered.py", "kept.py", "progress.py", "taken.py")
 
 
 def shout(out: Path) -> None:

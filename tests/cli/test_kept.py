@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glassformer.cli import kept
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.progress import ATTRIBUTE, told_with
 from glassformer.core.errors import GlassformerError
+from tests.forked import Forked
 from tests.verbs.reversing import reverser
 
 TEXTS = ["red", "blue", "gold"]
@@ -25,13 +29,17 @@ MADE = {"verb": "shout"}
 
 
 def shout(
-    out: Path, *, made: Mapping[str, Any] = MADE, meanwhile: Callable[[], object] | None = None
+    out: Path,
+    texts: Sequence[str] = TEXTS,
+    *,
+    made: Mapping[str, Any] = MADE,
+    meanwhile: Callable[[], object] | None = None,
 ) -> None:
     """A verb without a model: every text in capitals. meanwhile: done before the last is answered."""
-    source = Given(kind="file", lines=iter(TEXTS), total=len(TEXTS))
+    source = Given(kind="file", lines=iter(texts), total=len(texts))
     with keeping(out, source, made=made, resume=True, overwrite=False, telling=False) as keeper:
         for text in keeper.texts:
-            if text == TEXTS[-1] and meanwhile is not None:
+            if text == texts[-1] and meanwhile is not None:
                 meanwhile()
             keeper.take_at(text.upper(), fresh=True)
 
@@ -152,6 +160,78 @@ def test_settings_of_any_length_and_letters_are_kept(tmp_path, capsys):
     assert out.read_text() == SHOUTED and list(tmp_path.iterdir()) == [out]
 
 
+def test_lines_that_nobody_counted_are_made_anew(tmp_path, capsys):
+    """Killed before they were: they may answer other texts than those that are given now."""
+    out, record = tmp_path / "out.txt", tmp_path / "out.txt.progress"
+    others = ["tin", "zinc", "lead", "iron"]
+    for texts in (TEXTS, others):
+        child = Forked(
+            lambda: shout(out, meanwhile=lambda: os.kill(os.getpid(), signal.SIGKILL)),
+            tmp_path / texts[0],
+        )
+        assert child.wait() == -signal.SIGKILL and out.read_text() == "RED\nBLUE\n"
+        assert json.loads(record.read_text())["lines"] == 0
+        shout(out, texts)
+        assert "2 lines" in (told := capsys.readouterr().err) and "made anew" in told
+        assert out.read_text() == "".join(f"{text.upper()}\n" for text in texts)
+        out.unlink()
+
+
+def test_what_was_taken_is_counted_before_more_is_made(tmp_path, monkeypatch):
+    """Lines come many at once, and then none for long: a kill in between costs none of them."""
+    out, record, clock = tmp_path / "out.txt", tmp_path / "out.txt.progress", [0.0]
+    monkeypatch.setattr(kept.time, "monotonic", lambda: clock[0])
+    source = Given(kind="file", lines=iter("abcdef"), total=6)
+    with keeping(out, source, made=MADE, resume=False, overwrite=False, telling=False) as keeper:
+        texts = iter(keeper.texts)
+        asked = list(islice(texts, 2))
+        for now, counted in ((9.0, 2), (9.5, 2), (10.0, 4), (11.0, 5)):
+            clock[0] = now
+            for text in asked:
+                keeper.take_at(text.upper(), fresh=True)
+            asked = [next(texts)]
+            assert json.loads(record.read_text())["lines"] == counted
+        keeper.take_at("F", fresh=True)
+    assert out.read_text() == "A\nB\nC\nD\nE\nF\n"
+
+
+CHANGED = {
+    "a line is gone": "BLUE\n",
+    "a line is another": "RED\nBLUR\n",
+    "a line came before them": "MY OWN\nRED\nBLUE\n",
+    "the last has no end": "RED\nBLUE",
+    "lines are joined": "RED BLUE\n",
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED.values(), ids=list(CHANGED))
+def test_a_file_that_was_changed_is_refused_and_left(changed, tmp_path):
+    out, record = tmp_path / "out.txt", tmp_path / "out.txt.progress"
+    with pytest.raises(KeyboardInterrupt):
+        shout(out, meanwhile=stop)
+    out.write_text(changed)
+    before = record.read_bytes()
+    with pytest.raises(GlassformerError, match=r"out\.txt' was changed .*--overwrite to begin anew$"):
+        shout(out)
+    assert out.read_text() == changed and record.read_bytes() == before
+
+
+def test_lines_that_came_behind_are_cut_off_with_a_word(tmp_path, capsys):
+    out = tmp_path / "out.txt"
+    with pytest.raises(KeyboardInterrupt):
+        shout(out, meanwhile=stop)
+    with out.open("a") as file:
+        file.write("my own\nlines\nand half a lin")
+    with pytest.raises(GlassformerError, match="holds 2 lines that answer other texts"):
+        shout(out, ["red", "black", "gold"])
+    assert out.read_text() == "RED\nBLUE\nmy own\nlines\nand half a lin"
+    capsys.readouterr()
+    shout(out, [*TEXTS, "tin"])
+    told = capsys.readouterr().err
+    assert "2 lines are done" in told and "3 lines" in told and "made anew" in told
+    assert out.read_text() == f"{SHOUTED}TIN\n" and list(tmp_path.iterdir()) == [out]
+
+
 WRONG = {
     "a list": [],
     "nothing made them": {"made": None},
@@ -161,6 +241,8 @@ WRONG = {
     "more than any": {"lines": 10**30},
     "batches of later texts": {"again": 3},
     "a digest of nothing": {"inputs": None},
+    "a digest of no lines": {"answers": 7},
+    "less than no bytes": {"size": -1},
     "refused by name": {"refused": ["one"]},
     "refused all": {"refused": 2},
     "a name too many": {"more": 1},
@@ -180,9 +262,9 @@ def test_a_record_that_is_none_is_a_sentence(wrong, tmp_path, capsys):
         shout(out)
     record.write_text(json.dumps(progress))
     shout(out)
-    kept = json.loads(os.getxattr(out, ATTRIBUTE))
-    kept["progress"] = {**kept["progress"], "lines": 2, **wrong} if isinstance(wrong, dict) else wrong
-    os.setxattr(out, ATTRIBUTE, json.dumps(kept).encode())
+    progress = json.loads(os.getxattr(out, ATTRIBUTE))
+    wrong = {**progress, "lines": 2, **wrong} if isinstance(wrong, dict) else wrong
+    os.setxattr(out, ATTRIBUTE, json.dumps(wrong).encode())
     capsys.readouterr()
     shout(out)
     assert "nothing tells what made them" in capsys.readouterr().err and out.read_text() == SHOUTED
