@@ -135,14 +135,14 @@ def sentence_words(bundle: Bundle) -> dict[str, Any]:
 def beginning(bundle: Bundle, prompt: str | None) -> str:
     """What is put before each text: the named prompt of the folder, or the one it uses by itself."""
     about: dict[str, Any] = bundle.files.get("config_sentence_transformers.json") or {}
-    prompts: dict[str, str] = about.get("prompts") or {}
+    prompts: dict[str, str | None] = about.get("prompts") or {}
     name = about.get("default_prompt_name") if prompt is None else prompt
     if name is None:
         return ""
     if name not in prompts:
         known = ", ".join(prompts) or "none"
         raise GlassformerError(f"the model's folder has no prompt '{name}'; it has {known}")
-    return prompts[name]
+    return prompts[name] or ""
 
 
 def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
