@@ -86,10 +86,6 @@ class DamagedExamples(PairExamples):
         """The sentence's for both: no damage makes it longer."""
         return self.store.lengths(rows).repeat(2, axis=1)
 
-    def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
-        sides, _ = self.together(np.array([number]), epoch)
-        return tuple(sides)
-
     def together(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:

@@ -60,7 +60,8 @@ class PairExamples:
 
     def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
         """The source and the target of one example in an epoch."""
-        return self.store.row(number)
+        sides, _ = self.together(np.array([number]), epoch)
+        return tuple(sides)
 
     def together(
         self, rows: NDArray[np.int64], epoch: int

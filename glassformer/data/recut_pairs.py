@@ -34,10 +34,6 @@ class RecutPairs(PairExamples):
         stored = self.store.lengths(rows)
         return np.stack([recut.bound(stored[:, n]) for n, recut in enumerate(self.sides)], 1)
 
-    def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
-        both, _ = self.together(np.array([number]), epoch)
-        return tuple(both)
-
     def together(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
