@@ -22,6 +22,7 @@ from glassformer.verbs.reading import (
     picked,
     reads,
     room_of,
+    sound,
     together,
     tokenizer_of,
 )
@@ -69,9 +70,7 @@ def answer(
         )
     reads(bundle)
     for name, text in (("question", question), ("context", context)):
-        if not isinstance(text, str):
-            raise GlassformerError(f"the {name} must be a text, not {type(text).__name__}")
-        if not text.strip():
+        if not sound(text, f"the {name}").strip():
             raise UnreadableError(f"the {name} is empty; give one")
     if longest < 1:
         raise GlassformerError(f"an answer of {longest} tokens is none; give at least 1")

@@ -21,6 +21,7 @@ from glassformer.verbs.reading import (
     AHEAD,
     TOKENS,
     Tokens,
+    asked,
     encoded,
     listed,
     model_of,
@@ -133,8 +134,8 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, watch: Watch) -> S
     room = room_of(bundle)
 
     def scores(part: list[str], first: int) -> list[Tensor | None]:
-        asked = [None if watch.leaves(text) else text for text in part]
-        made = encoded(bundle, asked, first=first, room=room, truncate=truncate, refuse=watch.refuse)
+        texts = asked(part, first=first, watch=watch)
+        made = encoded(bundle, texts, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(some: list[Encoded]) -> list[Tensor]:

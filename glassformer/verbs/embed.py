@@ -21,6 +21,7 @@ from glassformer.verbs.reading import (
     AHEAD,
     TOKENS,
     Tokens,
+    asked,
     encoded,
     listed,
     model_of,
@@ -113,8 +114,8 @@ def _texts(bundle: Bundle, batch_tokens: int, truncate: bool, prompt: str | None
         return (begin + text).lower() if words.get("do_lower_case") else begin + text
 
     def make(part: list[str], first: int) -> list[Tensor | None]:
-        asked = [None if watch.leaves(text) else spelt(text) for text in part]
-        made = encoded(bundle, asked, first=first, room=room, truncate=truncate, refuse=watch.refuse)
+        texts = [None if text is None else spelt(text) for text in asked(part, first=first, watch=watch)]
+        made = encoded(bundle, texts, first=first, room=room, truncate=truncate, refuse=watch.refuse)
 
         @torch.inference_mode()
         def answer(some: list[Encoded]) -> list[Tensor]:

@@ -22,6 +22,7 @@ from glassformer.verbs.reading import (
     named,
     reads,
     room_of,
+    sound,
     stretches,
     together,
     tokenizer_of,
@@ -90,7 +91,8 @@ def _filled(
 ) -> Iterator[Filled]:
     tokenizer, room, first = tokenizer_of(bundle), room_of(bundle), 1
     for part in parts:
-        spelt = [text if mark in text else text.replace(MASK, mark) for text in part]
+        whole = [sound(text, f"text {n:,}") for n, text in enumerate(part, first)]
+        spelt = [text if mark in text else text.replace(MASK, mark) for text in whole]
         asked: list[str | None] = []
         for n, text in enumerate(spelt, first):
             plain = bool(text.strip()) and mark not in text

@@ -216,6 +216,27 @@ def as_given(inputs: Any, results: Iterator[Out]) -> Out | list[Out] | Iterator[
     return list(results) if isinstance(inputs, Collection) else results
 
 
+def sound(text: object, name: str) -> str:
+    """A text, if it is one; else a sentence about it under its name, as "text 2".
+
+    The command line hands on bytes that are no UTF-8 as halves of letters, which no model reads.
+    """
+    if not isinstance(text, str):
+        raise GlassformerError(f"{name} must be a string, and is a {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise GlassformerError(
+            f"{name} is not Unicode: half a letter stands at its place {error.start + 1:,}; mend it"
+        ) from None
+    return text
+
+
+def asked(texts: Iterable[object], *, first: int, watch: Watch) -> list[str | None]:
+    """The texts, of which `first` is the number of the first among all; None for a blank one that is left."""
+    return [None if watch.leaves(text) else sound(text, f"text {n:,}") for n, text in enumerate(texts, first)]
+
+
 def encoded(
     bundle: Bundle,
     texts: Sequence[str | None],
@@ -235,8 +256,8 @@ def encoded(
     tokenizer = tokenizer_of(bundle)
     vocabulary = reads(bundle).vocab_size
     made: list[Encoded | None] = []
-    asked = [text for text in texts if text is not None]
-    found = iter(tokenizer.encode_batch(asked, special_in_text=special_in_text))
+    some = [text for text in texts if text is not None]
+    found = iter(tokenizer.encode_batch(some, special_in_text=special_in_text))
     for n, text in enumerate(texts, first):
         if text is None:
             made.append(None)

@@ -324,6 +324,7 @@ def test_an_answer_is_whole_words(tmp_path: Path) -> None:
 
 # ---- what cannot be done -------------------------------------------------------------------------------
 
+HALF = "^text 2 is not Unicode: half a letter stands at its place 3; mend it$"
 WRONG = [
     ("classify", ("a",), "BertModel", "tells no labels apart"),
     ("classify", ("a",), "BertForTokenClassification", "TokenClassify"),
@@ -336,7 +337,11 @@ WRONG = [
     ("fill", ("the " * 70 + "[MASK]",), "BertForMaskedLM", "text 1 has 73 tokens .* at most 60; shorten it$"),
     ("classify", ([3],), "BertForSequenceClassification", "must be a string"),
     ("classify", (b"abc",), "BertForSequenceClassification", "list of texts"),
-    ("classify", (["\ud800"],), "BertForSequenceClassification", "surrogate"),
+    ("classify", (["a", "b \ud800"],), "BertForSequenceClassification", HALF),
+    ("embed", (["a", "b \ud800"],), "BertModel", HALF),
+    ("embed", ([3],), "BertModel", "text 1 must be a string"),
+    ("fill", (["a [MASK]", "b \ud800 [MASK]"],), "BertForMaskedLM", HALF),
+    ("answer", ("a?", "b \ud800"), "BertForQuestionAnswering", "the context is not Unicode"),
     ("similar", ("a", []), "BertModel", "nothing to compare"),
 ]
 

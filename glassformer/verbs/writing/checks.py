@@ -11,7 +11,7 @@ import torch
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.decoding.settings import Decoding, decoding_from
-from glassformer.verbs.reading import named
+from glassformer.verbs.reading import named, sound
 from glassformer.verbs.writing.ends import generation_of
 
 SEEDS = 1 << 64
@@ -40,16 +40,7 @@ def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> Decoding:
 def numbered(texts: Iterable[Any], what: str) -> Iterator[tuple[int, str]]:
     """The texts with their numbers from 1; one that is none is refused under its number."""
     for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise GlassformerError(f"{what} {number:,} must be a string, and is a {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise GlassformerError(
-                f"{what} {number:,} is not Unicode: half a letter stands at its place {error.start + 1:,}; "
-                "mend it"
-            ) from None
-        yield number, text
+        yield number, sound(text, f"{what} {number:,}")
 
 
 @contextmanager

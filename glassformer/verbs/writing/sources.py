@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import encode_tagged
-from glassformer.verbs.reading import named, tokenizer_of
+from glassformer.verbs.reading import named, sound, tokenizer_of
 from glassformer.verbs.writing.pieces import Encode
 
 TAG = 32  # letters of the longest tag of a language, as >>cmn_Hans<<
@@ -69,8 +69,7 @@ def task_prefix(bundle: Bundle, wanted: Callable[[str], bool]) -> str:
 def plain(bundle: Bundle, *, prefix: str = "", tag: str | None = None) -> Encode:
     """Texts as they are, behind a prefix or a tag."""
     tokenizer = tokenizer_of(bundle)
-    if not isinstance(prefix, str):
-        raise GlassformerError(f"prefix must be a string, and is a {type(prefix).__name__}")
+    sound(prefix, "prefix")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         told = [prefix + text for text in texts]
