@@ -49,14 +49,16 @@ class Taker:
             self.tell()
 
     def tell(self) -> None:
-        """How many lines are done, and how fast."""
+        """How many lines are done, and how fast those that were not there before."""
         seconds = max(time.monotonic() - self._began, 1e-9)
         done = max(self.done, self._answered)
-        rate = (done - self.before) / seconds
-        told = f"{done:,}" + (f" of {self._total:,}" if self._total is not None else "")
+        now = done - self.before
+        rate = now / seconds
+        told = f"{done:,}" + (f" of {self._total:,}" if self._total is not None else "") + " lines"
+        told += f", {now:,} of them now," if self.before else ""
         left = (self._total - done) / rate if self._total is not None and rate else 0
         rest = f", {left:,.0f} s left" if left >= 1 else ""
-        say(f"{told} lines in {seconds:,.1f} s, {rate:,.1f} a second{rest}")
+        say(f"{told} in {seconds:,.1f} s, {rate:,.1f} a second{rest}")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.cli import kept
+from glassformer.cli import kept, taken
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.progress import ATTRIBUTE, told_with
@@ -193,6 +193,21 @@ def test_what_was_taken_is_counted_before_more_is_made(tmp_path, monkeypatch):
             assert json.loads(record.read_text())["lines"] == counted
         keeper.take_at("F", fresh=True)
     assert out.read_text() == "A\nB\nC\nD\nE\nF\n"
+
+
+def test_how_fast_is_told_of_the_lines_that_are_made_now(tmp_path, monkeypatch, capsys):
+    """Two of three were there before, of which one is made again; each takes two seconds."""
+    out, clock = tmp_path / "out.txt", [0.0]
+    with pytest.raises(KeyboardInterrupt):
+        shout(out, meanwhile=stop)
+    monkeypatch.setattr(taken.time, "monotonic", lambda: clock[0])
+    source = Given(kind="file", lines=iter(TEXTS), total=3)
+    with keeping(out, source, made=MADE, resume=True, overwrite=False, telling=True) as keeper:
+        for text in keeper.texts:
+            clock[0] += 2.0
+            keeper.take_at(text.upper(), fresh=True)
+    assert out.read_text() == SHOUTED
+    assert capsys.readouterr().err.endswith("\n3 of 3 lines, 1 of them now, in 4.0 s, 0.2 a second\n")
 
 
 CHANGED = {
