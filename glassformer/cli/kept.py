@@ -192,9 +192,9 @@ def _prepared(
         way = "add --resume to go on with it, or --overwrite" if progress else "add --overwrite"
         raise GlassformerError(f"'{out}' is there already; {way} to begin anew")
     total = source.total
-    progress = progress or told_with(out)
+    progress, answers, behind = _told(out, progress)
     if progress is None:
-        _, there = _looked_at(out, counted=0)
+        there = behind
         if there != total:
             raise GlassformerError(
                 f"'{out}' has lines, and no '{record.name}' beside it tells what made them; "
@@ -207,7 +207,6 @@ def _prepared(
         texts.end()
         return there
     _check_same(out, progress.made, made)
-    answers, behind = _looked_at(out, counted=progress.size)
     if answers.hexdigest() != progress.answers:
         raise GlassformerError(
             f"'{out}' was changed since it was written: its lines are not those that '{record.name}' counts; "
@@ -231,6 +230,19 @@ def _prepared(
     if source.refusals is not None:
         source.refusals.go_on(progress.refused)
     return progress.lines
+
+
+def _told(out: Path, beside: Progress | None) -> tuple[Progress | None, _Hash, int]:
+    """What is told of a file's lines, the digest of so many bytes, and how many lines are behind them.
+
+    What a file keeps of itself holds for the whole of it, and for nothing where it was changed since.
+    """
+    progress = beside or told_with(out)
+    answers, behind = _looked_at(out, counted=0 if progress is None else progress.size)
+    whole = progress is not None and not behind and answers.hexdigest() == progress.answers
+    if beside is None and progress is not None and not whole:
+        return None, *_looked_at(out, counted=0)
+    return progress, answers, behind
 
 
 def _check_same(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
