@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from glassformer.api import Bundle
 
 MACHINE = "Where it runs"
+# what can be tried with each verb; for the others nothing comes along
+COMES_ALONG = {
+    "translate": "pocket",
+    "embed": "pocket",
+    "similar": "pocket",
+    "generate": "pocket-lm",
+    "classify": "pocket-digits",
+    "forecast": "pocket-series",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """A model, where it is to run, and whether answers are for programs."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A model folder, as runs/x/model, or a model that comes along: pocket.",
-            show_default=False,
-        ),
-    ]
+    model: str  # an argument with help of the verb's own
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON with all that is known, how many seconds it took included.")
     ] = False
@@ -84,9 +86,11 @@ class AskedOfLines(Asked):
         return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
 
 
-def options_of(made: type[Asked]) -> list[inspect.Parameter]:
-    """The fields of a dataclass as options of a command."""
+def options_of(made: type[Asked], verb: str) -> list[inspect.Parameter]:
+    """The fields of a dataclass as options of the command of a verb."""
     told = get_type_hints(made, include_extras=True)
+    argument = typer.Argument(metavar="MODEL", help=model_help(verb), show_default=False)
+    told["model"] = Annotated[str, argument]
     return [
         inspect.Parameter(
             one.name,
@@ -97,6 +101,12 @@ def options_of(made: type[Asked]) -> list[inspect.Parameter]:
         for one in dataclasses.fields(made)
         if hasattr(told[one.name], "__metadata__")
     ]
+
+
+def model_help(verb: str) -> str:
+    """What the argument MODEL of a verb may be."""
+    along = COMES_ALONG.get(verb)
+    return "A model folder, as runs/x/model" + (f", or a model that comes along: {along}." if along else ".")
 
 
 def with_options(
@@ -124,9 +134,10 @@ def with_options(
 
 def asking(made: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function whose first parameter is what `made` holds."""
-    shared = options_of(made)
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
+        shared = options_of(made, function.__name__)
+
         def run(words: dict[str, Any]) -> None:
             asked = made(**{one.name: words.pop(one.name) for one in shared})
             function(asked, **words)

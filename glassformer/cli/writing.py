@@ -116,7 +116,7 @@ _DECODING = (
 
 def writing_verb(function: Callable[..., None]) -> Callable[..., None]:
     """A verb of its own options, with those of all verbs that write: it is given them as an `Asked`."""
-    shared = options_of(Asked)
+    shared = options_of(Asked, function.__name__)
 
     def run(words: dict[str, Any]) -> None:
         settings = {one.name: _plain(one.name, words.pop(one.name)) for one in _DECODING}

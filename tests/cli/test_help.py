@@ -1,5 +1,6 @@
 """Help comes at once and imports nothing heavy; what goes wrong ends in the right exit code."""
 
+import json
 import re
 import resource
 import subprocess
@@ -10,6 +11,7 @@ import typer
 
 import glassformer
 from glassformer.cli import main as cli
+from glassformer.models import located
 
 LIMIT = 0.4
 HELPS = [["--help"], *([verb, "--help"] for verb in cli.VERBS)]
@@ -54,6 +56,22 @@ def test_help_shows_what_stands_in_brackets(run, verb):
     bracketed = set(re.findall(r"\[[a-z]\w*\]", told.replace("\\[", "[")))
     shown = run(verb, "--help").out
     assert bracketed <= set(re.findall(r"\[[a-z]\w*\]", shown)) and "\\[" not in shown
+
+
+JOBS = {"translate": "translate", "lm": "generate", "images": "classify", "forecast": "forecast"}
+READING = {"embed", "similar"}  # by whatever reads texts
+OTHERS = {"summarize", "restore", "fill", "answer"}  # nothing that comes along does these
+
+
+@pytest.mark.parametrize("verb", sorted({*JOBS.values(), *READING, *OTHERS}))
+def test_help_names_a_model_that_can_be_tried_with_the_verb(verb):
+    command = typer.main.get_command(cli.app([verb])).commands[verb]
+    told = next(one.help for one in command.params if one.name == "model")
+    named = re.search(r"comes along: ([\w-]+)\.$", told)
+    assert (named is None) == (verb in OTHERS)
+    if named is not None:
+        job = json.loads((located(named[1]) / "job.json").read_text())["job"]
+        assert verb in READING or JOBS[job] == verb
 
 
 def test_version_needs_no_verb(run):
