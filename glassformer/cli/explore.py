@@ -72,8 +72,9 @@ def explore(
     if image is not None:
         raise GlassformerError("--image goes with --export; in the page, choose or drop a picture")
 
+    words = {"in": text, "to": to}
+
     def ready(url: str, names: list[str]) -> None:
-        words = {"in": text, "to": to}
         asked = "&".join(f"{name}={quote(word)}" for name, word in words.items() if word is not None)
         where = f"{url}/" + (f"#/{names[0]}/model?{asked}" if asked else "")
         typer.echo(f"the explorer is at {where}   (Ctrl-C ends it)")
@@ -89,7 +90,7 @@ def explore(
         for name, bundle in bundles.items():
             model_info(bundle, name)  # one with nothing to show is told so now, not by an empty page
         if to is not None:
-            _check_language(next(iter(bundles.values())), to)
+            words["to"] = _language(next(iter(bundles.values())), to)
 
     serving(named, port=port, opening=opening, ready=ready, fits=fits)
 
@@ -120,7 +121,7 @@ def _export(
     if given and wants != asked:
         raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
     if to is not None:
-        _check_language(bundle, to)
+        to = _language(bundle, to)
     if text is not None or to is not None:
         example = example_of(bundle)
         given = {"text": example.text if text is None else text, "to": to or example.to}
@@ -134,11 +135,13 @@ def _export(
     typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")
 
 
-def _check_language(bundle: Any, to: str) -> None:
-    """A sentence where the model cannot be told this language."""
+def _language(bundle: Any, to: str) -> str:
+    """A language as the model spells it; a sentence where it cannot be told this one."""
     from glassformer.trace.outline import kind_of
+    from glassformer.verbs.writing.languages import spelt, tags_of
     from glassformer.verbs.writing.sources import language
 
     if kind_of(bundle) != "translate":
         raise GlassformerError("--to is for models that translate; leave it out for this one")
     language(bundle, to)
+    return spelt(tags_of(bundle), to) or to

@@ -142,6 +142,8 @@ def test_a_translator_of_several_languages_writes_the_one_that_is_asked_for(clie
         (ids,) = (one.ids for one in encode_tagged(bundle.tokenizer, [PROMPT], f">>{to}<<"))
         (marked,) = client.completions.create(**{**asked, "prompt": ids}).choices
         assert marked.text == told.text
+        (shouted,) = client.completions.create(**asked, extra_body={"to": to.upper()}).choices
+        assert shouted.text == told.text
         found[to] = told.text
     assert len(set(found.values())) == len(LANGUAGES)
     unsaid = "'polyglot' writes several languages; say which with `to`: de, en"

@@ -105,6 +105,12 @@ def test_a_language_is_a_tag_or_the_first_token(bundle):
     assert language(made, "<de>").settings == {"forced_bos_token_id": tokenizer.token_id("<de>")}
     made.config = {"task_specific_params": {"translation_en_to_ro": {"prefix": "translate to Romanian: "}}}
     assert language(made, "ro").prefix == "translate to Romanian: "
+    assert language(made, "FRA") == language(made, "Fra") == spoken and language(made, "RO").prefix
+    for name, tag in (("French", "fra"), ("FRANÇAIS", "fra"), ("romanian", "ro")):
+        with pytest.raises(GlassformerError, match=f"no language '{name}'; it knows that one as '{tag}'$"):
+            language(made, name)
+    with pytest.raises(GlassformerError, match="no language 'German': its tokenizer has neither"):
+        language(made, "German")  # which it does not write
     with pytest.raises(GlassformerError, match="no language 'xx'"):
         language(made, "xx")
 

@@ -10,6 +10,7 @@ from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
 from glassformer.text import encode_tagged
 from glassformer.verbs.reading import named, sound, tokenizer_of
+from glassformer.verbs.writing.languages import called, spelt, tags_of
 from glassformer.verbs.writing.pieces import Encode
 
 TAG = 32  # letters of the longest tag of a language, as >>cmn_Hans<<
@@ -30,7 +31,8 @@ UNSAID = Language()
 def language(bundle: Bundle, to: str | None, *, by: str = "--to (`to`)") -> Language:
     """The way in which this folder's model can be told the language `to`.
 
-    by: by what the person in front says it, for the sentence to one who did not.
+    Capitals count as small letters. by: by what the person in front says it, for the sentence to one who did
+    not.
     """
     known = bundle.files.get(JOB, {}).get("languages") or ()
     if to is None and known:
@@ -39,6 +41,23 @@ def language(bundle: Bundle, to: str | None, *, by: str = "--to (`to`)") -> Lang
         )
     if to is None:
         return UNSAID
+    if (found := _told(bundle, to)) is not None:
+        return found
+    tags = tags_of(bundle)
+    if (tag := spelt(tags, f"{to}")) is not None and (found := _told(bundle, tag)) is not None:
+        return found
+    if (tag := called(tags, f"{to}")) is not None:
+        raise GlassformerError(f"{named(bundle)} has no language '{to}'; it knows that one as '{tag}'")
+    if known:
+        raise GlassformerError(f"{named(bundle)} has no language '{to}'; it writes {', '.join(known)}")
+    raise GlassformerError(
+        f"{named(bundle)} has no language '{to}': its tokenizer has neither '>>{to}<<' nor '{to}' "
+        "as a mark, and its config names no such task; leave it out for a model of one language"
+    )
+
+
+def _told(bundle: Bundle, to: str) -> Language | None:
+    """The way for a language that is spelt as the model has it; None: it has none of this spelling."""
     tokenizer = tokenizer_of(bundle)
     for tag in (f">>{to}<<", to):
         index = tokenizer.token_id(tag)
@@ -46,15 +65,8 @@ def language(bundle: Bundle, to: str | None, *, by: str = "--to (`to`)") -> Lang
             return Language(tag=tag)
         if index is not None and index in tokenizer.special_ids:
             return Language(settings={"forced_bos_token_id": index})
-    if known:
-        raise GlassformerError(f"{named(bundle)} has no language '{to}'; it writes {', '.join(known)}")
     prefix = task_prefix(bundle, lambda name: name.startswith("translation_") and name.endswith(f"_to_{to}"))
-    if not prefix:
-        raise GlassformerError(
-            f"{named(bundle)} has no language '{to}': its tokenizer has neither '>>{to}<<' nor '{to}' "
-            "as a mark, and its config names no such task; leave it out for a model of one language"
-        )
-    return Language(prefix=prefix)
+    return Language(prefix=prefix) if prefix else None
 
 
 def task_prefix(bundle: Bundle, wanted: Callable[[str], bool]) -> str:
