@@ -43,6 +43,13 @@ def shaping_of(
     )
 
 
+def limit_of(settings: Decoding, *, given: int, usual: int) -> int:
+    """The most tokens that are written after so many given ones: as the settings say, else `usual`."""
+    if settings.max_new_tokens is not None:
+        return settings.max_new_tokens
+    return usual if settings.max_length is None else max(0, settings.max_length - given)
+
+
 def room_after(bundle: Bundle, given: int, most: int) -> int:
     """How many tokens can follow so many given ones and still be read, at most `most`: tables have an end."""
     model: Any = bundle.model

@@ -24,7 +24,7 @@ from glassformer.decoding.steps import starts_of
 from glassformer.decoding.stop import before_stop, stopped
 from glassformer.decoding.tree import Node, Tree
 from glassformer.text.tokenizer import Side
-from glassformer.trace.choosing import room_after, shaping_of, vocabulary
+from glassformer.trace.choosing import limit_of, room_after, shaping_of, vocabulary
 from glassformer.trace.inputs import MOST
 from glassformer.trace.kinds import Given, as_json
 from glassformer.trace.naming import best_words, named_by
@@ -36,10 +36,12 @@ from glassformer.verbs.writing.checks import settings_of, within_bounds
 from glassformer.verbs.writing.continuing import CONTINUED
 from glassformer.verbs.writing.ends import Ends, ends_of
 from glassformer.verbs.writing.prompts import following, prompt_ids
+from glassformer.verbs.writing.rewriting import searching, usual_limit
 from glassformer.verbs.writing.sources import language
 
 TOKENS: Final = 256  # that a search, or a writing step by step, goes to at most
 BEAMS: Final = 16
+FEW: Final = 4  # beams with which a tree is worth a look
 NODES: Final = 2048  # steps times beams
 WORDS: Final = 1000  # of a step that are told at most
 BEFORE: Final = 4  # tokens that a node is read with: a letter may be spread over so many
@@ -89,7 +91,7 @@ def _begin(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any
         source = read_source(bundle, Given(text=text, to=to), spoken)
         ids = [token.id for token in source.tokens if token.id is not None]
         starts = list(starts_of(bundle.model, ends.start_ids))
-        usual = 2 * len(ids) + 20
+        usual = usual_limit(len(ids))
     else:
         words = settings_of(bundle, settings)
         (ids,) = prompt_ids(bundle, ends, [text])
@@ -99,16 +101,14 @@ def _begin(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any
         raise GlassformerError(
             f"the text has {len(ids):,} tokens, and what is looked into has at most {most:,}; shorten it"
         )
-    limit = words.max_new_tokens
-    if limit is None and words.max_length is not None:
-        limit = max(0, words.max_length - (len(starts) or len(ids)))
+    limit = limit_of(words, given=len(starts) or len(ids), usual=usual)
     return _Begun(
         bundle=bundle,
         ends=ends,
         settings=words,
         ids=ids,
         starts=starts,
-        limit=min(usual if limit is None else limit, TOKENS),
+        limit=min(limit, TOKENS),
     )
 
 
@@ -122,7 +122,7 @@ def step_info(
     count: int = 50,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What would come after `written`, likeliest first; following the first word gives what the verbs write.
+    """What would come after `written`, likeliest first; the first is what the verbs write with one beam.
 
     Of the settings those count that say what may be written (penalties, lengths, forced tokens), not those by
     which a word is drawn: temperature, top-k and top-p are for whoever picks. A word's probability is
@@ -190,10 +190,16 @@ def _checked(bundle: Bundle, written: Any) -> list[int]:
 
 
 def search_info(bundle: Bundle, *, text: str, to: str | None = None, **settings: Any) -> dict[str, Any]:
-    """The tree of a search: every token that was weighed, and the texts it led to, the best first."""
+    """The tree of a search: every token that was weighed, and the texts it led to, the best first.
+
+    Where nothing says with how many beams, with as many as the verbs, but with enough to see a tree.
+    """
     beams = settings.get("num_beams")
-    asked = {**settings, "num_return_sequences": beams if type(beams) is int and beams > 1 else None}
-    begun = _begin(bundle, text, to, asked)
+    if beams is None:
+        beams = searching(bundle, {}).num_beams
+        beams = beams if 1 < beams <= BEAMS else FEW
+    several = beams if type(beams) is int and beams > 1 else None
+    begun = _begin(bundle, text, to, {**settings, "num_beams": beams, "num_return_sequences": several})
     words = begun.settings
     if words.num_beams > BEAMS or words.num_beams * begun.limit > NODES:
         raise GlassformerError(

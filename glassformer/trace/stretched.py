@@ -37,13 +37,13 @@ def stretched(model: Part, *, stack: str, embed: str, stretch: float, length: in
     if (found := _added(source, stretch, length)) is not None:
         parts[embed] = found
     if blocks.position is not None:
-        parts[stack] = _with(blocks, position=_inside(blocks.position, stretch))
+        parts[stack] = with_parts(blocks, position=_inside(blocks.position, stretch))
     if not parts:
         raise GlassformerError(f"the {stack} knows no positions, so there is nothing to stretch")
-    return _with(model, **parts)
+    return with_parts(model, **parts)
 
 
-def _with(module: Part, **parts: Any) -> Part:
+def with_parts(module: Part, **parts: Any) -> Part:
     """A copy of one module with other parts, weights or buffers; all else is shared."""
     made = copy.copy(module)
     made._modules, made._parameters = dict(module._modules), dict(module._parameters)
@@ -71,20 +71,20 @@ def _added(embed: nn.Module, stretch: float, length: int) -> nn.Module | None:
         grid = position[0, first:].unflatten(0, (rows, columns))  # (rows, columns, D)
         grid = _between(grid, stretch, rows)
         grid = _between(grid.transpose(0, 1), stretch, columns).transpose(0, 1)
-        return _with(embed, position=torch.cat((position[:, :first], grid.flatten(0, 1)[None]), 1))
+        return with_parts(embed, position=torch.cat((position[:, :first], grid.flatten(0, 1)[None]), 1))
     if isinstance(embed, SeriesInput):
         first = 0 if embed.prefix is None else embed.prefix.shape[1]
         moved = _between(position[first:], stretch, len(position) - first)
-        return _with(embed, position=torch.cat((position[:first], moved)))
+        return with_parts(embed, position=torch.cat((position[:first], moved)))
     if isinstance(position, SinusoidalPositions):
         places = torch.arange(length, dtype=torch.float64) * stretch
         table = sinusoids_at(places, position.d_model, position.layout, position.base).to(position.table)
-        return _with(embed, position=_with(position, table=table, max_len=length))
+        return with_parts(embed, position=with_parts(position, table=table, max_len=length))
     if isinstance(position, LearnedPositions):
         before = position.weight[: position.offset]
         moved = _between(position.weight[position.offset :], stretch, length)
         weight = torch.cat((before, moved))
-        return _with(embed, position=_with(position, weight=weight, max_len=length))
+        return with_parts(embed, position=with_parts(position, weight=weight, max_len=length))
     return None
 
 
@@ -105,9 +105,9 @@ def _between(table: Tensor, stretch: float, length: int) -> Tensor:
 def _inside(position: nn.Module, stretch: float) -> nn.Module:
     """Positions that act inside attention, stretched."""
     if isinstance(position, RotaryPositions):
-        return _with(position, freq=position.freq * stretch)
+        return with_parts(position, freq=position.freq * stretch)
     if isinstance(position, AlibiBias):
-        return _with(position, slopes=position.slopes * stretch)
+        return with_parts(position, slopes=position.slopes * stretch)
     assert isinstance(position, RelativeBias)
     return _Farther(position, stretch)
 

@@ -10,25 +10,25 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
-from glassformer.core.observe import observe
 from glassformer.decoding.engine import write_all
 from glassformer.decoding.settings import Decoding
 from glassformer.decoding.steps import starts_of
-from glassformer.decoding.stop import before_stop, stopped
+from glassformer.decoding.stop import before_stop
 from glassformer.text import Tokenizer, encode_tagged
-from glassformer.trace.choosing import room_after, shaping_of, vocabulary
+from glassformer.trace.changed import Changed
+from glassformer.trace.choosing import limit_of, room_after, vocabulary
 from glassformer.trace.kinds import Change, Given, Sequence, Token
-from glassformer.trace.ready import Ready, all_real, forward_of
+from glassformer.trace.ready import Ready, all_real
 from glassformer.trace.sentences import read_as
 from glassformer.trace.sequences import pieces, read_text, written_text
 from glassformer.verbs.reading import device_of, named, picked, tokenizer_of
-from glassformer.verbs.writing.checks import settings_of
+from glassformer.verbs.writing.checks import within_bounds
 from glassformer.verbs.writing.ends import Ends, ends_of
 from glassformer.verbs.writing.prompts import following, prompt_ids
+from glassformer.verbs.writing.rewriting import searching, usual_limit
 from glassformer.verbs.writing.sources import Language, language, mending
 
 WRITTEN = 128  # tokens of an own answer at most
@@ -41,20 +41,21 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
     source = read_source(bundle, given, spoken)
     _check_room(bundle, "the text", len(source), min(ends.reads or most, most))
     starts = list(starts_of(bundle.model, ends.start_ids))
-    ids = [token.id for token in source.tokens]
+    ids = [token.id for token in source.tokens if token.id is not None]
     spec: Any = bundle.spec
     src = torch.tensor([ids], device=device_of(bundle))
     inputs = {"src": src, **all_real("src_mask", src, spec.source)}
-    ended = None
+    ended: str | None = None
+    stop: tuple[str, ...] = ()
     own = given.target is None
     if own:
-        settings = replace(settings_of(bundle, {"num_beams": 1, **spoken.settings}), do_sample=False)
-        draft = Ready(kind="translate", given=given, sequences=(source,), inputs=inputs)
-        written, ended = own_answer(bundle, draft, changes, ends, settings)
+        settings = replace(searching(bundle, {}, spoken), do_sample=False, num_return_sequences=1)
+        written, ended = own_answer(bundle, ids, changes, ends, settings)
+        stop = settings.stop
     else:
         written = given_ids(bundle, given)
     _check_room(bundle, "the target", len(starts) + len(written), most)
-    text = told(tokenizer, written)
+    text = told(tokenizer, written, stop)
     tgt = torch.tensor([[*starts, *written]], device=device_of(bundle))
     return Ready(
         kind="translate",
@@ -127,71 +128,25 @@ def given_ids(bundle: Bundle, given: Given) -> list[int]:
 
 
 def own_answer(
-    bundle: Bundle, ready: Ready, changes: Several[Change], ends: Ends, settings: Decoding
+    bundle: Bundle, source: list[int], changes: Several[Change], ends: Ends, settings: Decoding
 ) -> tuple[list[int], str]:
-    """The likeliest token at every step, as `translate` with one beam; the ids, and why they ended."""
-    source: Tensor = ready.inputs["src"]
-    starts = list(starts_of(bundle.model, ends.start_ids))
-    limit = settings.max_new_tokens
-    if limit is None:
-        limit = 2 * source.shape[1] + 20
-        if settings.max_length is not None:
-            limit = max(0, settings.max_length - len(starts))
-    limit = min(limit, room_after(bundle, len(starts), WRITTEN))
-    if changes:
-        return _under_changes(bundle, ready, changes, ends, settings, limit)
-    ((written,),) = write_all(
-        bundle.ready(),
-        [source[0].tolist()],
-        settings=settings,
-        start_ids=ends.start_ids,
-        eos_id=ends.eos_ids,
-        pad_id=ends.pad_id,
-        max_new_tokens=limit,
-        decode=tokenizer_of(bundle).decode,
-    )
-    return written.ids, written.ended
-
-
-def _under_changes(
-    bundle: Bundle, ready: Ready, changes: Several[Change], ends: Ends, settings: Decoding, limit: int
-) -> tuple[list[int], str]:
-    """The same step by step with the changed model, without a cache: a change may be of any earlier place."""
-    starts = list(starts_of(bundle.model, ends.start_ids))
-    source: Tensor = ready.inputs["src"]
-    spec: Any = bundle.spec
-    shaping = shaping_of(bundle, settings, ends, given=starts, limit=limit)
-    written: list[int] = []
-    while len(written) < limit:
-        tgt = torch.tensor([[*starts, *written]], device=source.device)
-        there = [change for change in changes if _exists(change, tgt.shape[1])]
-        blank = target(tokenizer_of(bundle), tgt[0].tolist(), len(starts), "")
-        given = {**ready.inputs, "tgt": tgt, **all_real("tgt_mask", tgt, spec.target, first=1)}
-        draft = replace(ready, sequences=(*ready.sequences, blank), inputs=given)
-        run = forward_of(bundle, draft, there)
-        logits: Tensor = observe(run.model, run.ready.inputs, want=(), edit=run.edit).output[:, -1]
-        scores = shaping.shape(logits.float().cpu(), len(written))
-        if not bool(scores.max().isfinite()):
-            raise GlassformerError(
-                "the changed model's scores are no numbers, or all tokens are forbidden; change less"
-            )
-        best = int(scores.argmax())
-        if best in ends.eos_ids:
-            return written, "end"
-        written.append(best)
-        shaping.append(torch.tensor([best]))
-        if settings.stop and stopped(written, settings.stop, tokenizer_of(bundle).decode):
-            return written, "stop"
-    return written, "length"
-
-
-def _exists(change: Change, length: int) -> bool:
-    """Whether the place that a change is of has been written yet."""
-    of_target = change.get("sequence") == "target" or str(change.get("name", "")).startswith(
-        ("decoder.", "tgt_embed.")
-    )
-    places = [change.get("position"), *(change.get("positions") or ())]
-    return not of_target or all(not isinstance(place, int) or place < length for place in places)
+    """What the verb writes for a source, searched with the changed model; the ids, and why they ended."""
+    model: Any = bundle.model
+    starts = len(starts_of(model, ends.start_ids))
+    limit = limit_of(settings, given=starts, usual=usual_limit(len(source)))
+    with within_bounds():
+        ((written,),) = write_all(
+            Changed(model, changes) if changes else bundle.ready(),
+            [source],
+            settings=settings,
+            start_ids=ends.start_ids,
+            eos_id=ends.eos_ids,
+            pad_id=ends.pad_id,
+            max_new_tokens=min(limit, WRITTEN),
+            decode=tokenizer_of(bundle).decode,
+        )
+    # the last token written needs no position to be written, but one to be looked at
+    return written.ids[: room_after(bundle, starts, WRITTEN)], written.ended
 
 
 def continuing(bundle: Bundle, given: Given, most: int) -> Ready:

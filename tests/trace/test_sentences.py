@@ -30,7 +30,7 @@ def test_each_alone_is_a_part_of_the_whole_translation() -> None:
     assert tuple(sentences_of(made, TEXT)) == PARTS
     one, other, last = (take(made, {"text": part}).outcome["text"] for part in PARTS)
     assert len({one, other, last}) > 1
-    assert made.translate(TEXT, num_beams=1) == [f"{one}  {other}\n\n {last}"]
+    assert made.translate(TEXT) == [f"{one}  {other}\n\n {last}"]
 
 
 @pytest.mark.parametrize("split", ["long", "always"])

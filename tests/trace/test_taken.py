@@ -70,15 +70,17 @@ def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
 @pytest.mark.parametrize("family", WRITERS)
 def test_the_target_is_what_translate_writes(family: str) -> None:
     made = bundle(family)
+    (plain,) = made.translate(TEXT, num_beams=1)
     trace = take(made, {"text": TEXT})
-    (told,) = made.translate(TEXT, num_beams=1)
-    assert trace.outcome["text"] == told and trace.sequence("target").text == told
+    (told,) = made.translate(TEXT, details=True)
+    assert trace.outcome["text"] == trace.sequence("target").text == told.text != plain
     written = trace.ready.inputs["tgt"][0, trace.ready.start :].tolist()
-    assert trace.outcome["written"] == len(written) > 0
-    # each token is the likeliest after those before it, and the end is where it is said to be
-    best = trace.record.output[0].argmax(-1).tolist()
-    assert best[trace.ready.start - 1 : -1] == written
-    assert (best[-1] == wordwise().eos_id) == (trace.outcome["ended"] == "end")
+    assert trace.outcome["written"] == len(written) > 0 and trace.outcome["ended"] == told.ended
+    # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
+    ids = [*written, wordwise().eos_id] if told.ended == "end" else written
+    chances = trace.record.output[0, trace.ready.start - 1 :].log_softmax(-1)
+    total = sum(float(chances[n, index]) for n, index in enumerate(ids))
+    assert told.score == pytest.approx(total / len(ids), abs=1e-4)
     again = take(made, {"text": TEXT, "target": written})
     assert torch.equal(again.record.output, trace.record.output) and again.outcome["ended"] is None
     assert again.id != trace.id

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from glassformer.api import JOB, Bundle
 from glassformer.core.errors import GlassformerError
+from glassformer.decoding.settings import Decoding
 from glassformer.decoding.stop import before_stop
 from glassformer.text.unspaced import is_unspaced
 from glassformer.verbs.reading import named, tokenizer_of
@@ -18,7 +19,15 @@ from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_
 from glassformer.verbs.writing.pieces import Cutter, Layout, Place, Split, no_tag
 from glassformer.verbs.writing.results import results
 from glassformer.verbs.writing.signs import Signs
-from glassformer.verbs.writing.sources import UNSAID, language, mending, own_tag, plain, task_prefix
+from glassformer.verbs.writing.sources import (
+    UNSAID,
+    Language,
+    language,
+    mending,
+    own_tag,
+    plain,
+    task_prefix,
+)
 from glassformer.verbs.writing.stand_ins import put_back
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
@@ -67,7 +76,6 @@ def translating(
     spoken = language(bundle, to)
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
     lead = own_tag(bundle) if spoken == UNSAID and not prefix else no_tag
-    given = {**_beams(bundle, settings), **spoken.settings}
     signs = Signs(tokenizer_of(bundle))
     cutter = Cutter(
         encode=encode,
@@ -78,7 +86,7 @@ def translating(
         carried=signs.carried,
         read=signs.read,
     )
-    return _rewrites(bundle, ends, cutter, given)
+    return _rewrites(bundle, ends, cutter, searching(bundle, settings, spoken))
 
 
 def summarize(
@@ -103,7 +111,7 @@ def summarize(
         prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
     cutter = Cutter(encode=plain(bundle, prefix=prefix), reads=ends.reads, split="never", unit="text")
     return results(
-        _rewrites(bundle, ends, cutter, _beams(bundle, settings)),
+        _rewrites(bundle, ends, cutter, searching(bundle, settings)),
         texts,
         details=details,
         tree=tree,
@@ -133,7 +141,7 @@ def restore(
     encode = mending(bundle, gap=about.get("gap"), before=about.get("before"))
     cutter = Cutter(encode=encode, reads=ends.reads)
     return results(
-        _rewrites(bundle, ends, cutter, settings),
+        _rewrites(bundle, ends, cutter, searching(bundle, settings)),
         texts,
         details=details,
         tree=tree,
@@ -142,9 +150,25 @@ def restore(
     )
 
 
-def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, Any]) -> Plan:
+def searching(bundle: Bundle, settings: Mapping[str, Any], spoken: Language = UNSAID) -> Decoding:
+    """How the verb that the folder's model is for searches, with these settings over the folder's own.
+
+    Where nothing says how, with several beams; to mend, with one.
+    """
+    said = {**generation_of(bundle), **{name: value for name, value in settings.items() if value is not None}}
+    mends = bundle.files.get(JOB, {}).get("job") == "restore"
+    if not (mends or "num_beams" in said or said.get("do_sample")):
+        settings = {**settings, "num_beams": BEAMS}
+    return settings_of(bundle, {**settings, **spoken.settings})
+
+
+def usual_limit(read: int) -> int:
+    """The most tokens written for a source of so many, where nothing says how many."""
+    return 2 * read + 20
+
+
+def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, words: Decoding) -> Plan:
     tokenizer = tokenizer_of(bundle)
-    words = settings_of(bundle, settings)
 
     def text(ids: list[int]) -> str:
         # one line in, one line out
@@ -170,7 +194,7 @@ def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, settings: dict[str, An
         layouts=cutter.layouts,
         compose=compose,
         decode=tokenizer.decode,
-        limit=lambda read: 2 * read + 20,
+        limit=usual_limit,
         doubts=doubts_of(bundle),
     )
 
@@ -181,12 +205,6 @@ def _rewriting(bundle: Bundle, verb: str) -> Ends:
             f"{named(bundle)} goes on from a prompt and has no source to {verb}; use generate"
         )
     return ends_of(bundle)
-
-
-def _beams(bundle: Bundle, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with several beams where nothing says how to search."""
-    said = {**generation_of(bundle), **{name: value for name, value in settings.items() if value is not None}}
-    return settings if "num_beams" in said or said.get("do_sample") else {**settings, "num_beams": BEAMS}
 
 
 def _known(split: Split) -> Split:
