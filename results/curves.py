@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from results.called import called
 from results.noted import Noted, runs_of
 from results.place import FIGURES, ROOT
 from results.rows import ROWS
@@ -30,11 +31,11 @@ class Panel:
 
 
 def panels_of(row: str, runs: Sequence[Noted]) -> list[Panel]:
-    """A panel for each figure measured; kinds such as "etth1/96" and "etth1/192" have one of their own."""
+    """A panel for each figure measured; kinds that are shown apart, as "etth1/96", have one of their own."""
     found: dict[tuple[str, str], dict[str, list[Noted]]] = {}
     for of in sorted({one.of for one in runs}):
         for kind, several in by_kind([one for one in runs if one.of == of]).items():
-            group, _, name = kind.rpartition("/")
+            group, name = called(row, kind)
             found.setdefault((group, of), {})[name or row] = several
     return [Panel(title=group, of=of, kinds=kinds) for (group, of), kinds in found.items()]
 

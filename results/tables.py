@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+from results.called import CALLED
 from results.noted import Noted, runs_of
 from results.summary import bold_where, by_kind, of, seconds, size, table, told
+from results.why_attention import NAMES
 
 # Published: Transformer-Tiny (Wu et al. 2021), tokenised lower-case BLEU on 2016, 2017 and COCO.
 TINY = {"en-de": (41.02, 33.36, 29.88), "en-fr": (61.80, 53.46, 44.52)}
@@ -140,20 +142,9 @@ def labels(figures: Path) -> str:
     """Accuracy: reviews, digits, photographs."""
     reviews, digits, photographs = (by_kind(runs_of(row, figures)) for row in ("nsmc", "mnist", "cifar"))
     rows = [["Korean reviews, best from scratch (published, another split)", "", "", "86.37"]]
-    rows += _labelled(
-        reviews,
-        {
-            "recipe": "ours",
-            "after-guessing": "ours after guessing hidden words",
-            "ngrams": "linear, of letter n-grams",
-        },
-        "Korean reviews",
-        86.4,
-    )
+    rows += _labelled(reviews, CALLED["nsmc"], "Korean reviews", 86.4)
     rows += _labelled(digits, {"": "ours"}, "MNIST", 99.3)
-    rows += _labelled(
-        photographs, {"vit": "ViT", "convolution": "residual network"}, "CIFAR-10, 8,000 pictures"
-    )
+    rows += _labelled(photographs, CALLED["cifar"], "CIFAR-10, 8,000 pictures")
     return table(("", "weights", "training", "accuracy"), rows)
 
 
@@ -205,8 +196,7 @@ def recalling_many(figures: Path) -> str:
 def _exact(figures: Path, task: str) -> str:
     """How many whole answers are right at each size, in percent."""
     kinds = by_kind(runs_of("recall", figures))
-    names = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM alone"}
-    found = {name: runs for kind, name in names.items() if (runs := kinds.get(f"{task}-{kind}", []))}
+    found = {name: runs for kind, name in NAMES.items() if (runs := kinds.get(f"{task}-{kind}", []))}
     if not found:
         return NOT_RUN
     exact = [one for one in next(iter(found.values()))[0].figures if one.startswith("exact at ")]
@@ -220,11 +210,7 @@ def _exact(figures: Path, task: str) -> str:
 def mended(figures: Path) -> str:
     """Restoring sentences, by kind of damage."""
     kinds = by_kind(runs_of("restore", figures))
-    found = {
-        name: runs
-        for kind, name in (("transformer", "Transformer"), ("lstm", "LSTM"))
-        if (runs := kinds.get(kind, []))
-    }
+    found = {name: runs for kind, name in CALLED["restore"].items() if (runs := kinds.get(kind, []))}
     if not found:
         return NOT_RUN
     rows = []

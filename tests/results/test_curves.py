@@ -9,10 +9,12 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from results.called import TASKS
 from results.curves import draw, figure_of
 from results.noted import Noted, keep, runs_of
 from results.place import FIGURES, Place
 from results.rows import ROWS
+from results.why_attention import NAMES
 
 
 def look(line: Line2D) -> tuple[str, str]:
@@ -37,6 +39,12 @@ def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
             assert meant.setdefault(name, look(line)) == look(line)
         drawn += len(axis.lines)
     assert drawn == len(runs)
+
+
+def test_copying_and_recalling_are_shown_apart_by_the_models_names() -> None:
+    axes = figure_of("recall", [one for one in runs_of("recall", FIGURES) if len(one.curve) > 1]).axes
+    assert sorted(axis.get_title() for axis in axes) == sorted(TASKS.values())
+    assert {text.get_text() for axis in axes for text in axis.get_legend().get_texts()} == set(NAMES.values())
 
 
 def test_nothing_is_painted_behind_the_curves(tmp_path: Path) -> None:
