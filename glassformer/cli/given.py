@@ -41,16 +41,16 @@ class Given:
 
     def saying_if_empty(self) -> Given:
         """The same, with a sentence to the person who gave nothing to read."""
-        return replace(self, lines=_said_if_empty(self.lines))
+        return replace(self, lines=self._said_if_empty())
 
-
-def _said_if_empty(lines: Iterator[str]) -> Iterator[str]:
-    first = next(lines, None)
-    if first is None:
-        say("note: there is nothing to read; give texts as arguments, with --file, or on standard input")
-        return
-    yield first
-    yield from lines
+    def _said_if_empty(self) -> Iterator[str]:
+        first = next(self.lines, None)
+        if first is None:
+            way = "give texts as arguments, with --file, or on standard input"
+            say(f"note: there is nothing to read; {'the file is empty' if self.kind == 'file' else way}")
+            return
+        yield first
+        yield from self.lines
 
 
 def given(texts: Sequence[str], file: Path | None, refusals: Refusals | None = None) -> Given:
@@ -66,8 +66,9 @@ def given(texts: Sequence[str], file: Path | None, refusals: Refusals | None = N
         stream = _stream_lines(file.open("rb"))  # a pipe, read once
         return Given(kind="stdin", lines=_texts(stream, f"'{file}'", refusals), refusals=refusals)
     if file is not None:
-        found = _texts(_file_lines(file), f"'{file}'", refusals)
-        return Given(kind="file", lines=found, total=_count(file), refusals=refusals)
+        total = _count(file)
+        found = _texts(_file_lines(file) if total else iter(()), f"'{file}'", refusals)
+        return Given(kind="file", lines=found, total=total, refusals=refusals)
     kind: Kind = "terminal" if sys.stdin.isatty() else "stdin"
     found = _texts(_stream_lines(sys.stdin.buffer), "standard input", refusals)
     return Given(kind=kind, lines=found, refusals=refusals)
@@ -91,11 +92,14 @@ def _file_lines(file: Path) -> Iterator[str | Flaw]:
 
 
 def _count(file: Path) -> int:
-    from glassformer.data.lines import chunks
+    from glassformer.data.lines import EmptyError, chunks
 
     count, last = 0, b"\n"
-    for chunk in chunks(file):
-        count, last = count + chunk.count(b"\n"), chunk
+    try:
+        for chunk in chunks(file):
+            count, last = count + chunk.count(b"\n"), chunk
+    except EmptyError:
+        return 0
     return count + (not last.endswith(b"\n"))
 
 

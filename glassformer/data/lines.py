@@ -32,6 +32,10 @@ _NOT_TEXT = {
 }
 
 
+class EmptyError(GlassformerError):
+    """A file holds no text at all, which is no fault where nothing need be in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """Why a line or a value cannot be used, to be read after the name of the place."""
@@ -77,7 +81,7 @@ def chunks(path: str | PathLike[str], *, size: int = CHUNK) -> Iterator[bytes]:
 
 def _without_mark(path: Path, start: bytes) -> bytes:
     if not start:
-        raise GlassformerError(f"'{path}' is empty")
+        raise EmptyError(f"'{path}' is empty")
     for mark, what in _NOT_TEXT.items():
         if start.startswith(mark):
             raise GlassformerError(f"'{path}' {what}")
@@ -86,7 +90,7 @@ def _without_mark(path: Path, start: bytes) -> bytes:
         raise GlassformerError(f"'{path}' is UTF-16 or no text at all (many NUL bytes); save it as UTF-8")
     text = start.removeprefix(b"\xef\xbb\xbf")
     if not text:
-        raise GlassformerError(f"'{path}' is empty but for a byte order mark")
+        raise EmptyError(f"'{path}' is empty but for a byte order mark")
     return text
 
 

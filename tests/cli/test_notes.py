@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import glassformer
 
 NOTHING = "note: there is nothing to read; give texts as arguments, with --file, or on standard input\n"
+EMPTY = "note: there is nothing to read; the file is empty\n"
 
 
 def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
@@ -33,10 +36,28 @@ def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [["translate", "pocket", "--to", "de"], ["classify", "pocket-digits"]])
-def test_that_there_was_nothing_to_read(run: Any, verb: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_there_was_nothing_to_read(
+    run: Any, verb: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of an empty file as of standard input: it is a job without texts, and it is done."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     done = run(*verb)
     assert (done.code, done.out, done.err) == (0, "", NOTHING)
+    files = {"a.txt": b"", "b.txt": b"\xef\xbb\xbf", "c.txt.gz": gzip.compress(b"")}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        done = run(*verb, "--file", tmp_path / name)
+        assert (done.code, done.out, done.err) == (0, "", EMPTY)
+
+
+def test_no_answers_are_an_empty_file(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").touch()
+    out, vectors = tmp_path / "out.txt", tmp_path / "out.npy"
+    done = run("translate", "pocket", "--to", "de", "--file", tmp_path / "in.txt", "--out", out)
+    assert (done.code, done.err, out.read_bytes()) == (0, EMPTY, b"")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out.txt"]
+    done = run("embed", "pocket", "--file", tmp_path / "in.txt", "--out", vectors)
+    assert done.code == 0 and np.load(vectors).shape == (0, 384)
 
 
 def test_an_empty_line_is_something(run: Any, tmp_path: Path) -> None:
