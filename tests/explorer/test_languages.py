@@ -48,7 +48,7 @@ def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> N
         expect(language).to_have_value("en")
         text = "Der alte Mann liest jeden Morgen die Zeitung."
         expect(page.locator("[data-input=_a]")).to_have_value(text)
-        (said,) = bundle.translate([text], to="en", num_beams=1)
+        (said,) = bundle.translate([text], to="en")
         assert said.strip()[:20] in page.inner_text("body")
         page.goto(page.url.replace("/model?", "/decoding?"))
         settled(page)
@@ -62,7 +62,7 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
     def shows(page: Page, n: int) -> None:
         settled(page)
         expect(page.get_by_role("radio", name=parts[n])).to_be_checked()
-        (said,) = bundle.translate([parts[n]], to="de", num_beams=1)
+        (said,) = bundle.translate([parts[n]], to="de")
         expect(page.locator("[data-outcome] b")).to_have_text(said.strip())
 
     with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}") as page:

@@ -48,7 +48,7 @@ def greedy(traced: Traced, written: list[int]) -> list[int]:
     return written
 
 
-def test_decoding_played_to_the_end_is_the_translation(
+def test_decoding_played_from_nothing_is_the_translation_by_one_beam(
     opened: Opened, bundles: dict[str, Bundle], traced: Traced
 ) -> None:
     (said,) = bundles[RUN].translate([TEXT], num_beams=1)
@@ -70,6 +70,32 @@ def test_decoding_played_to_the_end_is_the_translation(
         wanted = [float(logits[n].softmax(-1)[index]) for n, index in enumerate(own)]
         tokens = page.locator("[data-figure=decoding-written] [data-token]")
         assert numbers(tokens) == approx(wanted, abs=1e-5)
+
+
+def test_an_answer_tells_where_another_token_was_likelier(
+    opened: Opened, bundles: dict[str, Bundle], traced: Traced
+) -> None:
+    """It is what beams found, and they compare whole texts."""
+    trace = traced("translator")
+    start = trace.ready.start
+    written = trace.ready.inputs["tgt"][0, start:].tolist()
+    order = trace.record["head.logits"][0, start - 1 : -1].argsort(descending=True).tolist()
+    ranks = [falling.index(index) + 1 for falling, index in zip(order, written, strict=True)]
+    second, first = (
+        next(n for n, rank in enumerate(ranks) if (rank > 1) is other) for other in (True, False)
+    )
+    with opened(address("translator", "decoding")) as page:
+        (said,) = bundles["translator"].translate([str(trace.sequence("source").text)])
+        assert page.locator("[data-written]").get_attribute("data-written") == said
+        marked = page.locator("[data-figure=decoding-written] .other")
+        found = [int(token) for token in marked.evaluate_all("all => all.map(one => one.dataset.token)")]
+        assert found == [n for n, rank in enumerate(ranks) if rank > 1]
+        page.locator(f'[data-token="{second}"]').click()
+        settled(page)
+        assert page.locator("[data-rank]").get_attribute("data-rank") == str(ranks[second])
+        page.locator(f'[data-token="{first}"]').click()
+        settled(page)
+        assert page.locator("[data-rank]").count() == 0
 
 
 def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle], traced: Traced) -> None:

@@ -9,7 +9,7 @@ export interface Outline { d_model:number; stacks:StackInfo[]; head:{kind:string
 export interface StackInfo { name:'encoder'|'decoder'; embed:string /*'src_embed'|'tgt_embed'|'embed'*/; embed_scale:number /*what token vectors are multiplied by; 1: nothing*/; sequence:'source'|'target'|'input'; layers:number; wiring:'pre'|'post'|'parallel'; causal:boolean; window:number|null;
   norm:string; final_norm:boolean; heads:number; kv_heads:number; head_dim:number; d_ff:number; activation:string; gated:boolean; biases:string[] /*of the feed-forward: up, gate, down*/; cross:boolean;
   position:{kind:'sinusoidal'|'learned'|'rotary'|'relative'|'alibi'|'none'; max_len:number|null; base:number|null; layout:'interleaved'|'halves'|null /*of sines and cosines*/; name:string|null /*prefix of the derived position tensors*/}; parameters:Record<string,number> }
-export interface TraceInput { text?:string; target?:string|number[] /*what was written so far: ids, or text; default: the model's own greedy answer for encoder-decoder*/; image?:string /*data: URL, PNG or JPEG, or base64*/; series?:{columns:Record<string,number[]>; truth?:number} /*truth: how many of the last values are held back*/; to?:string; question?:string; context?:string }
+export interface TraceInput { text?:string; target?:string|number[] /*what was written so far: ids, or text; default: the model's own answer for encoder-decoder*/; image?:string /*data: URL, PNG or JPEG, or base64*/; series?:{columns:Record<string,number[]>; truth?:number} /*truth: how many of the last values are held back*/; to?:string; question?:string; context?:string }
 export type TraceRequest = TraceInput & { model:string; changes?:Change[] }
 export type Change =
   | {kind:'head_off'; attention:string; head:number}

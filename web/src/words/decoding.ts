@@ -19,10 +19,11 @@ export default {
   'decoding.keys': { en: 'Space plays and pauses; the arrow keys step.', ko: '스페이스 키로 재생하고 멈추며, 방향키로 한 단계씩 움직입니다.' },
   'decoding.written': { en: 'Written so far', ko: '지금까지 쓴 글' },
   'decoding.written_note': {
-    en: 'Each token is as dark as it was likely when it was written. Choose one to go back to it.',
-    ko: '쓸 때의 확률이 높았던 토큰일수록 진하게 칠합니다. 토큰을 누르면 그 자리로 돌아갑니다.',
+    en: 'Each token is as dark as it was likely when it was written; an underlined one was not the likeliest of its step. Choose one to go back to it.',
+    ko: '쓸 때의 확률이 높았던 토큰일수록 진하게 칠합니다. 밑줄은 그 단계에서 확률이 가장 높지는 않았던 토큰입니다. 토큰을 누르면 그 자리로 돌아갑니다.',
   },
   'decoding.token_chance': { en: 'Probability {chance} when written', ko: '쓸 때의 확률 {chance}' },
+  'decoding.not_first': { en: 'not the likeliest of its step', ko: '이 단계에서 확률이 가장 높지는 않음' },
   'decoding.go_to': { en: 'Token {n}: {token} {chance}', ko: '{n}번째 토큰: {token} {chance}' },
   'decoding.go_end': { en: 'To the end', ko: '끝으로' },
   'decoding.so_far': { en: '{n} of {length} tokens', ko: '토큰 {length}개 중 {n}개' },
@@ -33,6 +34,11 @@ export default {
   'decoding.next_note': {
     en: 'Choose any word to write it here and go on from there. The outlines show the probabilities before top-k and top-p cut.',
     ko: '단어를 고르면 이 자리에 쓰고 거기서부터 이어 갑니다. 테두리는 top-k와 top-p로 자르기 전의 확률입니다.',
+  },
+  'decoding.rank': { en: '“{word}” was written here, number {rank} by probability.', ko: '이 자리에 쓴 토큰은 “{word}”이고, 확률로는 {rank}위입니다.' },
+  'decoding.rank_own': {
+    en: 'Beams are compared as whole texts, so a token on the way need not be the likeliest.',
+    ko: '빔은 글 전체의 점수로 비교하므로, 중간에 쓴 토큰이 매번 확률이 가장 높지는 않습니다.',
   },
   'decoding.kept_note': {
     en: 'This page keeps one answer; other words can only be chosen while the model is running.',

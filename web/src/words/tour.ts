@@ -190,8 +190,8 @@ export default {
   },
   'tour.decoding.title': { en: 'One word at a time', ko: '한 단어씩 쓰기' },
   'tour.decoding.translate': {
-    en: 'The likeliest token is written, fed back in, and the decoder runs again, until it writes its end token.',
-    ko: '가장 가능성이 높은 토큰을 쓰고, 그것을 다시 입력으로 넣어 종료 토큰이 나올 때까지 반복합니다.',
+    en: 'A token is written, fed back in, and the decoder runs again, until it writes its end token. With beams several texts grow side by side in this way, and the best of them is shown.',
+    ko: '토큰을 쓰고 그것을 다시 입력으로 넣어 종료 토큰이 나올 때까지 반복합니다. 빔이 여럿이면 여러 글을 나란히 이렇게 써 나가고, 그중 점수가 가장 높은 글을 보여 줍니다.',
   },
   'tour.decoding.generate': {
     en: 'A token is chosen, fed back in, and the model runs again.',
