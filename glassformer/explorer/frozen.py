@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 96 * 2**20  # of numbers in one page; browsers open twice as much without trouble
 WORDS = 50  # of the next-token bars
-BEAMS = 4
 _TOO_MUCH = (
     f"all that this trace shows is more than {MOST_BYTES // 2**20} MB, too much for one page; "
     "export a shorter text, or a smaller model"
@@ -131,10 +130,10 @@ def _where_told(ask: Callable[[int], dict[str, Any]], places: range) -> list[dic
 
 
 def _search(bundle: Bundle, trace: Trace) -> dict[str, Any] | None:
-    """A search with a few beams, for models that write."""
+    """The search of its verb, for models that write."""
     if trace.kind not in ("translate", "generate"):
         return None
     from glassformer.trace.search import search_info
 
     given = trace.ready.given
-    return search_info(bundle, text=given.text or "", to=given.to, num_beams=BEAMS)
+    return search_info(bundle, text=given.text or "", to=given.to)
