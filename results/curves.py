@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PICTURES = ROOT / "docs" / "pictures" / "results"
 # Nothing is painted behind the curves, and this grey is read on white and on black alike.
 INK = "#7c7c88"
+WORDY = 30  # letters of a name in a legend beside which two panels leave no room for curves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,10 @@ def figure_of(row: str, runs: Sequence[Noted]) -> Figure:
 
     panels = panels_of(row, runs)
     names = sorted({name for panel in panels for name in panel.kinds}, key=_in_order)
-    wide = min(2, len(panels))
+    wordy = max(map(len, names)) > WORDY
+    wide = 1 if wordy else min(2, len(panels))
     high = -(-len(panels) // wide)
-    figure = Figure(figsize=(7.2 if wide == 1 else 9.6, 0.3 + 3.3 * high), layout="constrained")
+    figure = Figure(figsize=(9.6 if wordy or wide > 1 else 7.2, 0.3 + 3.3 * high), layout="constrained")
     for axis, panel in zip(figure.subplots(high, wide, squeeze=False).flat, panels, strict=False):
         for name in sorted(panel.kinds, key=_in_order):
             several, n = panel.kinds[name], names.index(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from results.called import CALLED
+from results.called import CALLED, WAYS
 from results.noted import Noted, runs_of
 from results.summary import bold_where, by_kind, of, seconds, size, table, told
 from results.why_attention import NAMES
@@ -54,19 +54,8 @@ def captions(figures: Path) -> str:
 
 def tried(figures: Path) -> str:
     """Multi30k into German with one or two things changed."""
-    names = {
-        "en-de": "the recipe: R-Drop 5, dropout 0.2, rate falls along a cosine",
-        "en-de-dropout15": "dropout 0.15",
-        "en-de-weak": "R-Drop 2",
-        "en-de-dropout3": "dropout 0.3",
-        "en-de-dropout3weak": "dropout 0.3, R-Drop 2",
-        "en-de-heavy": "dropout 0.3, rate falls with the root of the steps",
-        "en-de-deepweak": "5,000 pieces, 6 layers, R-Drop 2",
-        "en-de-deep": "5,000 pieces, 6 layers",
-        "en-de-recut": "recut 0.1",
-        "en-de-recutweak": "recut 0.1, R-Drop 2",
-        "en-de-plain": "no R-Drop",
-    }
+    names = {"en-de": f"{WAYS['']}: R-Drop 5, dropout 0.2, rate falls along a cosine"}
+    names |= {f"en-de-{way}": name for way, name in WAYS.items() if way not in ("", "cased")}
     kinds = by_kind(runs_of("multi30k", figures))
     rows = [
         [f"{name}, {_seeds(runs)}", *(told(of(runs, f"bleu_{one}")) for one in ("val", *CAPTIONS))]
