@@ -33,4 +33,4 @@ def keep_frame(run: Path, step: int, save: Callable[[Path], object], say: Callab
     try:
         replace_folder(run / "film" / f"step-{step:08}", save)
     except GlassformerError as error:
-        say(f"step {step} is not in the film: {error}")
+        say(f"step {step:,} is not in the film: {error}")

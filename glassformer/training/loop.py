@@ -26,7 +26,7 @@ from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_o
 from glassformer.training.film import film_steps, keep_frame
 from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
 from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
-from glassformer.training.notes.log import RunLog, StepNote
+from glassformer.training.notes.log import RunLog, StepNote, distinct
 from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
 from glassformer.training.parallel import Fsdp, Parallel
 from glassformer.training.recipe import Training
@@ -64,6 +64,7 @@ class Loop:
         self.device = parallel.device
         self.precision = precision_for(words, self.device)
         self.schedule = schedule_for(words)
+        self.metric = words.metric or task.metric  # by which the best is known
         if told := compile_learner(task.learner, words, self.device):
             log.say(told)
         self.module = parallel.wrap(task.learner)
@@ -179,7 +180,9 @@ class Loop:
         if asked or units == 0:
             if asked:
                 return None
-            raise GlassformerError(f"step {step} has nothing to learn from; check the data or training.batch")
+            raise GlassformerError(
+                f"step {step:,} has nothing to learn from; check the data or training.batch"
+            )
         total = torch.zeros((), device=self.device)
         for n, piece in enumerate(pieces):
             if self.stopping.asked and self.parallel.ranks == 1:
@@ -269,13 +272,13 @@ class Loop:
         standing.skipped += 1
         standing.in_a_row += 1
         self.log.say(
-            f"step {step} was skipped: its loss is not finite or {SPIKE:.0f} times the usual "
-            f"(examples {rows}); {standing.skipped} skipped so far"
+            f"step {step:,} was skipped: its loss is not finite or {SPIKE:.0f} times the usual "
+            f"(examples {rows}); {standing.skipped:,} skipped so far"
         )
         if standing.in_a_row >= self.words.max_bad_steps:
             raise GlassformerError(
                 f"{standing.in_a_row} steps in a row had a loss that is not finite or far too large, the "
-                f"last of them step {step} with the examples {rows}; lower training.lr, look at these "
+                f"last of them step {step:,} with the examples {rows}; lower training.lr, look at these "
                 "examples, or raise training.max_bad_steps. The weights are those before the first of them."
             )
 
@@ -286,7 +289,7 @@ class Loop:
             torch.cuda.empty_cache()
         if self.parallel.ranks > 1 or largest < 2:
             raise GlassformerError(
-                f"out of memory in step {self.standing.step + 1} with {largest} examples at once "
+                f"out of memory in step {self.standing.step + 1:,} with {largest} examples at once "
                 f"({str(error).splitlines()[0][:100]}); lower training.batch (now {self.words.batch}), or "
                 "set training.checkpoint_activations: true. The last checkpoint stands."
             ) from None
@@ -313,12 +316,15 @@ class Loop:
     def validate(self) -> bool:
         """Measure, note, keep the best; whether patience has run out."""
         standing, words = self.standing, self.words
-        name = words.metric or self.task.metric
+        name = self.metric
         higher = self.task.better == "higher" if name == self.task.metric else not name.startswith(LOWER)
         with torch.no_grad(), self.evaluating():
             found = self.task.validate(self.device)
             self.log.validated(
-                standing.step, found.metrics, found.samples[: words.samples], signatures=found.signatures
+                standing.step,
+                found.metrics,
+                distinct(found.samples, words.samples),
+                signatures=found.signatures,
             )
             if name not in found.metrics:
                 raise GlassformerError(

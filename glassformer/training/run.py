@@ -30,6 +30,7 @@ from glassformer.training.loop import Ending, Loop
 from glassformer.training.machine import best_speed, device_for, precision_for, settle_machine
 from glassformer.training.notes.log import RunLog
 from glassformer.training.notes.report import write_report
+from glassformer.training.notes.words import figure
 from glassformer.training.parallel import Parallel, parallel_from_environment
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
@@ -102,12 +103,14 @@ def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say:
         ending: Ending = loop.run()
         if ending == "asked":
             loop.log.say(
-                f"stopped at step {loop.standing.step} of {loop.steps}, as asked; the same command goes on"
+                f"stopped at step {loop.standing.step:,} of {loop.steps:,}, as asked; "
+                "the same command goes on"
             )
             return Outcome(ending=ending, folder=root, exit_code=stopping.exit_code)
         if ending == "patience":
             loop.log.say(
-                f"nothing better since step {loop.standing.best_step}; stopped before step {loop.steps}"
+                f"nothing better by {loop.metric} since step {loop.standing.best_step:,}; "
+                f"stopped before step {loop.steps:,}"
             )
         finish(loop, root)
         with torch.no_grad():
@@ -244,10 +247,10 @@ def _loop(job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stoppin
             log.say(f"{weights:,} parameters, {words.steps:,} steps on {parallel.device}")
         else:
             for told in saved.passed_over:
-                log.say(f"passed over a damaged checkpoint: {told}")
+                log.say(f"passed over a damaged checkpoint: {told}; the one before it is taken")
             loop.restore(saved)
             done = step >= words.steps
-            log.say(f"{'finished at' if done else 'going on from'} step {step} of {words.steps}")
+            log.say(f"{'finished at' if done else 'going on from'} step {step:,} of {words.steps:,}")
         yield loop
 
 
@@ -260,11 +263,16 @@ def finish(loop: Loop, root: Path) -> None:
         if loop.parallel.main:
             folders = [loop.kept_folder(step) for step in steps]
             replace_folder(model, lambda path: average_folders(folders, path))
-        loop.log.say(f"the model is the average of steps {', '.join(map(str, sorted(steps)))}: {model}")
+        told = ", ".join(f"{step:,}" for step in sorted(steps))
+        which = f", the best by {loop.metric}" if words.average_of == "best" else ""
+        loop.log.say(f"the model is the average of steps {told}{which}: {model}")
     elif words.final == "best" and (root / BEST).is_dir():
         if loop.parallel.main:
             replace_folder(model, lambda path: shutil.copytree(root / BEST, path))
-        loop.log.say(f"the model is that of step {standing.best_step}, the best: {model}")
+        score = "" if standing.best is None else f" {figure(standing.best)}"
+        loop.log.say(
+            f"the model is the best by {loop.metric},{score} at step {standing.best_step:,}: {model}"
+        )
     else:
         with torch.no_grad(), loop.evaluating():
             if loop.parallel.main:

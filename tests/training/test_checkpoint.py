@@ -70,6 +70,7 @@ def test_a_flipped_bit_anywhere_falls_back_to_the_one_before_and_says_so(tmp_pat
             found = load_checkpoint(tmp_path)
             assert_is(found, 1)
             assert len(found.passed_over) == 1 and "step-00000002" in found.passed_over[0]
+            assert "copy the folder" not in found.passed_over[0]  # there is nothing to do
         path.write_bytes(whole)
     assert_is(load_checkpoint(tmp_path), 2)
     shutil.rmtree(tmp_path / "step-00000001")

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from glassformer.training.notes.history import read_history
-from glassformer.training.notes.log import RunLog, Sample, StepNote
+from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,7 +120,7 @@ def test_tensorboard_reads_the_same_numbers_and_forgets_what_was_redone(tmp_path
 FULL = """
 import resource, sys
 from pathlib import Path
-from glassformer.training.notes.log import RunLog, Sample, StepNote
+from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
 folder = Path(sys.argv[1])
 with RunLog(folder, total_steps=400) as log:
     for step in range(1, 401):
@@ -187,7 +187,7 @@ def test_other_ranks_leave_no_trace(tmp_path: Path, capfd: pytest.CaptureFixture
 
 SHORT = """
 import sys, time
-from glassformer.training.notes.log import RunLog, Sample, StepNote
+from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
 sample = Sample(source="one\\nline \\x1b]0;title\\x07", expected="네", got="\\u202e")
 with RunLog(sys.argv[1], total_steps=500) as log:
     log.say("a sentence [bold]as it is[/] \\x1b[31mand no colour")
@@ -261,3 +261,9 @@ def test_a_terminal_has_a_bar_and_gets_its_cursor_back_even_after_ctrl_c(tmp_pat
     assert "\x1b]0;" not in seen and "BLEU 21.5" in seen
     plain, code = on_terminal(tmp_path, "500", "0", env={"NO_COLOR": "1"}, interrupt=False)
     assert code == 0 and "\x1b[3" not in plain and "\x1b[38" not in plain
+
+
+def test_a_source_that_is_held_out_several_times_is_shown_once() -> None:
+    samples = [Sample(source=source, expected="", got=f"{n}") for n, source in enumerate("aabacb")]
+    assert [sample.got for sample in distinct(samples, 5)] == ["0", "2", "4"]
+    assert [sample.got for sample in distinct(samples, 2)] == ["0", "2"]

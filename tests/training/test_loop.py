@@ -18,6 +18,7 @@ from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
 from glassformer.training.loop import Loop
 from glassformer.training.optimise import schedule_for
+from glassformer.training.run import finish
 from glassformer.training.saving.keeping import averaged
 from glassformer.training.signals import Stopping
 from glassformer.weights.store import open_weights
@@ -171,6 +172,16 @@ def test_the_best_and_the_average_are_kept_and_patience_ends(tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-00000006", "step-00000010"]
     mean = averaged((tmp_path / "kept").iterdir())
     assert all(torch.allclose(mean[n], (seen[6][n] + seen[10][n]) / 2) for n in mean)
+
+
+def test_the_model_that_is_kept_is_told_with_the_figure_that_it_is_best_by(tmp_path: Path) -> None:
+    words = replace(WORDS, steps=4, validate_every=2)
+    with loop_in(tmp_path, words, scores=[1.25, 3.0]) as loop:
+        loop.run()
+        loop.standing.best_step = 2250  # as far as a real run goes
+        finish(loop, tmp_path)
+    told = noted(tmp_path, "event")[-1]["text"]
+    assert told == f"the model is the best by loss, 1.25 at step 2,250: {tmp_path / 'model'}"
 
 
 def test_weights_that_a_checkpoint_counts_on_stay_until_the_next(

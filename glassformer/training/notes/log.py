@@ -61,6 +61,14 @@ class Sample:
     got: str
 
 
+def distinct(samples: Sequence[Sample], most: int) -> list[Sample]:
+    """The first samples, none with a source that was shown: what is held out may hold one several times."""
+    first: dict[str, Sample] = {}
+    for sample in samples:
+        first.setdefault(sample.source, sample)
+    return list(first.values())[:most]
+
+
 class RunLog:
     """The log of one run folder. A run that goes on from a step keeps what was noted up to that step.
 
@@ -100,7 +108,7 @@ class RunLog:
         try:
             cut_after(root, from_step)
         except (GlassformerError, OSError) as error:
-            self._show("say", f"{error} What was noted after step {from_step} stays in {NAME} for now.")
+            self._show("say", f"{error} What was noted after step {from_step:,} stays in {NAME} for now.")
         self.facts(
             {
                 "command": shlex.join(sys.orig_argv),

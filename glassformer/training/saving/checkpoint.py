@@ -90,7 +90,7 @@ def save_checkpoint(
             raise  # nothing to do with the disk
         size = sum(value.nbytes for values in tensors.values() for value in values.values())
         raise GlassformerError(
-            f"The checkpoint of step {step} (about {size:,} bytes) could not be written to {root} "
+            f"The checkpoint of step {step:,} (about {size:,} bytes) could not be written to {root} "
             f"({cause.strerror or cause}); free space or mend the folder. Earlier checkpoints are untouched."
         ) from error
     prune(root, keep=max(keep, 1), step=step)
@@ -123,7 +123,9 @@ def newest_whole(root: Path, opened: Callable[[Path], Opened]) -> tuple[Opened |
                 raise GlassformerError(f"{path} has no checksums.json")
             return opened(path), passed
         except (GlassformerError, OSError, ValueError, KeyError) as error:
-            passed.append(str(error))
+            # What is wrong, without what stands after it: how a folder that someone gave is mended.
+            fault, _, _ = str(error).rpartition("; ")
+            passed.append(fault or str(error))
     return None, passed
 
 

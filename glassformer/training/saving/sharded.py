@@ -88,7 +88,7 @@ def save_sharded(
             file.write(f"{final.name}\n".encode())
         prune(root, keep=max(keep, 1), step=step)
 
-    what = f"The checkpoint of step {step} could not be written to {root}"
+    what = f"The checkpoint of step {step:,} could not be written to {root}"
     _together(parallel, prepare if parallel.main else None, what)
     for group in tensors:
         _together(parallel, partial(write, group), what)
