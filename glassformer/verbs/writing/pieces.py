@@ -15,7 +15,7 @@ from typing import Literal
 from glassformer.text.documents import halved, sentences, torn
 from glassformer.verbs.watch import UNWATCHED, Watch, refused
 from glassformer.verbs.writing.checks import numbered
-from glassformer.verbs.writing.stand_ins import Stands
+from glassformer.verbs.writing.stand_ins import Stands, put_back
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -30,21 +30,29 @@ TOGETHER = 256  # lines encoded at once
 class Place:
     """Where the answer to a piece goes. torn: whether it was cut where no word ends. text: what is read.
 
-    stands: letters in it that stand in for what the answer is to hold in their place.
+    stands: letters in it that stand in for what the answer is to hold in their place. capitals: whether the
+    answer is to be in capitals.
     """
 
     ids: list[int]
     torn: bool = False
     text: str = ""
     stands: Stands = ()
+    capitals: bool = False
+
+    def answered(self, said: str) -> str:
+        """An answer as it goes here."""
+        found = put_back(said, self.stands)
+        return found.upper() if self.capitals else found
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be asked, and what goes before each of its pieces."""
+    """What is to be asked, what goes before each of its pieces, and whether answers are to be in capitals."""
 
     lead: str
     body: str
+    capitals: bool = False
 
 
 class _UnfitError(Exception):
@@ -64,6 +72,11 @@ def all_text(line: str) -> list[str]:
     return [line]
 
 
+def any_letters(line: str) -> str:
+    """Lines that are read in the letters that they are in."""
+    return line
+
+
 def as_it_is(text: str) -> tuple[str, Stands]:
     """Texts in which nothing stands in for anything."""
     return text, ()
@@ -77,7 +90,8 @@ class Cutter:
     most it has learnt to read, None: unknown.
     split: which lines become sentences: those of more than LONG tokens (or than it learnt), all, or none.
     unit: what is cut at all; a "text" is one piece with its line ends in it. lead: what a line begins with
-    that each of its pieces must begin with too. carried: cuts a line into texts and what stays as it is
+    that each of its pieces must begin with too. spelt: a line in the letters that are read; another line than
+    was given is one in capitals, and is answered so. carried: cuts a line into texts and what stays as it is
     between them, in turns. read: a text as it is read, and what letters in it stand in for.
     """
 
@@ -87,6 +101,7 @@ class Cutter:
     split: Split = "long"
     unit: Literal["line", "text"] = "line"
     lead: Callable[[str], str] = no_tag
+    spelt: Callable[[str], str] = any_letters
     carried: Callable[[str], list[str]] = all_text
     read: Callable[[str], tuple[str, Stands]] = as_it_is
     what: str = "text"
@@ -110,7 +125,14 @@ class Cutter:
     def _row(self, row: Sequence[str | _Asked], ids: Sequence[list[int]]) -> Layout:
         found: Layout = []
         for part, one in zip(row, ids, strict=True):
-            found += [part] if isinstance(part, str) else self._line(part, one)
+            if isinstance(part, str):
+                found.append(part)
+                continue
+            pieces = self._line(part, one)
+            found += [
+                replace(piece, capitals=True) if part.capitals and isinstance(piece, Place) else piece
+                for piece in pieces
+            ]
         return [part if isinstance(part, str) else self._shown(part) for part in found]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -137,14 +159,17 @@ class Cutter:
                 continue
             lead = self.lead(body)
             found.append(line[: line.index(body[0])])
-            parts = self.carried(body[len(lead) :])
+            given = body[len(lead) :]
+            spelt = self.spelt(given)
+            parts = self.carried(spelt)
             for turn, part in enumerate(parts):
                 asked = part.strip()
                 if turn % 2 or not asked or (len(parts) > 1 and not any(map(str.isalnum, asked))):
                     found += [part] if part else []
                     continue
                 begin = part.index(asked[0])
-                found += [part[:begin], _Asked(lead, asked), part[begin + len(asked) :]]
+                one = _Asked(lead, asked, capitals=spelt != given)
+                found += [part[:begin], one, part[begin + len(asked) :]]
         return found
 
     def _line(self, asked: _Asked, ids: list[int]) -> Layout:

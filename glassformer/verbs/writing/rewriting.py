@@ -13,6 +13,7 @@ from glassformer.text.unspaced import is_unspaced
 from glassformer.verbs.reading import named, tokenizer_of
 from glassformer.verbs.watch import UNWATCHED, Watch
 from glassformer.verbs.writing.batches import Plan
+from glassformer.verbs.writing.capitals import Capitals
 from glassformer.verbs.writing.checks import settings_of
 from glassformer.verbs.writing.doubts import doubts_of, learnt_length
 from glassformer.verbs.writing.ends import Ends, check_job, ends_of, generation_of, shape_of
@@ -28,7 +29,6 @@ from glassformer.verbs.writing.sources import (
     plain,
     task_prefix,
 )
-from glassformer.verbs.writing.stand_ins import put_back
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
 
@@ -54,7 +54,8 @@ def translate(
     split: a line is translated whole up to 128 tokens, or as many as the model has learnt, and by its
     sentences beyond ("long"), "always" by its sentences, or "never": then a line that the model cannot read
     whole is refused. By itself always where the folder says that the model has learnt single sentences,
-    else long. Pictures such as emoji that the vocabulary does not have stay as they are.
+    else long. Pictures such as emoji that the vocabulary does not have stay as they are. A line all in
+    capitals is read in the letters that the vocabulary was learnt from, and its translation is in capitals.
     """
     plan = translating(bundle, settings, to=to, prefix=prefix, split=split)
     return results(plan, texts, details=details, tree=tree, batch_tokens=batch_tokens, watch=watch)
@@ -83,6 +84,7 @@ def translating(
         learnt=learnt_length(bundle),
         split=_known(split),
         lead=lead,
+        spelt=Capitals(tokenizer_of(bundle)).read,
         carried=signs.carried,
         read=signs.read,
     )
@@ -177,7 +179,7 @@ def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, words: Decoding) -> Pl
     def compose(layout: Layout, found: list[list[int]]) -> str:
         answers, whole, seam = iter(found), "", False
         for part in layout:
-            said = put_back(text(next(answers)), part.stands) if isinstance(part, Place) else part
+            said = part.answered(text(next(answers))) if isinstance(part, Place) else part
             if not said:
                 continue
             # of two answers with nothing between them, as behind a wide stop, the language may want a space
