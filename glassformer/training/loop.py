@@ -180,9 +180,7 @@ class Loop:
         if asked or units == 0:
             if asked:
                 return None
-            raise GlassformerError(
-                f"step {step:,} has nothing to learn from; check the data or training.batch"
-            )
+            raise GlassformerError(f"step {step:,} learns from nothing; check the data or training.batch")
         total = torch.zeros((), device=self.device)
         for n, piece in enumerate(pieces):
             if self.stopping.asked and self.parallel.ranks == 1:
@@ -315,17 +313,12 @@ class Loop:
 
     def validate(self) -> bool:
         """Measure, note, keep the best; whether patience has run out."""
-        standing, words = self.standing, self.words
-        name = self.metric
+        standing, name = self.standing, self.metric
         higher = self.task.better == "higher" if name == self.task.metric else not name.startswith(LOWER)
         with torch.no_grad(), self.evaluating():
             found = self.task.validate(self.device)
-            self.log.validated(
-                standing.step,
-                found.metrics,
-                distinct(found.samples, words.samples),
-                signatures=found.signatures,
-            )
+            samples = distinct(found.samples, self.words.samples)
+            self.log.validated(standing.step, found.metrics, samples, signatures=found.signatures)
             if name not in found.metrics:
                 raise GlassformerError(
                     f"training.metric is '{name}', which this job does not measure; it has "
