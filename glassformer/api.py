@@ -36,6 +36,7 @@ from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of,
 from glassformer.families.published import published_files
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
+from glassformer.models.run_folder import result_of
 from glassformer.text import Tokenizer, load_tokenizer
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.collecting import collecting_later
@@ -201,7 +202,8 @@ def load(
 ) -> Bundle:
     """Read a model folder: a published one, one that `save` wrote, or by its name one that comes along.
 
-    The model is in evaluation mode.
+    Of a run's folder the model that it made, or while it trains the best so far. The model is in evaluation
+    mode.
 
     Weights are memory-mapped and not copied where their layout allows. On a CPU they are float32
     unless `dtype` says otherwise; on a GPU they keep the precision they were stored in. dtype "stored"
@@ -214,7 +216,9 @@ def load(
     >>> bundle.family, bundle.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    path = models.located(folder)
+    if not isinstance(folder, str | Path):
+        raise GlassformerError(f"load takes a folder or the name of a model; it was given {folder!r:.60}")
+    path = result_of(models.located(folder))
     if not path.is_dir():
         found = f"'{folder}' is a file" if path.is_file() else f"there is no folder '{folder}'"
         raise GlassformerError(f"{found}; give the folder that holds config.json{models.meant(folder)}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.models.run_folder import DESCRIBED, MODEL, RECIPE
 
 HERE = Path(__file__).parent
 CARD = "CARD.md"
@@ -60,7 +61,7 @@ def _stands(path: Path) -> bool:
     """Whether a file, a model's folder or a run's is there."""
     if not path.is_dir():
         return path.exists()
-    return any((path / name).exists() for name in ("config.json", "spec.json", "recipe.yaml", "model"))
+    return any((path / name).exists() for name in (*DESCRIBED, RECIPE, MODEL))
 
 
 def is_shipped(model: str | Path) -> bool:

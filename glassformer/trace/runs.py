@@ -17,6 +17,7 @@ from glassformer.training.lock import holder_of
 from glassformer.training.notes.history import History, Line, read_history
 from glassformer.training.recipe import read_data
 from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
+from glassformer.training.run_folder import result_of as result_of  # for those who open runs by this file
 from glassformer.training.saving.slices import Slices
 
 POINTS: Final = 2000  # of a curve that are told at most
@@ -207,17 +208,6 @@ def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
     materialise(bundle.model, tensors)
     bundle.model.eval()
     return bundle
-
-
-def result_of(folder: str | Path) -> Path:
-    """The model that a run made, or while it trains the best so far; any other folder is one itself."""
-    root = Path(folder)
-    if not is_run(root):
-        return root
-    found = next((root / name for name in (MODEL, BEST) if (root / name).is_dir()), None)
-    if found is None:
-        raise GlassformerError(f"the run in '{folder}' has no model yet; wait until it has validated once")
-    return found
 
 
 def run_of(model: Path) -> Path | None:

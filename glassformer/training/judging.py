@@ -19,7 +19,7 @@ from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import JOBS, changed, recipe_from
-from glassformer.training.run_folder import MODEL
+from glassformer.training.run_folder import result_of
 from glassformer.training.task import Validation
 
 COLUMNS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
@@ -49,6 +49,7 @@ def judge(
     job: what the model does; its folder says so where it was trained here.
     columns: names or numbers of the columns, in tables. changes: of the data's settings, as `data.unit=line`.
     """
+    folder = result_of(folder)
     name = job or job_of(folder)
     if name not in JOBS:
         raise GlassformerError(f"there is no job '{name}'{nearest(name, JOBS)}")
@@ -96,11 +97,7 @@ def job_of(folder: str | Path) -> str:
     if not path.is_dir():
         raise GlassformerError(f"there is no folder '{folder}'; give a model folder, as runs/x/model")
     if not (path / api.JOB).is_file():
-        inside = path / MODEL
-        hint = f"; did you mean '{inside}'?" if (inside / api.JOB).is_file() else ""
-        raise GlassformerError(
-            f"'{folder}' does not say what its model does{hint or '; name its job with --job'}"
-        )
+        raise GlassformerError(f"'{folder}' does not say what its model does; name its job with --job")
     found = api.read_json(path / api.JOB).get("job")
     if not isinstance(found, str):
         raise GlassformerError(f"'{path / api.JOB}' names no job; name it with --job")

@@ -1,13 +1,5 @@
-"""The names by which a run's folder and its models are known; `training/run.py` tells all that is there."""
+"""The names by which a run's folder and its models are known, which whoever loads a model must know too."""
 
-from __future__ import annotations
+from glassformer.models.run_folder import BEST, MODEL, RECIPE, is_run, result_of
 
-from pathlib import Path
-
-RECIPE = "recipe.yaml"
-MODEL, BEST = "model", "best"  # the result, and while it trains the best so far
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a training began in the folder."""
-    return (folder / RECIPE).is_file()
+__all__ = ["BEST", "MODEL", "RECIPE", "is_run", "result_of"]

@@ -62,7 +62,18 @@ ALLOWED: dict[str, frozenset[str]] = {
     "decoding": frozenset({"core", "quick"}),
     # a run goes the whole way, from files to a saved model with its scores
     "training": frozenset(
-        {"api", "baselines", "core", "data", "decoding", "evaluation", "families", "text", "weights"}
+        {
+            "api",
+            "baselines",
+            "core",
+            "data",
+            "decoding",
+            "evaluation",
+            "families",
+            "models",
+            "text",
+            "weights",
+        }
     ),
     "evaluation": frozenset({"decoding"}),
     "verbs": frozenset({"api", "core", "data", "decoding", "draw", "evaluation", "quick", "text"}),

@@ -100,6 +100,28 @@ def test_a_folder_of_other_things_does_not_stand_in_the_way(shipped: Shipped, tm
     assert glassformer.load("pocket").folder == shipped("pocket")
 
 
+def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "recipe.yaml").write_text("job: lm\n")
+    for words in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
+        done = run(words[0], "runs/mine", *words[1:])
+        assert done.code == 2 and "'runs/mine' has no model yet" in done.err, (words, done.err)
+    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
+    assert glassformer.load("runs/mine").folder == Path("runs/mine/best")
+    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
+    assert glassformer.load("runs/mine").folder == Path("runs/mine/model")
+    (tmp_path / "lines.txt").write_text("the cat\na dog\n")
+    for words in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):
+        done = run(words[0], "runs/mine", *words[1:])
+        assert done.code == 0, (words, done.err)
+
+
+def test_a_recipe_beside_a_published_model_makes_it_no_run(tmp_path: Path) -> None:
+    glassformer.save(tiny.bundle("gpt2"), tmp_path)
+    (tmp_path / "recipe.yaml").write_text("quantization: none\n")
+    assert glassformer.load(tmp_path).folder == tmp_path
+
+
 def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:
     with pytest.raises(GlassformerError, match="did you mean 'pocket-lm'"):
         glassformer.load("poket-lm")

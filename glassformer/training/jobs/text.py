@@ -23,7 +23,7 @@ from glassformer.training.building import fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.prepare import tokenizer_for
 from glassformer.training.prepared import Prepared
-from glassformer.training.run_folder import BEST, MODEL
+from glassformer.training.run_folder import BEST, MODEL, result_of
 from glassformer.training.saving.keeping import replace_folder
 
 # Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
@@ -76,7 +76,7 @@ class TextJob(Job):
         vocabularies = {
             name: known
             for name, folder in (("tokenizer", words.folder), ("model", base))
-            if folder is not None and (known := fingerprint(folder))
+            if folder is not None and (known := fingerprint(result_of(folder)))
         }
         own = self.folder / "tokenizer"
         prepared = Prepared(self.folder / "data", prints, also={**vocabularies, "own": _known(own)})
