@@ -14,6 +14,8 @@ from glassformer.api import Bundle
 from glassformer.decoding import pick
 from glassformer.trace.heads import heads_info
 from glassformer.trace.lens import lens_info
+from glassformer.trace.models import model_info
+from glassformer.trace.units import unit_info
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
 from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
@@ -273,3 +275,15 @@ def test_sums_norms_and_units_on_the_way_are_the_librarys(opened: Opened, traced
         strongest = act[act.abs().argsort(descending=True)[:12]]
         bars = page.locator('[data-figure="decoder.1.ffn-units"] ul').first.locator("li [data-value]")
         assert numbers(bars)[:12] == approx(strongest.tolist(), abs=1e-5)
+
+
+def test_a_unit_that_names_no_words_says_why(opened: Opened, traced: Traced) -> None:
+    whys = {RUN: "only through the decoder", "labels": "head has no vocabulary"}
+    with opened(address(RUN, **GIVEN[RUN])) as page:
+        for name, why in whys.items():
+            vocabulary = model_info(traced(name).bundle, name)["outline"]["head"]["vocab"]
+            assert (vocabulary is None) == ("no vocabulary" in why)
+            assert not unit_info(traced(name), "encoder.blocks.1.ffn", 0)["promotes"]
+            units = '[data-figure="encoder.1.ffn-units"] .unit'
+            go(page, address(name, **GIVEN[name], at="encoder.1.ffn"), units)
+            assert why in page.locator(units).inner_text()

@@ -233,6 +233,10 @@ export default {
   'ffn.promotes': { en: 'makes likelier', ko: '확률을 높이는 토큰' },
   'ffn.suppresses': { en: 'makes less likely', ko: '확률을 낮추는 토큰' },
   'ffn.flipped': { en: 'The unit is below zero here, so it does the opposite.', ko: '여기서는 값이 음수이므로 반대로 작용합니다.' },
+  'ffn.unread': {
+    en: 'The head does not read the encoder: what this unit writes reaches the vocabulary only through the decoder, so it names no words by itself.',
+    ko: '인코더의 출력은 디코더를 거쳐야 단어가 되므로, 인코더의 유닛은 단어로 바로 해석할 수 없습니다.',
+  },
   'ffn.no_words': { en: 'This model’s head has no vocabulary to read the unit by.', ko: '이 모델의 출력에는 유닛을 해석할 어휘가 없습니다.' },
   'ffn.zero': { en: 'Units at exactly zero:', ko: '정확히 0인 유닛:' },
   'ffn.faint': { en: 'Units under a twentieth of the strongest:', ko: '최댓값의 1/20에 못 미치는 유닛:' },
