@@ -207,10 +207,42 @@ def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Tra
             assert number(page.locator("[data-kl]")) == approx(told["kl"], abs=1e-5), what
             places = numbers(page.locator("[data-figure=divergence] [data-token]"))
             assert places == approx(told["positions"], abs=1e-5), what
+            last = page.locator("[data-figure=divergence] [data-token] small").last
+            assert last.inner_text() == page.locator("[data-kl]").inner_text(), what
             said.add(free.outcome["text"])
             page.locator("[data-change]").click()  # undone
             page.wait_for_selector("[data-offer]")
         assert len(said) > 2  # these changes do change something
+
+
+def test_only_a_model_that_writes_has_decoding_in_its_menu(opened: Opened, traced: Traced) -> None:
+    with opened(address(RUN, **GIVEN[RUN])) as page:
+        for name, given in GIVEN.items():
+            go(page, address(name, **given))
+            views = page.locator("[data-go]").evaluate_all("all => all.map(one => one.dataset.go)")
+            writes = traced(name).outcome["kind"] in ("translate", "generate")
+            assert views == ["model", "heads", *["decoding"] * writes, "change", "learning"], name
+        go(page, address("pictures", "decoding"), "[data-figure=labels]")  # an address may name it
+        assert "does not write" in page.inner_text("main")
+        go(page, address(RUN, "decoding", **GIVEN[RUN]), "[data-figure=decoding-next]")
+        page.get_by_label("Model", exact=True).select_option("series")
+        page.wait_for_selector("[data-series]")  # and is not led there by choosing a model
+
+
+@pytest.mark.parametrize(("width", "tab", "words"), [(1320, "scores", 10), (390, "weights", 30)])
+def test_a_matrix_is_seen_whole_or_shows_that_it_goes_on(
+    opened: Opened, width: int, tab: str, words: int
+) -> None:
+    text = " ".join(("red", "blue", "gold")[n % 3] for n in range(words))
+    with opened(address(RUN, text=text, at="encoder.0.self", tab=tab), width=width) as page:
+        matrices = page.locator("article .sideways").all()
+        assert len(matrices) == (4 if tab == "scores" else 1)
+        for shown in matrices:
+            hidden = shown.evaluate("one => one.firstElementChild.scrollWidth - one.clientWidth")
+            sign = shown.evaluate("one => getComputedStyle(one, '::after').content")
+            assert (hidden > 1) == (sign == '"›"') == (width < 400)
+            cells = shown.locator("canvas").evaluate("one => one.clientWidth / one.width")
+            assert cells >= 14
 
 
 def test_two_inputs_stand_side_by_side(opened: Opened, traced: Traced) -> None:

@@ -15,9 +15,20 @@ export function feedForward(stack: Pick<StackInfo, 'gated' | 'biases'> | null, a
 /** What the head makes of a vector before the softmax. */
 export const scores = (head: Outline['head'] | undefined, x: string): string => `W\\,${x}${added(head?.bias ?? false, 'b')}`;
 
+/** What is added to a token's vector for its place. */
+export const PE = '\\mathrm{PE}';
+
 /** The two halves of the table of sines and cosines, or its even and odd columns. */
-export function waves(position: StackInfo['position'], name: string, t: string): [string, string] {
-  const angle = `${t} / ${position.base ?? 10000}^{2i/d}`;
+export function waves(position: StackInfo['position']): [string, string] {
+  const angle = `t / ${position.base ?? 10000}^{2i/d}`;
   const [sines, cosines] = position.layout === 'halves' ? ['i', 'i+d/2'] : ['2i', '2i+1'];
-  return [`${name}_{${t},\\,${sines}} = \\sin(${angle})`, `${name}_{${t},\\,${cosines}} = \\cos(${angle})`];
+  return [`${PE}(t,\\,${sines}) = \\sin(${angle})`, `${PE}(t,\\,${cosines}) = \\cos(${angle})`];
 }
+
+/** What the other schemes do with a query at place t and a key at place s. */
+export const POSITIONS: Record<Exclude<StackInfo['position']['kind'], 'sinusoidal' | 'none'>, string> = {
+  learned: `x_t \\leftarrow x_t + ${PE}(t)`,
+  rotary: 'q_t^\\top k_s = (R_t\\, q)^\\top (R_s\\, k) = q^\\top R_{s-t}\\, k',
+  relative: '\\text{score}_{ts} = q_t \\cdot k_s + b_h(s - t)',
+  alibi: '\\text{score}_{ts} = \\frac{q_t \\cdot k_s}{\\sqrt{d_k}} - m_h\\,|t - s|',
+};

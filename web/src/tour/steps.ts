@@ -1,9 +1,10 @@
 // The way from a sentence to the next word, step by step, for this model and this input: where each step goes, what it
 // points at, and the formula that acts there.
 
-import { feedForward, scores, waves } from '../lib/formulas';
+import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/place.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
+import { writes } from '../lib/writes';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
@@ -16,21 +17,16 @@ export interface Step {
 
 const live = (name: string): string => `[data-tour~="${name}"]`;
 
-const POSITIONS: Record<Exclude<StackInfo['position']['kind'], 'sinusoidal'>, string | null> = {
-  learned: 'x_{pos} = e_{pos} + p_{pos}',
-  rotary: 'q_m^\\top k_n = (R_m q)^\\top (R_n k) = q^\\top R_{n-m}\\, k',
-  relative: 's_{ij} = q_i^\\top k_j + b_{j-i}',
-  alibi: 's_{ij} = \\frac{q_i^\\top k_j}{\\sqrt{d_k}} - m_h\\,|i-j|',
-  none: null,
-};
 const NORMS: Record<StackInfo['wiring'], string> = {
   pre: 'x \\leftarrow x + \\mathrm{Sublayer}(\\mathrm{Norm}(x))',
   post: 'x \\leftarrow \\mathrm{Norm}(x + \\mathrm{Sublayer}(x))',
   parallel: 'x \\leftarrow x + \\mathrm{Attention}(\\mathrm{Norm}(x)) + \\mathrm{FFN}(\\mathrm{Norm}(x))',
 };
 
-const positioned = (position: StackInfo['position']): string | null =>
-  position.kind === 'sinusoidal' ? `\\begin{gathered} ${waves(position, 'PE', 'pos').join(' \\\\ ')} \\end{gathered}` : POSITIONS[position.kind];
+function positioned(position: StackInfo['position']): string | null {
+  if (position.kind === 'none') return null;
+  return position.kind === 'sinusoidal' ? `\\begin{gathered} ${waves(position).join(' \\\\ ')} \\end{gathered}` : POSITIONS[position.kind];
+}
 
 /** What can be done beyond looking. */
 export interface Able {
@@ -43,7 +39,6 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
   const [first] = model.outline.stacks;
   const last = model.outline.stacks[model.outline.stacks.length - 1];
   const causal = model.outline.stacks.find((stack) => stack.causal);
-  const writes = model.kind === 'translate' || model.kind === 'generate';
   const patches = model.image ? 'picture' : model.series ? 'series' : 'text';
   const scale = trace.attentions[0]?.scale ?? 1;
   const scaled = Math.abs(scale - 1) > 1e-6;
@@ -93,7 +88,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
       told: [`head.${model.kind}`, ...(model.kind === 'embed' && able.ask ? ['head.embed.two'] : [])],
       tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind) ? `p = \\mathrm{softmax}(${scores(model.outline.head, 'x')})` : null,
     }),
-    writes
+    writes(model.kind)
       ? {
           name: 'decoding', told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.kept'], view: 'decoding', words: { at: null, tab: null }, points: ['[data-figure="decoding-written"]', live('decoding')],
           tex: model.kind === 'translate' ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)' : 'y_t \\sim p(y \\mid y_{<t})',

@@ -1,0 +1,5 @@
+// Which models write text, token by token: only they have a decoding to show.
+
+import type { Kind } from './types';
+
+export const writes = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';
