@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import typer
 
 from glassformer import __version__
+from glassformer.cli.encoding import escape_unknown
 from glassformer.core.errors import GlassformerError
 
 VERBS = {
@@ -113,6 +114,7 @@ def _unasked() -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = list(sys.argv[1:] if args is None else args)
+    escape_unknown(sys.stdout)
     try:
         with _ending():
             app(words)(args=words, prog_name="glassformer")
