@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Presets = Literal["described", "refused"]
 TINY = "tiny:"
+MOST_THREADS = 1024  # of a million the system refuses some, and the process dies of it
 MODEL_HELP = "A model folder, a model that comes along (pocket), or tiny:FAMILY for a small fresh one."
 
 
@@ -69,6 +70,10 @@ def named(model: str) -> Path:
 
 def opened(model: str, *, device: str, dtype: str | None, threads: int | None) -> Bundle:
     """The model, ready on its device; auto is a GPU where there is one."""
+    if threads is not None and threads > MOST_THREADS:
+        raise GlassformerError(
+            f"--threads is {threads:,}; at most {MOST_THREADS:,} are taken, and as many as cores serve best"
+        )
     import torch
 
     if threads is not None:
