@@ -45,7 +45,7 @@ def answer(
     if context is not None:
         about = "\n".join(lines_of(context, "text to find answers in", beside))
         beside.all_taken()
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(questions)
     found = _answers(bundle, inputs, about, longest=longest, **asked.budget())
 
     def full(one: Answer | None) -> dict[str, Any]:

@@ -9,12 +9,14 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
 from glassformer.cli.source import opened
+from glassformer.cli.taken import say
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -80,6 +82,16 @@ class AskedOfLines(Asked):
             rich_help_panel=MACHINE,
         ),
     ] = None
+
+    def bundle_for(self, texts: Sequence[str] | None) -> Bundle:
+        """The model; where it reads texts and the only one names a file, who gave it is told of --file."""
+        bundle = self.bundle()
+        if texts and len(texts) == 1 and isfile(texts[0]):
+            from glassformer.verbs.picturing import reads_pictures
+
+            if not reads_pictures(bundle):
+                say(f"note: '{texts[0]}' is taken as a text; --file {texts[0]} reads the file")
+        return bundle
 
     def budget(self) -> dict[str, Any]:
         """The size of batches, where one was given."""

@@ -26,7 +26,7 @@ def classify(
     unlike those learnt is said on standard error.
     """
     inputs = asked.inputs(texts)
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(texts)
     from glassformer.verbs.classify import Label
     from glassformer.verbs.classify import classify as labels
     from glassformer.verbs.unlike import Unlike, unlike_told

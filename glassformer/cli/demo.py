@@ -164,6 +164,7 @@ def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     from glassformer.explorer.frozen import single_page
     from glassformer.trace.sentences import stands_told
     from glassformer.trace.taken import take
+    from glassformer.weights.replacing import replacing
 
     given = chosen.given
     console.print("[bold]2. How it did it[/]: ", end="")
@@ -174,7 +175,8 @@ def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     _look(console, take(chosen.bundle, given))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
-    page.write_text(single_page(chosen.bundle, given, name=MODEL), encoding="utf-8")
+    with replacing(page) as file:
+        file.write(single_page(chosen.bundle, given, name=MODEL).encode())
     so_far.text = f"{page} was written"
     console.print(f"  all of it, head by head: open {page} in a browser\n", markup=False, soft_wrap=True)
 

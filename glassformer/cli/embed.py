@@ -10,6 +10,7 @@ import typer
 
 from glassformer.cli.reading import Inputs, Reading, Truncate, printed, reading_verb
 from glassformer.cli.taken import say
+from glassformer.cli.target import Overwrite, check_target
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def embed(
     out: Path | None = typer.Option(
         None, help="Write the vectors to this .npy file instead: (N, D), float32.", show_default=False
     ),
+    overwrite: Overwrite = False,
     prompt: str | None = typer.Option(
         None, help="The name of a prompt of the model's folder, as query.", show_default=False
     ),
@@ -38,7 +40,11 @@ def embed(
     inputs = asked.inputs(texts)
     if out is not None and inputs.total is None:
         raise GlassformerError("--out needs to know how many texts there are; give them with --file")
-    bundle = asked.bundle()
+    if out is not None:
+        if out.suffix != ".npy":
+            raise GlassformerError(f"'{out}' cannot be written; name a .npy file with --out")
+        check_target(out, "--out", overwrite=overwrite, read=[asked.file])
+    bundle = asked.bundle_for(texts)
     from glassformer.verbs.embed import vectors, width_of
 
     found = vectors(
@@ -84,8 +90,6 @@ def _saved(out: Path, inputs: Inputs, found: Iterator[Tensor], width: int) -> No
     """
     import numpy as np
 
-    if out.suffix != ".npy" or not out.parent.is_dir():
-        raise GlassformerError(f"'{out}' cannot be written; name a .npy file in a folder that is there")
     part = out.with_name(f"{out.name}.part")
     try:
         rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))

@@ -11,8 +11,10 @@ from urllib.parse import quote
 import typer
 
 from glassformer.cli import source
+from glassformer.cli.language import spelt_by
 from glassformer.cli.serve import serving
 from glassformer.cli.taken import say
+from glassformer.cli.target import Overwrite, check_target
 from glassformer.core.errors import GlassformerError
 from glassformer.explorer.page import files
 from glassformer.models import located, names
@@ -44,9 +46,7 @@ def explore(
     export: Annotated[
         Path | None, typer.Option(help="Write one trace as a page that works from disk, and serve nothing.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write --export over a file that is there.")
-    ] = False,
+    overwrite: Overwrite = False,
     dtype: Annotated[
         str | None, typer.Option(help="The precision to compute in: float32, bfloat16 or float16.")
     ] = None,
@@ -65,8 +65,7 @@ def explore(
     if export is not None:
         if len(models or ()) > 1:
             raise GlassformerError("one page holds one trace; give one model with --export")
-        if export.exists() and not export.is_dir() and not overwrite:
-            raise GlassformerError(f"'{export}' is there already; add --overwrite, or give another file")
+        check_target(export, "--export", overwrite=overwrite, read=[image])
         _export(named[0], text, to, image, export, opening)
         return
     if image is not None:
@@ -110,9 +109,8 @@ def _export(
     from glassformer.trace.outline import kind_of
     from glassformer.trace.runs import result_of
     from glassformer.trace.sentences import sentences_of, stands_told
+    from glassformer.weights.replacing import replacing
 
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise GlassformerError(f"'{out}' cannot be written; give a file in a folder that is there")
     given: dict[str, Any] = {} if text is None else {"text": text}
     if image is not None:
         given["image"] = b64encode(image.read_bytes()).decode()
@@ -131,17 +129,16 @@ def _export(
         if (why := stands_told(bundle, given["text"], given["to"])) is not None:
             say(f"note: {why}")
     written = single_page(bundle, given or None, name=Path(model).resolve().name)
-    out.write_text(written, "utf-8")
-    typer.echo(f"{out}: one trace, {len(written.encode()) / 2**20:.1f} MB; open it in any browser")
+    page = written.encode()
+    with replacing(out) as file:
+        file.write(page)
+    typer.echo(f"{out}: one trace, {len(page) / 2**20:.1f} MB; open it in any browser")
 
 
 def _language(bundle: Any, to: str) -> str:
     """A language as the model spells it; a sentence where it cannot be told this one."""
     from glassformer.trace.outline import kind_of
-    from glassformer.verbs.writing.languages import spelt, tags_of
-    from glassformer.verbs.writing.sources import language
 
     if kind_of(bundle) != "translate":
         raise GlassformerError("--to is for models that translate; leave it out for this one")
-    language(bundle, to)
-    return spelt(tags_of(bundle), to) or to
+    return spelt_by(bundle, to)

@@ -22,7 +22,7 @@ def fill(
     --json tells the guesses for each mask with their probabilities.
     """
     inputs = asked.inputs(texts)
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(texts)
     from glassformer.verbs.fill import fill as filled
 
     found = filled(

@@ -14,6 +14,7 @@ import typer
 
 from glassformer.cli.asking import Asked, asking
 from glassformer.cli.taken import say
+from glassformer.cli.target import Overwrite, check_target
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def forecast(
         None, help="Write the table to this CSV file, and a picture beside it.", show_default=False
     ),
     picture: Path | None = typer.Option(None, help="Write the picture to this PNG file.", show_default=False),
+    overwrite: Overwrite = False,
     time: str | None = typer.Option(None, help="The column of time stamps.", show_default=False),
     columns: str | None = typer.Option(
         None, help="The columns to tell, as a,b; by itself those the model learned.", show_default=False
@@ -51,11 +53,11 @@ def forecast(
     """
     wanted = _numbers(levels)
     drawn = picture or (out.with_suffix(".png") if out is not None else None)
-    for target in (out, drawn):
-        if target is not None and (target.is_dir() or not target.parent.is_dir()):
-            raise GlassformerError(f"'{target}' cannot be written; name a file in a folder that is there")
-    if out is not None and (out == drawn or (out.exists() and data.exists() and out.samefile(data))):
-        raise GlassformerError(f"'{out}' would be written over; name another file with --out")
+    for target, option in ((out, "--out"), (drawn, "--picture")):
+        if target is not None:
+            check_target(target, option, overwrite=overwrite, read=[data])
+    if out is not None and out == drawn:
+        raise GlassformerError(f"'{out}' would be the table and the picture; give two names")
     bundle = asked.bundle()
     from glassformer.verbs.forecast import forecast as foretold
 

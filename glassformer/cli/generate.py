@@ -77,7 +77,7 @@ def generate(
 def _stream(asked: Asked, prompt: str, echo: bool, special: SpecialInText) -> None:
     from glassformer.verbs.writing import stream
 
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(asked.texts)
     made = stream(bundle, prompt, special_in_text=special, **asked.settings)
     with noting(bundle) as notes, closing(made) as pieces:
         sys.stdout.write(prompt if echo else "")

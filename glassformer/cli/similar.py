@@ -32,7 +32,7 @@ def similar(
     inputs = asked.inputs(texts)
     beside = Refusals(of=candidates, becomes="left out")
     among = lines_of(candidates, "texts to look in", beside)
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(texts)
     from glassformer.verbs.embed import Match
     from glassformer.verbs.embed import similar as nearest
     from glassformer.verbs.watch import Watch

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.cli.target import refuse_loss
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 KINDS = (".svg", ".png", ".json")
 
 
-def check_tree(file: Path, texts: Sequence[str]) -> None:
+def check_tree(file: Path, texts: Sequence[str], *, overwrite: bool) -> None:
     """Whether a tree can be asked for; what is wrong is told before a model is loaded."""
     if file.suffix.lower() not in KINDS:
         raise GlassformerError(f"a tree is written as {', '.join(KINDS)}; '{file}' has none of these endings")
     if len(texts) != 1:
         raise GlassformerError("--tree shows how one text was found; give that one as an argument")
+    refuse_loss(file, "--tree", overwrite=overwrite)  # the folder is made where there is none
 
 
 def only_tree(passage: Passage) -> Tree:

@@ -18,6 +18,7 @@ from glassformer.cli.made import content_of
 from glassformer.cli.noted import noting
 from glassformer.cli.refused import Refusals
 from glassformer.cli.taken import Taker, say, taking
+from glassformer.cli.target import refuse_read
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
 from glassformer.models import located
@@ -58,7 +59,9 @@ class Asked(AskedOfLines):
             "the settings or the texts are others than those that made them, or the lines were changed.",
         ),
     ] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew.")] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin --out anew, and write over the file of --tree.")
+    ] = False
     tree: Annotated[
         Path | None,
         typer.Option(
@@ -148,17 +151,19 @@ def answer(asked: Asked, write: Write) -> None:
     left empty, which is an error at the end.
     """
     if asked.tree is not None:
-        check_tree(asked.tree, asked.texts or ())
+        check_tree(asked.tree, asked.texts or (), overwrite=asked.overwrite)
+        if asked.out is not None and asked.out.absolute() == asked.tree.absolute():
+            raise GlassformerError(f"'{asked.out}' would hold the answers and the tree; give two names")
     if asked.settings.get("num_return_sequences", 1) > 1 and not asked.as_json:
         raise GlassformerError(
             "--num-return-sequences gives several texts for one; add --json, which shows them"
         )
-    if asked.out is None and (asked.resume or asked.overwrite):
+    if asked.out is None and (asked.resume or (asked.overwrite and asked.tree is None)):
         raise GlassformerError("--resume and --overwrite are about a file of answers; name it with --out")
-    if asked.out is not None and asked.file is not None and _same(asked.out, asked.file):
-        raise GlassformerError(f"'{asked.out}' is the file being read; give another with --out")
+    if asked.out is not None:
+        refuse_read(asked.out, "--out", [asked.file])
     source = given(asked.texts or (), asked.file, Refusals()).saying_if_empty()
-    bundle = asked.bundle()
+    bundle = asked.bundle_for(asked.texts)
     for _ in write(bundle, iter(()), _watch()):  # settings that are wrong are told before a file is touched
         pass
     telling = source.kind == "file" or asked.out is not None
@@ -188,10 +193,6 @@ def answer(asked: Asked, write: Write) -> None:
             keeper.take_at(_line(asked, bundle, passage, source.refused(number)), fresh=passage.fresh)
             notes.hear(passage.ended, passage.doubts)
     source.end()
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
 
 
 def _watch(source: Given | None = None, taker: Taker | None = None, before: int = 0) -> Watch:

@@ -64,7 +64,7 @@ def test_a_picture_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> N
         (["DATA", "--columns", "a,odd,c"], "no column 'odd'"),
         (["DATA", "--levels", "much"], "--levels is 'much'"),
         (["DATA", "--out", "nowhere/next.csv"], "cannot be written"),
-        (["DATA", "--out", "DATA"], "would be written over"),
+        (["DATA", "--out", "DATA"], "is the file being read"),
         (["nowhere.csv"], "'nowhere.csv' does not exist"),
         (["DATA", "--dtype", "int8"], "leave out int8"),
     ],

@@ -1,0 +1,17 @@
+"""--to: a language as a model spells it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glassformer.api import Bundle
+
+
+def spelt_by(bundle: Bundle, to: str) -> str:
+    """The model's own spelling of a language; a sentence where it cannot be told this one."""
+    from glassformer.verbs.writing.languages import spelt, tags_of
+    from glassformer.verbs.writing.sources import language
+
+    language(bundle, to)
+    return spelt(tags_of(bundle), to) or to
