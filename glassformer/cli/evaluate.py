@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -10,18 +9,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from glassformer.cli.language import spelt_by
 from glassformer.cli.screen import console, print_json
 from glassformer.cli.source import named
+from glassformer.cli.target import Overwrite, check_target
 from glassformer.core.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.training.judging import Judged
 
 TOLD_EVERY = 15.0  # seconds
+LEARNING = ("recut", "hide", "guess", "flip", "shift", "rotate", "erase", "cutmix")  # for training alone
+# settings of the data that do nothing here, and why
+IDLE = {
+    **dict.fromkeys(("train", "valid"), "the files to measure on are arguments"),
+    **dict.fromkeys(("max_len", "horizon"), "the model's own length holds"),
+    **dict.fromkeys(LEARNING, "nothing is learnt"),
+    "split": "all rows are measured",
+}
 REWRITES = ("translate", "restore")  # jobs whose answers are texts to be compared
 
 
@@ -46,12 +56,16 @@ def evaluate(
         None, help="What it does, where its folder does not say: translate, lm, ..."
     ),
     columns: str | None = typer.Option(None, help="Names or numbers of the columns in tables, as en,de."),
+    to: str | None = typer.Option(
+        None, help="The language of all the targets, for a model that is told which to write, as de."
+    ),
     tokenize: Words = typer.Option(Words.standard, help="How BLEU cuts words; char for Korean or Chinese."),
     lowercase: bool = typer.Option(
         False, "--lowercase", help="Let BLEU and chrF take capitals for small letters."
     ),
     changes: list[str] = typer.Option([], "--set", help="How data is read: --set data.unit=line."),
     out: Path | None = typer.Option(None, help="Write what the model answered here, one a line."),
+    overwrite: Overwrite = False,
     batch: int | None = typer.Option(None, min=1, help="The most one batch holds, as training.batch."),
     device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:1."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
@@ -63,16 +77,22 @@ def evaluate(
     beside those of repeating the last value.
     """
     if out is not None:
-        _check_out(out)
+        check_target(out, "--out", overwrite=overwrite, read=data)
+    _refuse_idle(changes)
     from glassformer.training.judging import judge
 
-    with _alive(f"measuring {model}"):
+    where = named(model)
+    names = [name.strip() for name in columns.split(",")] if columns else []
+    with _alive(f"measuring {model}"), TemporaryDirectory(prefix="glassformer-") as place:
+        files, settings = data, changes
+        if to is not None:
+            files, names, settings = _in_language(where, data, to, names, changes, Path(place))
         judged = judge(
-            named(model),
-            data,
+            where,
+            files,
             job=job,
-            columns=[name.strip() for name in columns.split(",")] if columns else (),
-            changes=changes,
+            columns=names,
+            changes=settings,
             batch=batch,
             device=device,
             say=_say,
@@ -99,6 +119,35 @@ def evaluate(
         )
         return
     _show(model, judged, metrics, signatures)
+
+
+def _refuse_idle(changes: Sequence[str]) -> None:
+    """Settings of the data that a measure has no use for must not seem to have changed it."""
+    for change in changes:
+        section, _, name = change.partition("=")[0].strip().partition(".")
+        if section == "data" and name in IDLE:
+            raise GlassformerError(f"data.{name} changes nothing here, for {IDLE[name]}; leave it out")
+
+
+def _in_language(
+    model: Path, data: Sequence[str], to: str, names: Sequence[str], changes: Sequence[str], place: Path
+) -> tuple[list[str], list[str], list[str]]:
+    """Files, columns and settings with which pairs of one language are read as the model's training was."""
+    import glassformer
+    from glassformer.data.names import TO
+    from glassformer.data.one_language import COLUMNS, write_in_language
+    from glassformer.data.problems import Problems
+    from glassformer.data.tables import numbered
+
+    for change in changes:
+        if change.partition("=")[0].strip() in ("data.to", "data.columns"):
+            raise GlassformerError(f"'{change}' and --to are two ways to say it; name columns with --columns")
+    language, problems = spelt_by(glassformer.load(model), to), Problems()
+    table = place / "pairs.jsonl"
+    write_in_language(data, language, table, columns=numbered(names) or None, problems=problems)
+    if problems.count:
+        _say(f"rows left out: {problems.sentence()}")
+    return [str(table)], list(COLUMNS[:2]), [*changes, f"data.to={TO}"]
 
 
 def _say(sentence: str) -> None:
@@ -137,14 +186,6 @@ def _likeness(judged: Judged, tokenize: Words, lowercase: bool) -> tuple[dict[st
         {"bleu": words.score, "chrf": letters.score},
         {"bleu": words.signature, "chrf": letters.signature},
     )
-
-
-def _check_out(out: Path) -> None:
-    """Better known now than after the answers were worked out."""
-    if out.is_dir():
-        raise GlassformerError(f"'{out}' is a folder; give a file to write answers to with --out")
-    if not out.parent.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise GlassformerError(f"'{out}' cannot be written to; give another file with --out")
 
 
 def _write_answers(out: Path, judged: Judged) -> None:

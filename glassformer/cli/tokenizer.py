@@ -119,10 +119,10 @@ class Heard:
     """The texts of some files, read once; how many there were, and a fair sample of them."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str], problems: Problems) -> None:
+        from glassformer.data.tables import numbered
         from glassformer.data.texts import texts
 
-        named = [int(name) if name.isascii() and name.isdecimal() else name for name in columns]
-        self._sources = [texts(files, column=name) for name in named] or [texts(files)]
+        self._sources = [texts(files, column=name) for name in numbered(columns)] or [texts(files)]
         self._problems = problems
         self.count = 0
         self.sample: list[str] = []

@@ -41,11 +41,24 @@ def pairs(
     tables = [open_table(file) for file in files]
     if to is None:
         return Rows(FIELDS, tables, columns or _chosen(tables[0]), (text_of, text_of))
+    for table in tables:
+        _refuse_without(table, to)
     if columns is None and isinstance(to, int):
         raise GlassformerError(f"column {to} names the language; give the two columns of the pair too")
     return Rows(
         (*FIELDS, "to"), tables, (*(columns or _chosen(tables[0], to)), to), (text_of, text_of, text_of)
     )
+
+
+def _refuse_without(table: Table, to: Column) -> None:
+    """A sentence where a table has no column of the name that languages are to be found under."""
+    head = table.head(1)
+    names = head.names or [str(cell).strip() for cell in head.rows[0]]
+    if isinstance(to, str) and to not in names:
+        raise GlassformerError(
+            f"'{table.path}' has no column '{to}', which is to name the language of each target; add it, or "
+            "measure pairs of one language with `glassformer evaluate` and --to, as --to de"
+        )
 
 
 def _chosen(table: Table, to: Column | None = None) -> tuple[Column, ...]:

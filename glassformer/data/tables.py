@@ -57,6 +57,15 @@ class Head:
     rows: list[tuple[object, ...]]
 
 
+def numbered(names: Sequence[str]) -> list[Column]:
+    """Columns as a person writes them.
+
+    >>> numbered(["en", "2"])
+    ['en', 2]
+    """
+    return [int(name) if name.isascii() and name.isdecimal() else name for name in names]
+
+
 class Table(ABC):
     """One file of rows."""
 

@@ -74,9 +74,50 @@ def test_table_and_columns(run, trained):
     assert run("evaluate", trained / "model", "test.tsv", "--columns", "2,1").out != done.out
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A model that is told which of two languages to write."""
+    folder = tmp_path_factory.mktemp("told")
+    text_files(folder)
+    files = ("--train", folder / "several.tsv", "--set", "data.to=to")
+    words = ("train", "translate", *files, *quick("training.steps=4"), "--out", folder / "run")
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    assert not stop.value.code
+    return folder / "run/model"
+
+
+def test_pairs_of_one_language_are_measured_as_a_table_that_names_it(run, told, place):
+    """A header, none, or two plain files; the mark in capitals too."""
+    rows = (place / "test.tsv").read_text().splitlines()
+    (place / "named.tsv").write_text("source\ttarget\tto\n" + "".join(f"{row}\tback\n" for row in rows))
+    expected = document(run("evaluate", told, "named.tsv", "--json"))
+    for data in (["test.tsv"], ["train.en", "train.de"], ["test.tsv", "--columns", "1,2"]):
+        found = document(run("evaluate", told, *data, "--to", "BACK", "--json"))
+        assert found["metrics"] == expected["metrics"] and found["data"] == [
+            one for one in data if "." in one
+        ]
+    other = document(run("evaluate", told, "test.tsv", "--to", "same", "--json"))
+    assert other["metrics"] != expected["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["test.tsv"], "--to"),
+        (["test.tsv", "--to", "sideways"], "it writes back, same"),
+        (["several.tsv", "--to", "back"], "leave --to out"),
+        (["test.tsv", "--to", "back", "--set", "data.to=to"], "--columns"),
+        (["no.tsv", "--to", "back"], "'no.tsv' does not exist"),
+    ],
+)
+def test_a_language_that_cannot_be_told_is_a_sentence(run, told, place, words, said):
+    done = run("evaluate", told, *words)
+    assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1 and not done.out, done
+
+
 BAD = {
     "no such folder": (["no/such", "test.tsv"], "no/such"),
-    "a run": (["runs/x", "test.tsv"], "runs/x/model"),
     "no job known": (["tiny", "test.tsv"], "--job"),
     "unknown job": (["runs/x/model", "test.tsv", "--job", "translat"], "did you mean 'translate'"),
     "job of another shape": (["runs/x/model", "book.txt", "--job", "lm"], "continue"),
@@ -85,6 +126,12 @@ BAD = {
     "three columns": (["runs/x/model", "test.tsv", "--columns", "1,2,3"], "3 columns"),
     "not of the data": (["runs/x/model", "test.tsv", "--set", "training.lr=1"], "training.lr"),
     "unknown setting": (["runs/x/model", "test.tsv", "--set", "data.colums=1"], "did you mean 'columns'"),
+    "the model's length": (
+        ["runs/x/model", "test.tsv", "--set", "data.max_len=-4"],
+        "data.max_len",
+    ),
+    "other files": (["runs/x/model", "test.tsv", "--set", "data.valid=book.txt"], "arguments"),
+    "a language to a model of one": (["runs/x/model", "test.tsv", "--to", "de"], "no language 'de'"),
     "out is a folder": (["runs/x/model", "test.tsv", "--out", "runs"], "folder"),
     "out is nowhere": (["runs/x/model", "test.tsv", "--out", "no/where.txt"], "where.txt"),
     "device": (["runs/x/model", "test.tsv", "--device", "cuda:99"], "cuda:99"),
