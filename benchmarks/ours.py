@@ -108,8 +108,12 @@ def stepping(loop: Loop) -> Iterator[ReadAhead]:
 
 def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
     """The same ids for the peers: every source and every target."""
-    rows = [store.row(n) for n in range(len(store))]
-    return [row[0].tolist() for row in rows], [row[1].tolist() for row in rows]
+    (sources, targets), lengths = store.together(np.arange(len(store)))
+    ends = lengths.cumsum(0)[:-1]  # (rows - 1, 2): where each but the last ends
+    return (
+        [ids.tolist() for ids in np.split(sources, ends[:, 0])],
+        [ids.tolist() for ids in np.split(targets, ends[:, 1])],
+    )
 
 
 def own_memory() -> int:
@@ -120,7 +124,8 @@ def own_memory() -> int:
 
 def repeated(job: Any, times: int, folder: Path) -> Path:
     """The job's training pairs, so many times over, as a store of their own."""
-    again = (job.train.row(n) for _ in range(times) for n in range(len(job.train)))
+    pairs = list(zip(*sentences(job.train), strict=True))
+    again = (pair for _ in range(times) for pair in pairs)
     return write_store(folder, job.train.fields, again, highest=job.highest).folder
 
 

@@ -156,14 +156,6 @@ class Store:
     def __len__(self) -> int:
         return self.rows
 
-    def row(self, number: int) -> tuple[NDArray[np.int64], ...]:
-        """The ids of every field of one row."""
-        parts = []
-        for ids, ends in zip(self._ids, self._ends, strict=True):
-            begin = int(ends[number - 1]) if number else 0
-            parts.append(np.asarray(ids[begin : int(ends[number])], dtype=np.int64))
-        return tuple(parts)
-
     def together(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The ids of these rows, one row after another, by field; and their lengths (rows, fields)."""
         lengths = self.lengths(rows)

@@ -16,6 +16,7 @@ from glassformer.data.batches import Batch
 from glassformer.data.blocks import Blocks
 from glassformer.data.examples import IGNORED
 from glassformer.data.store import Part, write_parts
+from tests.data.files import rows_of
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id
 documents = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
@@ -102,7 +103,7 @@ def test_documents_in_pieces_are_stored_whole(tmp_path: Path) -> None:
     given = [([1, 2], []), ([3], [1]), ([4, 5], [0, 1]), ([], []), ([6], [1])]  # ids, and where rows end
     parts = ((Part(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in given)
     store = write_parts(tmp_path / "s", ("text",), parts, highest=9)
-    assert [store.row(n)[0].tolist() for n in range(len(store))] == [[1, 2, 3], [], [4], [5, 6]]
+    assert rows_of(store) == [[[1, 2, 3]], [[]], [[4]], [[5, 6]]]
     ids, ends = store.end_to_end("text")
     assert ids.tolist() == [1, 2, 3, 4, 5, 6] and ends.tolist() == [3, 3, 4, 6]
     later = write_store(tmp_path / "later", ("text",), ([[1] * n] for n in (1, 2, 5, 3)), highest=9)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data import Batches, Order, Place, Store, write_store
+from tests.data.files import rows_of
 
 
 class Lengths:
@@ -62,8 +63,7 @@ def test_a_store_gives_back_what_was_written(rows: list, tmp_path_factory: pytes
     folder = tmp_path_factory.mktemp("store") / "pairs"
     store = write_store(folder, ("source", "target"), rows, highest=70_000)
     assert len(store) == len(rows) and store.fields == ("source", "target")
-    for n, row in enumerate(rows):
-        assert [part.tolist() for part in store.row(n)] == [list(part) for part in row]
+    assert rows_of(store) == [list(map(list, row)) for row in rows]
     numbers = np.arange(len(rows))[::-1].copy()
     assert store.lengths(numbers).tolist() == [[len(a), len(b)] for a, b in reversed(rows)]
 
