@@ -16,9 +16,10 @@ from glassformer.core.errors import GlassformerError
 from glassformer.trace.kinds import Given, SeriesGiven
 from glassformer.trace.outline import kind_of
 from glassformer.trace.series import names_of
-from glassformer.trace.tags import another, tags_of
+from glassformer.trace.tags import another
 from glassformer.verbs.forecast import steps_of
 from glassformer.verbs.picturing import reads_pictures
+from glassformer.verbs.writing.languages import tags_of
 from glassformer.verbs.writing.sources import task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
@@ -83,7 +84,7 @@ def examples_of(bundle: Bundle) -> list[Given]:
         return [first]
     match kind_of(bundle):
         case "translate":
-            tags = tags_of(bundle) or []
+            tags = tags_of(bundle)
             return [first, *(one for one in _translations(tags) if one.text != first.text)]
         case "generate":
             known, pieces = _strangeness(bundle, first.text)

@@ -11,10 +11,10 @@ from glassformer.trace.kinds import as_json
 from glassformer.trace.outline import kind_of, stacks_of
 from glassformer.trace.runs import run_of
 from glassformer.trace.series import names_of
-from glassformer.trace.tags import tags_of
 from glassformer.verbs.classify import labels_of
 from glassformer.verbs.reading import room_of
 from glassformer.verbs.writing.ends import ends_of
+from glassformer.verbs.writing.languages import tags_of
 
 _SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}
 
@@ -38,7 +38,7 @@ def model_info(bundle: Bundle, id: str) -> dict[str, Any]:
             "bytes": sum(one.numel() * one.element_size() for one in numbers),
             "max_length": _room(bundle),
             "labels": None if labels is None else labels_of(bundle, labels),
-            "languages": tags_of(bundle) if kind == "translate" else None,
+            "languages": (tags_of(bundle) or None) if kind == "translate" else None,
             "outline": {
                 "d_model": getattr(spec, stacks[-1].name).d_model,
                 "stacks": stacks,

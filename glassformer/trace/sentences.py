@@ -1,7 +1,7 @@
 """What a translator reads one by one of a text: each piece is looked into alone, as `translate` reads it.
 
-Pieces are told as they were given; where a picture is in the place of a word, a letter stands for it when
-the model reads.
+Pieces are told as they were given, those all in capitals in the letters that are read; where a picture is in
+the place of a word, a letter stands for it when the model reads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from glassformer.api import JOB, Bundle
 from glassformer.trace.outline import kind_of
 from glassformer.verbs.reading import tokenizer_of
+from glassformer.verbs.writing.capitals import Capitals
 from glassformer.verbs.writing.pieces import Place
 from glassformer.verbs.writing.rewriting import translating
 from glassformer.verbs.writing.signs import Signs
@@ -32,7 +33,8 @@ def read_as(bundle: Bundle, text: str, to: str | None = None) -> tuple[str, Stan
     """One of them as the model reads it, and the letters in it that stand in for pictures."""
     if kind_of(bundle) != "translate" or not _cuts(bundle, to):
         return text, ()
-    signs = Signs(tokenizer_of(bundle))
+    tokenizer = tokenizer_of(bundle)
+    text, signs = Capitals(tokenizer).read(text), Signs(tokenizer)
     return signs.read(text) if signs.carried(text) == [text] else (text, ())
 
 

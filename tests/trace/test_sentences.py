@@ -74,3 +74,10 @@ def test_the_route_gives_them() -> None:
         answer = client.post("/trace/sentences", json={"model": "one", "text": TEXT})
         assert answer.json() == {"sentences": list(PARTS)}
         assert client.post("/trace/sentences", json={"model": "two", "text": TEXT}).status_code == 404
+
+
+def test_a_text_in_capitals_is_looked_into_as_it_is_translated() -> None:
+    made, text = glassformer.load("pocket"), "WHERE IS THE STATION?"
+    found = take(made, {"text": text, "to": "de"})
+    assert read_as(made, text, "de")[0] == "Where is the station?"
+    assert made.translate(text, to="de") == [found.outcome["text"].upper()]
