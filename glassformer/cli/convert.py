@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -53,7 +56,8 @@ def convert(
     if dtype is not None and dtype is not Dtype.int8:
         bundle.model.to(parse_dtype(dtype.value))
     stored: Literal["int8"] | None = "int8" if dtype is Dtype.int8 else None
-    glassformer.save(bundle, target, layout=to.value if to else None, dtype=stored)
+    with _whole_or_none(target):
+        glassformer.save(bundle, target, layout=to.value if to else None, dtype=stored)
     files = {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()}
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
     dtypes = [stored] if stored else dtypes
@@ -65,6 +69,18 @@ def convert(
     out.print(f"[bold]{target}[/]  {layout} layout, {' and '.join(dtypes)}", soft_wrap=True)
     for name, size in files.items():
         out.print(f"  {name:<32} {bytes_text(size):>10}")
+
+
+@contextmanager
+def _whole_or_none(target: Path) -> Iterator[None]:
+    """A folder that was not there before is taken away again where it cannot be written whole."""
+    fresh = not target.exists()
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def _check(source: str, target: Path, overwrite: bool) -> None:

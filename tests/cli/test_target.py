@@ -1,4 +1,4 @@
-"""Files that verbs write: nothing that is there is lost unless it is asked for, and never what is read."""
+"""What verbs write: nothing that is there is lost unless it is asked for, and never what is read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_pipe_keeps_its_name(run, place):
 
 @pytest.fixture
 def small_disk() -> Iterator[None]:
-    """No file grows beyond what a page needs."""
+    """No file grows to what a page or a model needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     yield
@@ -92,3 +92,13 @@ def test_a_page_that_does_not_fit_leaves_the_one_that_is_there(run, place, small
     done = run("explore", "pocket-digits", "--export", "a.html", "--overwrite")
     assert done.code == 2 and "a.html" in done.err and len(done.err.splitlines()) == 1, done
     assert Path("a.html").read_text() == MINE and sorted(place.iterdir()) == before
+
+
+def test_a_folder_that_does_not_fit_is_not_left_in_part(run, place, small_disk):
+    """One that was there keeps what it held."""
+    Path("there").mkdir()
+    Path("there/notes.txt").write_text(MINE)
+    for target, options in (("new", []), ("there", ["--overwrite"])):
+        done = run("convert", "pocket-digits", target, *options)
+        assert done.code == 2 and target in done.err and len(done.err.splitlines()) == 1, done
+    assert not Path("new").exists() and Path("there/notes.txt").read_text() == MINE
