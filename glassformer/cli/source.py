@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from glassformer.api import Bundle
 
 Presets = Literal["described", "refused"]
+Fresh = Literal["offered", "unsaid"]  # a small fresh model, which has nothing to say to who wants an answer
 TINY = "tiny:"
 MOST_THREADS = 1024  # of a million the system refuses some, and the process dies of it
 MODEL_HELP = "A model folder, a model that comes along (pocket), or tiny:FAMILY for a small fresh one."
 
 
 def bundle_of(
-    model: str, *, presets: Presets = "refused", dtype: str | None = None, device: str = "cpu"
+    model: str,
+    *,
+    presets: Presets = "refused",
+    fresh: Fresh = "offered",
+    dtype: str | None = None,
+    device: str = "cpu",
 ) -> Bundle:
     """The model that an argument names. A preset is built on the meta device: shapes, but no numbers."""
     where = named(model)
@@ -33,21 +39,20 @@ def bundle_of(
 
     if model.startswith(TINY):
         torch.manual_seed(0)
-        fresh = glassformer.tiny(model.removeprefix(TINY))
+        made = glassformer.tiny(model.removeprefix(TINY))
         stored = dtype_for(None if dtype == "stored" else dtype, checked_device(device))
-        return glassformer.Bundle(model=fresh.to(device=device, dtype=stored).eval())
+        return glassformer.Bundle(model=made.to(device=device, dtype=stored).eval())
     known = registry.presets()
     if model not in known:
-        raise GlassformerError(_unknown(model, [*known] if presets == "described" else []))
+        raise GlassformerError(_unknown(model, [*known] if presets == "described" else [], fresh))
     if presets == "refused":
-        raise GlassformerError(
-            f"'{model}' is a preset, a size without numbers; give a folder, or try tiny:{known[model].name}"
-        )
+        tried = f", or try {TINY}{known[model].name}" if fresh == "offered" else ", as runs/x/model"
+        raise GlassformerError(f"'{model}' is a preset, a size without numbers; give a folder{tried}")
     with torch.device("meta"):
         return glassformer.Bundle(model=glassformer.build(model).eval(), family=known[model].name)
 
 
-def _unknown(model: str, presets: list[str]) -> str:
+def _unknown(model: str, presets: list[str], fresh: Fresh) -> str:
     """What to give instead of a word that names nothing: one much like it, else whatever there is."""
     from difflib import get_close_matches
 
@@ -56,8 +61,10 @@ def _unknown(model: str, presets: list[str]) -> str:
     if close:
         return f"{told}; did you mean '{close[0]}'?"
     shipped = ", ".join(models.names())
-    others = f", tiny:FAMILY, or a preset ({', '.join(presets)})" if presets else ", or tiny:FAMILY"
-    return f"{told}; give a folder, as runs/x/model, a model that comes along ({shipped}){others}"
+    ways = ["a folder, as runs/x/model", f"a model that comes along ({shipped})"]
+    ways += [f"{TINY}FAMILY"] if fresh == "offered" else []
+    ways += [f"a preset ({', '.join(presets)})"] if presets else []
+    return f"{told}; give {', '.join(ways[:-1])}, or {ways[-1]}"
 
 
 def named(model: str) -> Path:
@@ -80,7 +87,7 @@ def opened(model: str, *, device: str, dtype: str | None, threads: int | None) -
         torch.set_num_threads(threads)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return bundle_of(model, dtype=dtype, device=checked_device(device))
+    return bundle_of(model, fresh="unsaid", dtype=dtype, device=checked_device(device))
 
 
 def _loaded(folder: str, dtype: str | None, device: str) -> Bundle:

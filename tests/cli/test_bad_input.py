@@ -137,6 +137,8 @@ def test_a_flipped_bit_in_a_folder_we_saved(run, tmp_path, name):
 
 def test_a_preset_cannot_be_verified_or_converted(run, tmp_path):
     assert "try tiny:gpt2" in is_one_sentence(run("verify", "gpt2"))
+    for model in ("gpt2", "no-such-model"):  # a fresh one has nothing to say
+        assert "tiny:" not in is_one_sentence(run("translate", model, "red"))
     assert "try tiny:gpt2" in is_one_sentence(run("convert", "gpt2", tmp_path / "out"))
 
 
