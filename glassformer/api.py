@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -216,7 +217,7 @@ def load(
     >>> bundle.family, bundle.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    if not isinstance(folder, str | Path):
+    if not isinstance(folder, str | PathLike):
         raise GlassformerError(f"load takes a folder or the name of a model; it was given {folder!r:.60}")
     path = result_of(models.located(folder))
     if not path.is_dir():
@@ -297,6 +298,10 @@ def save(
     ...     sorted(path.name for path in save(tiny("gpt2"), folder).iterdir())
     ['checksums.json', 'config.json', 'model.safetensors']
     """
+    if not isinstance(what, Bundle) and not hasattr(what, "spec"):
+        raise GlassformerError(f"save writes a Bundle, or a model of ours, not a {type(what).__name__}")
+    if not isinstance(folder, str | PathLike):
+        raise GlassformerError(f"save takes the folder to write into; it was given {folder!r:.60}")
     bundle = what if isinstance(what, Bundle) else Bundle(model=what)
     path = Path(folder)
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import glassformer
 from glassformer import api
@@ -46,3 +48,16 @@ def test_a_save_replaces_the_other_layout_and_leaves_other_files_alone(tmp_path:
     glassformer.save(model, folder)
     assert glassformer.load(folder).spec == model.spec
     assert not (folder / "spec.json").exists() and mine.read_text() == "mine"
+
+
+def test_what_is_no_model_or_no_folder_is_one_sentence(tmp_path: Path) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "not a Linear": lambda: glassformer.save(torch.nn.Linear(2, 2), tmp_path / "x"),  # type: ignore[arg-type]
+        "save takes the folder": lambda: glassformer.save(glassformer.tiny("gpt2"), None),  # type: ignore[arg-type]
+        "load takes a folder": lambda: glassformer.load(None),  # type: ignore[arg-type]
+        "no model can be built from 3": lambda: glassformer.build(3),  # type: ignore[arg-type]
+    }
+    for said, call in calls.items():
+        with pytest.raises(glassformer.GlassformerError, match=said):
+            call()
+    assert not (tmp_path / "x").exists()

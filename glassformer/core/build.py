@@ -49,7 +49,7 @@ def build(what: spec.Model) -> model.AnyModel:
                 head=head(what.head, what.decoder.d_model, what.input),
             )
         case _:
-            raise GlassformerError(f"cannot build a {type(what).__name__}; give a model's spec")
+            raise GlassformerError(f"no model can be built from {what!r:.60}; give a preset's name or a spec")
     if not any(parameter.is_meta for parameter in made.parameters()):
         initialise(made, what.init)
     return made

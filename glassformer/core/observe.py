@@ -8,6 +8,7 @@ the explicit kernel, so the observed output *is* the fast output. Names are modu
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
@@ -180,6 +181,11 @@ class Observer:
         """Keep what an attention used, so that its matrices can be worked out later."""
         self.record.attended[self._prefix.rstrip(".")] = Attended(mask, bias, scale)
 
+    def in_vain(self) -> bool:
+        """Whether names were wanted and none of them came by."""
+        seen = self.record.tensors
+        return bool(self._want) and not any(fnmatchcase(n, pattern) for n in seen for pattern in self._want)
+
     def unused_edits(self) -> list[str]:
         return [pattern for pattern in self._edit if pattern not in self._applied]
 
@@ -229,6 +235,11 @@ def observe(
     torch.Size([2, 4, 5, 5])
     """
     plain = getattr(model, "_orig_mod", model)
+    taken = inspect.signature(plain.forward).parameters.values()
+    if not any(one.name == "obs" or one.kind is one.VAR_KEYWORD for one in taken):
+        raise GlassformerError(
+            f"a {type(plain).__name__} takes no observer; give one of our models or a part of one"
+        )
     observer = Observer(want, edit)
     training = [module for module in plain.modules() if module.training]
     plain.eval()
@@ -247,5 +258,7 @@ def observe(
         raise GlassformerError(
             f"the edit of '{unused[0]}' matched no name; observe(model, inputs).names() lists them"
         )
+    if observer.in_vain():
+        raise GlassformerError(f"want={want!r} matched no name; observe(model, inputs).names() lists them")
     observer.record.output = output
     return observer.record

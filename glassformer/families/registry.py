@@ -10,6 +10,7 @@ from typing import Any
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.core.spec import Model
+from glassformer.core.spec.checks import wanted_size
 from glassformer.families.family import Config, Family
 
 NAMES = (
@@ -53,6 +54,10 @@ READERS = {
 }
 
 
+# settings that families reckon others from, which would hide what is wrong with them
+RECKONED = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
+
+
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
     """Every family by name, or those named."""
     return {name: import_module(f"glassformer.families.{name}").FAMILY for name in names}
@@ -67,7 +72,7 @@ def spec_of(name: str, **words: Any) -> Model:
     """The spec of a preset, with some of its words changed."""
     known = presets()
     if name not in known:
-        raise GlassformerError(f"there is no preset '{name}'{nearest(name, known)}")
+        raise GlassformerError(f"there is no preset '{name}'{nearest(str(name), known)}")
     family = known[name]
     return _build(family, {**family.presets[name], **words})
 
@@ -76,15 +81,23 @@ def tiny(name: str, **words: Any) -> Model:
     """The spec of a family's smallest sensible model, for tests and docs."""
     known = families()
     if name not in known:
-        raise GlassformerError(f"there is no family '{name}'{nearest(name, known)}")
+        raise GlassformerError(f"there is no family '{name}'{nearest(str(name), known)}")
     return _build(known[name], {**known[name].tiny, **words})
 
 
-def _build(family: Family, words: dict[str, Any]) -> Model:
+def refuse_unknown(family: Family, words: Iterable[str]) -> None:
+    """A sentence where a family has no setting of one of these names."""
     allowed = inspect.signature(family.build).parameters
     for word in words:
         if word not in allowed:
             raise GlassformerError(f"{family.name} has no setting '{word}'{nearest(word, allowed)}")
+
+
+def _build(family: Family, words: dict[str, Any]) -> Model:
+    refuse_unknown(family, words)
+    for word in sorted(RECKONED & words.keys()):
+        if words[word] is not None and (wanted := wanted_size((words[word],))):
+            raise GlassformerError(f"{family.name}'s {word} is {words[word]!r:.60}; it must be {wanted}")
     try:
         return family.build(**words)
     except GlassformerError:
@@ -112,9 +125,12 @@ def family_of(config: Config) -> Family:
             f"{config.where} sets model_type to {kind!r}, which does not go with the architecture "
             f"'{architecture}'; it must be {' or '.join(map(repr, sorted(kinds)))}"
         )
+    # no guess is made: a published name that is like another one is another model all the same
+    readers = families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
+    read = ", ".join(sorted({name for family in readers for name in family.architectures} or READERS))
     raise GlassformerError(
         f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
-        f"supported{nearest(architecture, known)}"
+        f"supported; {'of this model_type' if readers else 'of the model_types'} these are: {read}"
     )
 
 

@@ -197,7 +197,7 @@ def test_edited_matrices_are_kept_unasked_and_told_by_head(tail: str) -> None:
     record = observe(
         model_of("decoder_only"),
         inputs_of("decoder_only"),
-        want="logits",
+        want=(),
         edit={f"{name}.{tail}": torch.relu},
     )
     told = getattr(record, tail)
@@ -256,3 +256,13 @@ def test_a_forward_hook_keeps_what_it_saw() -> None:
         assert torch.equal(model(read), plain.output)
     for name, recorded in {"ffn.gate": "ffn.gate", "self_attn": "self_attn.out", "ffn": "ffn.down"}.items():
         assert torch.equal(kept[name], plain[f"decoder.blocks.0.{recorded}"])
+
+
+def test_what_is_wanted_in_vain_is_refused() -> None:
+    model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
+    with pytest.raises(GlassformerError, match=r"want='nothing\.\*' matched no name"):
+        observe(model, inputs, want="nothing.*")
+    assert observe(model, inputs, want=("nothing.*", "*.q")).names()
+    assert not observe(model, inputs, want=()).names()  # the output alone
+    with pytest.raises(GlassformerError, match="a Linear takes no observer"):
+        observe(torch.nn.Linear(2, 2), torch.ones(1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -51,15 +51,19 @@ class Part:
             return None
         given = value if isinstance(value, tuple) else (value,)
         if name in SIZES:
-            most = MOST_CHANNELS if name == "channels" else MOST
-            sound = all(_whole(size) and 0 < size <= most for size in given)
-            return None if sound else f"a whole number from 1 to {most}"
+            return wanted_size(given, MOST_CHANNELS if name == "channels" else MOST)
         words, kind = _declared(type(self), name)  # type: ignore[arg-type]
         if kind is not None:
             return _wanted_number(name, given, kind)
         if words and not all(word in words for word in given):
             return f"one of {', '.join(map(str, words))}"
         return None
+
+
+def wanted_size(given: Iterable[Any], most: int = MOST) -> str | None:
+    """What sizes must be, where they are not."""
+    sound = all(_whole(size) and 0 < size <= most for size in given)
+    return None if sound else f"a whole number from 1 to {most}"
 
 
 def _wanted_number(name: str, given: tuple[Any, ...], kind: type) -> str | None:
