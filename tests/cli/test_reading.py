@@ -74,7 +74,7 @@ def test_embed_writes_numbers_that_come_back(run: Any, folders: Any, tmp_path: P
     assert done.code == 0 and np.array_equal(np.load(tmp_path / "v.npy"), wanted, equal_nan=True)
     assert "note: 1 line is empty; such a row is NaN\n" in done.err
     (tmp_path / "bad").write_bytes(b"a cat\n\n\xff\n \na\x00\n\xfe\n")
-    done = run("embed", model, "--file", tmp_path / "bad", "--out", tmp_path / "v.npy")
+    done = run("embed", model, "--file", tmp_path / "bad", "--out", tmp_path / "v.npy", "--overwrite")
     assert np.isnan(np.load(tmp_path / "v.npy")).all(1).tolist() == [False] + [True] * 5
     assert "note: 2 lines are empty and 3 could not be answered; such a row is NaN\n" in done.err
     assert not list(tmp_path.glob("*.part"))
