@@ -195,5 +195,4 @@ def _show(out: Path, kind: Kind, seconds: float, sides: list[Measured]) -> None:
             f"{side.tokens_per_word:.2f} tokens a word, {side.unknown:.2%} unknown"
         )
         for title, pieces in side.cut.items():
-            cut = "|".join(pieces).strip().encode(screen.encoding, "backslashreplace")
-            screen.print(f"    {title:<9}  {cut.decode(screen.encoding)}", markup=False, soft_wrap=True)
+            screen.print(f"    {title:<9}  {'|'.join(pieces).strip()}", markup=False, soft_wrap=True)
