@@ -390,6 +390,8 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
             ]
             shown = numbers(page.locator("[data-figure=learning-curves] [data-value]"))
             assert shown[-1:] == approx(past[-1:]) or not past
+        curves = page.locator("[data-figure=learning-curves] option").all_text_contents()
+        assert len(curves) > 4 and not {name.partition(".")[2] for name in run["curves"]} & set(curves)
         page.get_by_label("The text that every checkpoint reads").fill("gold red")
         page.get_by_label("The text that every checkpoint reads").press("Enter")
         page.wait_for_function(
