@@ -121,7 +121,7 @@ class SinusoidalPositions(nn.Module):
         if max_len * d_model > MOST_OF_A_TABLE:
             raise GlassformerError(
                 f"the table of positions would hold {max_len:,} x {d_model:,} numbers, more than "
-                f"{MOST_OF_A_TABLE:,}; lower max_len to what the model reads at most"
+                f"{MOST_OF_A_TABLE:,}; lower max_len to what the model reads at most, or d_model"
             )
         self.d_model, self.max_len, self.layout, self.base = d_model, max_len, layout, base
         self.register_buffer("table", torch.empty(max_len, d_model))

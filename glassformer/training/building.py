@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,15 @@ from glassformer.core.init import initialise
 from glassformer.core.model import AnyModel
 from glassformer.core.schema import nearest
 from glassformer.families.family import Config, Family
-from glassformer.families.registry import families, family_for, presets, spec_of
+from glassformer.families.registry import families, family_for, presets, refuse_unknown, spec_of
 from glassformer.training import recipe as recipes
+from glassformer.training.sizing import LADDER
 
 USUAL_WIDTH = 768
+SIZED = frozenset(
+    {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
+)
+BASELINES = ("lstm", "linear", "repeat", "seasonal")  # which have words of their own
 
 
 def family_named(name: str) -> tuple[str, Family]:
@@ -45,6 +51,63 @@ def accepted(preset: str, words: Mapping[str, Any]) -> dict[str, Any]:
     else:
         allowed = inspect.signature(family_named(preset)[1].build).parameters
     return {name: value for name, value in words.items() if name in allowed}
+
+
+def is_sized(preset: str) -> bool:
+    """Whether a preset is of a published size, as bert-base-cased, which the data does not change."""
+    return preset in presets() and preset not in families()
+
+
+def refuse_words(preset: str, words: Mapping[str, Any]) -> None:
+    """A sentence where a recipe's words make no model with any of the sizes chosen for the rest."""
+    if preset in BASELINES:
+        return
+    name, family = family_named(preset)
+    refuse_unknown(family, words)
+    given = {word: value for word, value in words.items() if word in SIZED - {"max_len"}}
+    if not given:
+        return
+    trouble: GlassformerError | None = None
+    for rest in [{}] if is_sized(preset) else _rests(preset):
+        try:
+            refuse_huge(spec_of(name, **{**rest, **given}))
+            return
+        except GlassformerError as error:
+            trouble = trouble or error
+    assert trouble is not None
+    raise trouble
+
+
+def _rests(preset: str) -> Iterator[dict[str, Any]]:
+    """What may be chosen for the words that a recipe leaves open."""
+    for size in LADDER:
+        for more in ({}, {"num_kv_heads": None}):  # as many as heads, where a preset's own would not divide
+            yield accepted(preset, {**size.words(), **more})
+
+
+def refuse_huge(spec: specs.Model) -> None:
+    """A sentence where the layers alone are more than the machine's memory."""
+    stacks = [getattr(spec, name) for name in ("encoder", "decoder") if hasattr(spec, name)]
+    weights = sum(
+        stack.num_layers * 2 * stack.d_model * (stack.d_model + stack.block.feed_forward.d_ff)
+        for stack in stacks
+    )
+    there = memory()
+    if there is not None and 4 * weights > there:
+        widest = max(stacks, key=lambda stack: stack.d_model)
+        raise GlassformerError(
+            f"a model with d_model {widest.d_model:,}, d_ff {widest.block.feed_forward.d_ff:,} and "
+            f"num_layers {widest.num_layers:,} has {4 * weights / 1e9:,.0f} GB of weights or more, and "
+            f"this machine {there / 1e9:,.0f} GB of memory; make it smaller"
+        )
+
+
+def memory() -> int | None:
+    """Bytes of memory that the machine has, where it tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def fresh_spec(words: recipes.Model, fixed: Mapping[str, Any]) -> specs.Model:

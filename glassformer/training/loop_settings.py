@@ -8,6 +8,8 @@ from typing import Literal
 
 from glassformer.core.errors import GlassformerError
 
+MOST = 10**12  # of steps and what counts them: more is a slip of the pen
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -84,9 +86,13 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise GlassformerError(f"training.{name} is {value}; it must be at least 1")
+            if value is not None and value > MOST and name != "max_valid":
+                raise GlassformerError(f"training.{name} is {value:,}; it must be at most {MOST:,}")
         for name in ("warmup", "average", "film", "samples"):
-            if (getattr(self, name) or 0) < 0:
-                raise GlassformerError(f"training.{name} is {getattr(self, name)}; it must be at least 0")
+            if not 0 <= (getattr(self, name) or 0) <= MOST:
+                raise GlassformerError(
+                    f"training.{name} is {getattr(self, name):,}; it must be at least 0, and {MOST:,} at most"
+                )
         if self.epochs is not None and not 0 < self.epochs <= 1e6:
             raise GlassformerError(f"training.epochs is {self.epochs}; it must be above 0, a million at most")
         if self.lr is not None and not 0 < self.lr < 100:

@@ -154,6 +154,8 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: i
         mend_folder(root / name)
     known = settled(asked, root)
     job = job_for(known or shared_evenly(asked, ranks, say), root, say)
+    if known is None:
+        job.check()
     job.gather()
     if known is None:
         reasons = job.choose(look_at_machine(device))

@@ -33,6 +33,7 @@ from glassformer.training.task import Task
 class Classify(TextJob):
     """Labelled texts in, an encoder with a head of labels out; measured by accuracy and F1."""
 
+    usual = "bert"
     classes: Sequence[str] = ()
     followed: Sequence[str] | None = None  # the classes of a model that is only measured
 
@@ -116,7 +117,7 @@ class Classify(TextJob):
             passes=min(40.0, max(3.0, 300_000 / len(self.train))),
             given=self.length_given,
         )
-        preset = self.recipe.model.preset or "bert"
+        preset = self.preset
         self.settle_model(preset, {} if tuned else accepted(preset, size.words()))
         together = 64 * max(16, units // len(self.train))
         return ([] if tuned else [why]) + self.settle(

@@ -45,6 +45,7 @@ class Forecast(Job):
     Beside each figure stands that of repeating the last value, which a model must beat to be worth anything.
     """
 
+    usual = "patchtst"
     series: SeriesSet
     parts: Parts
     scaler: Scaler
@@ -140,7 +141,7 @@ class Forecast(Job):
         self.recipe = replace(self.recipe, data=replace(self.data, context=context, horizon=horizon))
         windows, channels = self.windows(self.parts.train), len(self.series.names)
         self.windows(self.parts.valid)  # better refused now than after training
-        preset, tuned = self.recipe.model.preset or "patchtst", self.base is not None
+        preset, tuned = self.preset, self.base is not None
         reasons = [f"{context} steps are read to tell {horizon}; {len(windows):,} windows to learn from"]
         batch = max(1, min(128, max(8, 896 // channels), len(windows) // 10))
         if preset in BASELINES:

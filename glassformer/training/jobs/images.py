@@ -34,6 +34,7 @@ LARGEST_SQUARE = 16
 class Images(Job):
     """Labelled pictures in, an encoder of their squares with a head of classes out."""
 
+    usual = "vit"
     train_set: ImageSet
     valid_set: ImageSet
     rows: tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]
@@ -180,7 +181,7 @@ class Images(Job):
             passes=min(100.0, max(10.0, 2_000_000 / count)),
             given=self.length_given,
         )
-        preset = self.recipe.model.preset or "vit"
+        preset = self.preset
         self.settle_model(preset, {} if tuned else accepted(preset, {**size.words(), "patch_size": patch}))
         reasons = [] if tuned else [why, f"a picture is cut into {squares} squares of {patch} x {patch}"]
         return reasons + self.settle(

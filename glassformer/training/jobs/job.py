@@ -13,15 +13,11 @@ import torch
 
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
-from glassformer.families.registry import families, presets
+from glassformer.training.building import SIZED, is_sized, refuse_words
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe
 from glassformer.training.sizing import Machine
 from glassformer.training.task import Task
-
-SIZES = frozenset(
-    {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
-)
 
 
 class Job(ABC):
@@ -30,6 +26,8 @@ class Job(ABC):
     folder: the run's own. recipe: after `choose`, with nothing left open.
     """
 
+    usual: str  # the preset where a recipe names none
+
     def __init__(self, recipe: Recipe, folder: Path, say: Say) -> None:
         self.recipe, self.folder, self.say = recipe, folder, say
         self.facts: dict[str, Any] = {}
@@ -37,6 +35,15 @@ class Job(ABC):
     def follow_model(self) -> None:
         """Before `gather`, where a saved model is only measured: take from it how data is to be read."""
         return  # most models leave nothing to say
+
+    def check(self) -> None:
+        """Before anything is read: refuse words of which no choice of the others makes a model."""
+        if self.recipe.model.folder is None:
+            refuse_words(self.preset, self.recipe.model.words)
+
+    @property
+    def preset(self) -> str:
+        return self.recipe.model.preset or self.usual
 
     @abstractmethod
     def gather(self) -> None:
@@ -80,7 +87,9 @@ class Job(ABC):
         left_open = {name: value for name, value in words.items() if getattr(training, name) is None}
         self.recipe = replace(self.recipe, training=replace(training, **left_open))
         told = ", ".join(
-            f"{name} {value:g}" for name, value in left_open.items() if isinstance(value, int | float)
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:g}"
+            for name, value in left_open.items()
+            if isinstance(value, int | float)
         )
         return [f"training: {told}"] if told else []
 
@@ -96,8 +105,8 @@ class Job(ABC):
         """
         model = self.recipe.model
         if model.folder is None:
-            published = model.preset in presets() and model.preset not in families()
-            chosen = {name: word for name, word in words.items() if not (published and name in SIZES)}
+            published = is_sized(self.preset)
+            chosen = {name: word for name, word in words.items() if not (published and name in SIZED)}
             chosen |= model.words
             self.recipe = replace(
                 self.recipe, model=replace(model, preset=model.preset or preset, words=chosen)

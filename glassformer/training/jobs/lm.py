@@ -42,6 +42,8 @@ CONTINUED = 64  # most tokens of a prompt, and of what is written after it
 class LanguageModelling(TextJob):
     """Running text in, a decoder (or its LSTM baseline) out; measured by the loss on text held out."""
 
+    usual = "gpt2"
+
     @property
     def data(self) -> TextData:
         assert isinstance(self.recipe.data, TextData)
@@ -107,7 +109,7 @@ class LanguageModelling(TextJob):
             self.recipe = replace(self.recipe, data=replace(self.data, length=length))
             reasons.append(f"{length} tokens are read at once")
         length = self.length
-        preset = self.recipe.model.preset or "gpt2"
+        preset = self.preset
         # text that is hardly seen twice is not learned by heart
         dropout = size.dropout if passes > 2 else 0.0
         drops = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)

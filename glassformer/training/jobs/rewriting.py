@@ -33,6 +33,7 @@ class Rewriting(TextJob):
     """Pairs of sequences in, an encoder-decoder (or its LSTM baseline) out."""
 
     metric = "bleu"
+    usual = "original"
 
     @abstractmethod
     def learned(self) -> PairExamples:
@@ -64,7 +65,7 @@ class Rewriting(TextJob):
             stacks=2,
             given=self.length_given,
         )
-        preset, tuned = self.recipe.model.preset or "original", self.recipe.model.folder is not None
+        preset, tuned = self.preset, self.recipe.model.folder is not None
         self.settle_model(preset, accepted(preset, {**size.words(), "norm": "pre"}))
         return ([] if tuned else [why]) + self.settle(
             self.learned(),
