@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from glassformer.core.errors import GlassformerError
-from glassformer.data.store import Store
 from glassformer.text import TokenizerPlan, encode_tagged, train_tokenizer
 from glassformer.training import encoding, prepared
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.recipe import recipe_from
+from tests.data.files import rows_of
 
 WORDS = "the old sea sang to a grey dog and Käse über 바다 노래 . , !".split()
 
@@ -43,10 +43,6 @@ def gathered(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -> t
     made = job_for(recipe, folder, said.append)
     made.gather()
     return made, said
-
-
-def rows_of(store: Store) -> list[list[list[int]]]:
-    return [[field.tolist() for field in store.row(n)] for n in range(len(store))]
 
 
 @pytest.fixture

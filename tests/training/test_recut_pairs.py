@@ -17,6 +17,7 @@ from glassformer.training.jobs.translate import Translate
 from glassformer.training.recipe import Recipe, recipe_from
 from glassformer.training.recutting import halves_of
 from glassformer.training.run import run
+from tests.data.files import rows_of
 
 CHANCE = 0.2
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -73,13 +74,13 @@ def test_a_row_stays_what_it_says_within_its_bound(tmp_path: Path, tokenizer: An
     assert (stored <= bounds).all() and bounds.max() <= 30
     assert (bounds <= np.ceil(stored * (1 + 3 * CHANCE)) + 1).all()
     epochs = [[learned.row(n, epoch) for n in range(len(learned))] for epoch in (0, 1)]
-    for n, pair in enumerate(epochs[0]):
-        for side, first, made, bound in zip(SIDES, job.train.row(n), pair, bounds[n], strict=True):
+    for n, (pair, given) in enumerate(zip(epochs[0], rows_of(job.train), strict=True)):
+        for side, first, made, bound in zip(SIDES, given, pair, bounds[n], strict=True):
             assert len(made) <= bound
             assert words.decode(made, side=side) == words.decode(first, side=side)
-            marks = [[one for one in ids if one in words.special_ids] for ids in (first.tolist(), made)]
+            marks = [[one for one in ids if one in words.special_ids] for ids in (first, made)]
             assert marks[0] == marks[1] and made[-1] == words.eos_id
-        assert pair[0][0] == job.train.row(n)[0][0]  # the tag
+        assert pair[0][0] == given[0][0]  # the tag
     together, lengths = learned.together(rows[::-1], 1)
     for n, made in enumerate(together):
         beside = np.split(made, lengths[:, n].cumsum()[:-1])[::-1]
