@@ -84,7 +84,7 @@ def made(place: Place, task: str) -> dict[str, Path]:
 def answered(place: Place, task: str, model: Path, test: Path) -> dict[str, float]:
     """What the model answered at each size: {"exact at 10": 1.0, "right at 10": 1.0, ...}."""
     answers = model.parent / "test.txt"
-    glassformer("evaluate", model, test, "--out", answers, "--json", "--device", place.device)
+    glassformer("evaluate", model, test, "--out", answers, "--overwrite", "--json", "--device", place.device)
     wanted = [line.split("\t")[1] for line in test.read_text(encoding="utf-8").splitlines()]
     return shares(answers.read_text(encoding="utf-8").splitlines(), wanted, SIZES[task])
 

@@ -181,10 +181,10 @@ class _Rows:
         row, column = (int(n) for n in np.argwhere(bad)[0])
         _, line, word = self._words.get(column, (0, 0, ""))
         what = f"has '{word[:40]}'" if line == table.lines[row] else "has no finite value"
-        told = (
-            f"{table.file} {table.at(row)} {what} in column '{self.layout.values[column]}', and "
-            f"{int(bad.sum()) - 1:,} more values are missing or not numbers"
-        )
+        others = int(bad.sum()) - 1
+        values = "value is" if others == 1 else "values are"
+        told = f"{table.file} {table.at(row)} {what} in column '{self.layout.values[column]}'"
+        told += f", and {others:,} more {values} missing or not numbers" if others else ""
         if fill in ("refuse", "ignore"):
             raise GlassformerError(f"{told}; {advice(given)}")
         share = bad.mean(0)

@@ -90,7 +90,9 @@ def normalized(texts: Iterable[str], by: normalizers.Normalizer) -> Iterator[str
         try:
             changed = by.normalize_str(text)
         except (TypeError, UnicodeError) as fault:
-            reason = "has half a surrogate pair" if isinstance(text, str) else f"is a {type(text).__name__}"
+            reason = (
+                "has half a surrogate pair" if isinstance(text, str) else f"is of type {type(text).__name__}"
+            )
             raise GlassformerError(f"Text {number} {reason}, where Unicode text is due.") from fault
         if changed:
             yield changed

@@ -303,7 +303,7 @@ def _checked(texts: Any, name: str) -> list[str]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise GlassformerError(
-                f"{name.capitalize()} {number} must be a string, and is a {type(text).__name__}."
+                f"{name.capitalize()} {number} must be a string, not {type(text).__name__}."
             )
         try:
             text.encode("utf-8")

@@ -118,6 +118,8 @@ class Ready:
         source = picture if isinstance(picture, bytes) else Path(picture)
         name = "a picture" if isinstance(source, bytes) else f"'{str(source)[:200]}'"
         try:
+            if isinstance(source, Path) and source.is_dir():
+                raise UnreadableError(f"{name} is a folder; give the names of the picture files in it")
             if isinstance(source, Path) and not source.is_file():
                 raise UnreadableError(
                     f"there is no picture {name}; this model reads pictures, so give the names of their files"

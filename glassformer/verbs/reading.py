@@ -222,7 +222,7 @@ def sound(text: object, name: str) -> str:
     The command line hands on bytes that are no UTF-8 as halves of letters, which no model reads.
     """
     if not isinstance(text, str):
-        raise GlassformerError(f"{name} must be a string, and is a {type(text).__name__}")
+        raise GlassformerError(f"{name} must be a string, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -288,7 +288,7 @@ def test_tag_in_front(kind: Kind, marks: Marks) -> None:
 BAD: list[tuple[list[object], dict[str, object], str]] = [
     ([], {}, "no text"),
     (["", ""], {}, "no text"),
-    (["a", 5], {}, "Text 1 is a int"),
+    (["a", 5], {}, "Text 1 is of type int"),
     (["half \ud800"], {}, "Text 0 has half a surrogate"),
     (["a"], {"kind": "wordpiece"}, "one of 'bpe'"),
     (["a"], {"marks": "start"}, "one of 'end'"),
