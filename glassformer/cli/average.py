@@ -29,7 +29,7 @@ def average(
         raise GlassformerError("--last and --best are two ways to choose; give one of them")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
-    from glassformer.training.run_folder import is_run
+    from glassformer.models.run_folder import is_run
     from glassformer.training.saving.keeping import average_folders, replace_folder
 
     chosen = _of_run(folders, last, best) if last or best else [located(folder) for folder in folders]

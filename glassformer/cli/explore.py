@@ -105,9 +105,9 @@ def _export(
     from base64 import b64encode
 
     from glassformer.explorer.frozen import single_page
+    from glassformer.models.run_folder import result_of
     from glassformer.trace.examples import example_of
     from glassformer.trace.outline import kind_of
-    from glassformer.trace.runs import result_of
     from glassformer.trace.sentences import sentences_of, stands_told
     from glassformer.weights.replacing import replacing
 

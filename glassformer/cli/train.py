@@ -47,9 +47,9 @@ def train(
     Ctrl-C saves a checkpoint.
     """
     from glassformer.cli.rehearsal import rehearse
+    from glassformer.models.run_folder import is_run
     from glassformer.training.recipe import recipe_from
     from glassformer.training.run import run
-    from glassformer.training.run_folder import is_run
     from glassformer.training.train import tell
 
     data, name = _asked(what, files or [], valid or [], changes or [])

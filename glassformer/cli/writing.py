@@ -22,6 +22,7 @@ from glassformer.cli.target import refuse_read
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
 from glassformer.core.errors import GlassformerError
 from glassformer.models import located
+from glassformer.models.run_folder import result_of
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
@@ -80,7 +81,7 @@ class Asked(AskedOfLines):
         stored = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
         return {
             "verb": self.verb,
-            "model": content_of(located(self.model), but=self.out),
+            "model": content_of(result_of(located(self.model)), but=self.out),
             "--dtype": stored if bundle.weights == "own" else bundle.weights,
             "--json": self.as_json,
             **{f"--{name.replace('_', '-')}": value for name, value in sorted(options.items())},

@@ -14,10 +14,11 @@ from typing import TypeVar
 
 from glassformer.api import Bundle
 from glassformer.core.errors import GlassformerError
+from glassformer.models.run_folder import is_run, result_of
 from glassformer.serve.answers import NotFound
 from glassformer.serve.passage import Client, Left
 from glassformer.serve.writing import Writing
-from glassformer.trace.runs import is_run, result_of, run_of
+from glassformer.trace.runs import run_of
 from glassformer.verbs.reading import tokenizer_of
 from glassformer.verbs.writing.ends import shape_of
 from glassformer.verbs.writing.sources import language

@@ -13,11 +13,10 @@ from typing import Any, Final
 from glassformer.api import Bundle, load
 from glassformer.core.build import canonical, materialise
 from glassformer.core.errors import GlassformerError
+from glassformer.models.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.lock import holder_of
 from glassformer.training.notes.history import History, Line, read_history
 from glassformer.training.recipe import read_data
-from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
-from glassformer.training.run_folder import result_of as result_of  # for those who open runs by this file
 from glassformer.training.saving.slices import Slices
 
 POINTS: Final = 2000  # of a curve that are told at most

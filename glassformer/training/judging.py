@@ -15,11 +15,11 @@ import torch
 from glassformer import api
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.models.run_folder import result_of
 from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import JOBS, changed, recipe_from
-from glassformer.training.run_folder import result_of
 from glassformer.training.task import Validation
 
 COLUMNS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}

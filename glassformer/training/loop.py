@@ -22,6 +22,7 @@ from torch import Tensor
 
 from glassformer.core.errors import GlassformerError
 from glassformer.data.packing import NEXT
+from glassformer.models.run_folder import BEST
 from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
 from glassformer.training.film import film_steps, keep_frame
 from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
@@ -30,7 +31,6 @@ from glassformer.training.notes.log import RunLog, StepNote, distinct
 from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
 from glassformer.training.parallel import Fsdp, Parallel
 from glassformer.training.recipe import Training
-from glassformer.training.run_folder import BEST
 from glassformer.training.saving.keeping import replace_folder
 from glassformer.training.saving.saves import Saved, Saving
 from glassformer.training.signals import Stopping

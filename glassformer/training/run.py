@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from glassformer.core.errors import GlassformerError
+from glassformer.models.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.job import Job
 from glassformer.training.lock import RunLock
@@ -35,7 +36,6 @@ from glassformer.training.parallel import Parallel, parallel_from_environment
 from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
 from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
 from glassformer.training.saving.saves import Saving
 from glassformer.training.signals import Left, Stopping

@@ -82,9 +82,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "draw": frozenset({"core"}),
     "recipes": frozenset({"core"}),
     # what the explorer shows; of training only the reading of a run's folder
-    "trace": frozenset({"api", "core", "data", "decoding", "families", "quick", "text", "training", "verbs"}),
+    "trace": frozenset(
+        {"api", "core", "data", "decoding", "families", "models", "quick", "text", "training", "verbs"}
+    ),
     "serve": frozenset(
-        {"api", "core", "data", "decoding", "explorer", "glassformer", "text", "trace", "verbs"}
+        {"api", "core", "data", "decoding", "explorer", "glassformer", "models", "text", "trace", "verbs"}
     ),
     "cli": PARTS - {"__main__"} | {"glassformer"},
     "__main__": frozenset({"cli"}),  # `python -m glassformer`

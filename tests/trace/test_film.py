@@ -16,10 +16,11 @@ import torch
 import glassformer
 from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import observe
+from glassformer.models.run_folder import result_of
 from glassformer.trace import film as films
 from glassformer.trace import runs
 from glassformer.trace.film import Films, run_info
-from glassformer.trace.runs import opened, result_of, snapshots
+from glassformer.trace.runs import opened, snapshots
 from glassformer.trace.store import Store
 from glassformer.training.lock import RunLock
 

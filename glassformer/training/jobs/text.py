@@ -16,6 +16,7 @@ from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.stamps import Stamp
 from glassformer.data.store import Store
+from glassformer.models.run_folder import BEST, MODEL, result_of
 from glassformer.text import Tokenizer
 from glassformer.text.folder import fingerprint, vocabulary_files
 from glassformer.text.train import Marks
@@ -23,7 +24,6 @@ from glassformer.training.building import fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.prepare import tokenizer_for
 from glassformer.training.prepared import Prepared
-from glassformer.training.run_folder import BEST, MODEL, result_of
 from glassformer.training.saving.keeping import replace_folder
 
 # Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.

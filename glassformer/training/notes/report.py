@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import GlassformerError
+from glassformer.models.run_folder import RECIPE
 from glassformer.training.notes.chart import chart
 from glassformer.training.notes.curves import Panel, panels, write_curves
 from glassformer.training.notes.history import NAME, History, number, read_history
 from glassformer.training.notes.page import page, preformatted, rows, section, table, tiles
 from glassformer.training.notes.words import duration, figure
-from glassformer.training.run_folder import RECIPE
 from glassformer.weights.replacing import replacing
 
 LOWER_IS_BETTER = ("loss", "perplexity", "error", "mse", "mae", "mase", "smape", "rmse", "bits")
