@@ -82,15 +82,20 @@ class Place {
       if (step) history.replaceState(null, '', here);
     }
     if (step) history.pushState(null, '', href);
-    else this.#late = setTimeout(() => this.#write(), WRITTEN_AFTER);
+    else {
+      const from = location.hash;
+      this.#late = setTimeout(() => this.#write(from), WRITTEN_AFTER);
+    }
     this.#take(href);
   }
 
   // Browsers let the address be written only so often (Safari: a hundred times in ten seconds), and a slider moves
   // oftener: the page follows at once, the address when the hand rests.
   #late: ReturnType<typeof setTimeout> | undefined;
-  #write(): void {
+  #write(from: string): void {
     this.#late = undefined;
+    // Another address has been asked for meanwhile, and its event is on the way: it holds.
+    if (location.hash !== from) return;
     history.replaceState(null, '', this.href({}));
   }
 }
