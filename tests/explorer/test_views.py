@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -332,6 +333,19 @@ SAVED = [
     ("pictures", {}, "model", "patch-attention"),
     ("series", {}, "model", "series-attention"),
 ]
+
+
+def test_an_address_asked_for_meanwhile_holds(opened: Opened) -> None:
+    """A page that moves by itself, as where a model is not known, writes its address a tenth of a second
+    later; who asks for another one just then gets that."""
+    busy = "const end = performance.now() + 60; while (performance.now() < end);"
+    with opened(address(RUN, text=TEXT)) as page:
+        for _ in range(6):
+            page.evaluate("() => { location.hash = '#/nobody/heads' }")
+            page.evaluate(f"() => {{ setTimeout(() => {{ {busy} }}, 70) }}")
+            time.sleep(0.1)
+            page.evaluate("() => { location.hash = '#/nobody/decoding' }")
+            page.wait_for_selector('[data-view="decoding"]')
 
 
 def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
