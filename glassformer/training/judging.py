@@ -15,6 +15,7 @@ import torch
 from glassformer import api
 from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.data.tables import numbered
 from glassformer.models.run_folder import result_of
 from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
@@ -66,8 +67,8 @@ def judge(
         one = COLUMNS[name] == "column"
         if one and len(columns) != 1:
             raise GlassformerError(f"{len(columns)} columns were named; {name} reads one")
-        numbered = [int(name) if name.isascii() and name.isdecimal() else name for name in columns]
-        asked["data"][COLUMNS[name]] = numbered[0] if one else numbered
+        meant = numbered(columns)
+        asked["data"][COLUMNS[name]] = meant[0] if one else meant
     for change in changes:
         if not change.startswith("data."):
             raise GlassformerError(f"'{change}' is no setting of the data, such as data.unit=line")
