@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 
 from glassformer.core.errors import GlassformerError
+from glassformer.models.run_folder import LOCK
 
-NAME = "lock"
 # what file systems without such locks answer
 UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 PATIENCE = 1.0  # seconds to wait for a new holder to say who it is
@@ -58,7 +58,7 @@ class RunLock:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._path = self.folder / NAME
+        self._path = self.folder / LOCK
         self._file: int | None = None
         self._alone: Path | None = None
 
@@ -125,7 +125,7 @@ class RunLock:
 
     def _take_by_name(self) -> Path:
         """Where the file system has no locks: a file that only one can make, and that names its maker."""
-        name = self._path.with_name(f"{NAME}.holder")
+        name = self._path.with_name(f"{LOCK}.holder")
         mine = name.with_name(f".{name.name}.{secrets.token_hex(4)}")
         remedy = f", or remove {name} if it is dead"
         try:
@@ -157,8 +157,8 @@ class RunLock:
 
 def holder_of(folder: str | Path) -> Holder | None:
     """Who holds a run folder now, None where nobody does; read off the files, so that nobody is kept out."""
-    path = Path(folder) / NAME
-    for file in (path, path.with_name(f"{NAME}.holder")):
+    path = Path(folder) / LOCK
+    for file in (path, path.with_name(f"{LOCK}.holder")):
         holder = _read(file)
         if holder is not None and holder.alive():
             return holder

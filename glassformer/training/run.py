@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from glassformer.core.errors import GlassformerError
-from glassformer.models.run_folder import BEST, MODEL, RECIPE, is_run
+from glassformer.models.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.job import Job
 from glassformer.training.lock import RunLock
@@ -67,10 +67,14 @@ def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
     parallel = parallel_from_environment(asked.training.parallel, device)
     say = say if parallel.main else quiet
     try:
+        if parallel.main:
+            check_run_folder(root)
         with (
             RunLock(root) if parallel.main else nullcontext(),
             Stopping(main=parallel.main) as stopping,
         ):
+            if parallel.main and not (root / REQUEST).is_file():
+                _write_request(asked, root)
             outcome = _run(asked, root, parallel, stopping, say)
         parallel.meet()
         return outcome
@@ -162,7 +166,7 @@ def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: i
         for reason in reasons:
             say(reason)
         job.facts["chosen"] = reasons
-        _write(root / "asked.json", json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
+        _write_request(asked, root)
         _write(root / RECIPE, job.recipe.to_yaml())
     elif known != read_recipe(root / RECIPE):  # it goes further, or on another device
         _write(root / RECIPE, known.to_yaml())
@@ -187,8 +191,8 @@ def settled(asked: Recipe, root: Path) -> Recipe | None:
         return None
     kept = read_recipe(root / RECIPE)
     before = kept.to_dict()
-    if (root / "asked.json").is_file():
-        before = json.loads((root / "asked.json").read_text(encoding="utf-8"))
+    if (root / REQUEST).is_file():
+        before = json.loads((root / REQUEST).read_text(encoding="utf-8"))
     now = asked.to_dict()
     differs = difference(now, before)
     if differs and difference(now, kept.to_dict()):
@@ -280,6 +284,10 @@ def finish(loop: Loop, root: Path) -> None:
             if loop.parallel.main:
                 replace_folder(model, loop.task.save)
         loop.log.say(f"the model is that of the last step: {model}")
+
+
+def _write_request(asked: Recipe, root: Path) -> None:
+    _write(root / REQUEST, json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,64 @@
+"""A run writes only into its own folder: other people's files are never replaced or removed."""
+
+import pytest
+
+from glassformer.models.run_folder import NotARunError
+from glassformer.training.recipe import recipe_from
+from glassformer.training.run import run
+
+RECIPE = {
+    "job": "translate",
+    "tokenizer": {"kind": "char"},
+    "model": {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1},
+    "training": {"steps": 1, "device": "cpu"},
+}
+PAIRS = "".join(f"{n} cats\t{n} Katzen\n" for n in range(100, 160))
+
+
+def train_in(folder, pairs):
+    return run(
+        recipe_from({**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}),
+        folder,
+        say=lambda message: None,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["data/pairs.tsv", "tokenizer/vocab.txt", "model/notes.md", "best/x", "recipe.yaml", ".hidden"]
+)
+def test_training_refuses_a_folder_with_other_files(tmp_path, name):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text(PAIRS)
+    folder = tmp_path / "mine"
+    file = folder / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(NotARunError) as caught:
+        train_in(folder, pairs)
+    assert caught.value.folder == folder
+    assert [path for path in folder.rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "mine"
+
+
+def test_training_keeps_its_own_training_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = tmp_path / "data" / "pairs.tsv"
+    pairs.parent.mkdir()
+    pairs.write_text(PAIRS)
+    with pytest.raises(NotARunError):
+        train_in(".", "data/pairs.tsv")
+    assert pairs.read_text() == PAIRS
+
+
+@pytest.mark.parametrize(
+    "left", [(), ("lock",), ("lock", ".lock.holder.0a1b2c3d"), (".asked.json.0a1b2c3d.tmp",)]
+)
+def test_training_starts_in_an_empty_folder_or_one_left_by_a_killed_start(tmp_path, left):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text(PAIRS)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in left:
+        (folder / name).touch()
+    assert train_in(folder, pairs).ending == "finished"
+    assert (folder / "model").is_dir()
