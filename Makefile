@@ -1,5 +1,5 @@
 # make demo   translate, look inside, watch one learn    make test     everything that must hold
-# make lint   ruff and mypy only                         make results  the scoreboard's commands
+# make lint   ruff and mypy only                         make experiments the scoreboard's commands
 # make bench  ours beside the peers                      make clean    remove what make made
 # make page   the explorer's page alone, from web/                          make docs   the documentation as a site
 # make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
@@ -22,7 +22,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-slow lint page docs bench results clean
+.PHONY: demo test test-slow lint page docs bench experiments clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -50,8 +50,8 @@ docs: $(DEV)
 bench: $(DEV)
 	$(PY) benchmarks/core.py
 
-results: $(DEV)
-	@$(PY) -m results
+experiments: $(DEV)
+	@$(PY) -m experiments
 
 clean:
 	rm -rf $(VENV) build dist site demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,11 @@
 
 from importlib.util import find_spec
 
-_ON_GPUS = ["glassformer/training/slopes.py", "glassformer/quick/gpu", "glassformer/decoding/captured.py"]
+_ON_GPUS = [
+    "glassformer/training/slopes.py",
+    "glassformer/inference/gpu",
+    "glassformer/generation/captured.py",
+]
 collect_ignore = [] if find_spec("triton") else _ON_GPUS
 if not find_spec("fastapi"):
-    collect_ignore.append("glassformer/serve")
+    collect_ignore.append("glassformer/server")

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import glassformer
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates
-from glassformer.decoding.engine import write_all
-from glassformer.decoding.ready import ready
-from glassformer.decoding.settings import Decoding
+from glassformer.generation.engine import write_all
+from glassformer.generation.ready import ready
+from glassformer.generation.settings import Decoding
 
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
 OURS_INT8, CT2_INT8 = "glassformer int8", "CTranslate2 int8"

@@ -25,7 +25,7 @@ import torch
 from playwright.sync_api import Page, sync_playwright
 
 import glassformer
-from glassformer.text.train import TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
 from glassformer.core.build import build
-from glassformer.decoding.engine import write
-from glassformer.decoding.ready import ready
-from glassformer.decoding.settings import Decoding
 from glassformer.families.llama import llama
+from glassformer.generation.engine import write
+from glassformer.generation.ready import ready
+from glassformer.generation.settings import Decoding
 
 HOME = Path(__file__).parent.parent
 OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"

@@ -36,7 +36,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
-from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
 
 VOCAB, LENGTH, CLIENTS = 8000, 40, 32
 OURS, THEIRS, THEIRS_BATCHED = "glassformer", "transformers", "transformers, its batching"

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 import glassformer
-from glassformer import draw
-from glassformer.decoding import Decoding, pick, write
+from glassformer import plotting as draw
+from glassformer.generation import Decoding, pick, write
 
 FOLDER = Path(__file__).parent / "pictures"
 SEARCHED = "Two men wearing black in a city"

@@ -11,7 +11,7 @@ import torch
 import glassformer
 from glassformer import Mask, SinusoidalPositions, draw
 from glassformer.cli import dates
-from glassformer.trace.taken import take
+from glassformer.interpret.taken import take
 
 FOLDER = Path(__file__).parent / "pictures"
 

@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
     """The pages from outside this folder: where each lies -> where it stands in the site."""
     cards = {
         path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
-        for path in sorted(ROOT.glob("glassformer/models/*/CARD.md"))
+        for path in sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
     }
     return {source: page for source, page in {**PAGES, **cards}.items() if (ROOT / source).exists()}
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from glassformer.core.attention import MultiHeadAttention
     from glassformer.core.block import Block
     from glassformer.core.cache import Cache
-    from glassformer.core.errors import GlassformerError
     from glassformer.core.feedforward import FeedForward, GatedFeedForward
     from glassformer.core.kernels import attend
     from glassformer.core.masks import Mask
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         SinusoidalPositions,
     )
     from glassformer.core.stack import Stack
+    from glassformer.errors import GlassformerError
     from glassformer.torch_modules import from_torch
     from glassformer.training.train import train
 
@@ -36,7 +36,7 @@ _HOMES = {
     "glassformer.core.attention": ("MultiHeadAttention",),
     "glassformer.core.block": ("Block",),
     "glassformer.core.cache": ("Cache",),
-    "glassformer.core.errors": ("GlassformerError",),
+    "glassformer.errors": ("GlassformerError",),
     "glassformer.core.feedforward": ("FeedForward", "GatedFeedForward"),
     "glassformer.core.kernels": ("attend",),
     "glassformer.core.masks": ("Mask",),

@@ -23,13 +23,13 @@ from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec
 from glassformer.core.build import canonical, materialise
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, choose
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import AlibiBias, RelativeBias
 from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
+from glassformer.errors import GlassformerError
 from glassformer.families.beside import checked_job, checked_pictures, checked_sentences, read_settings
 from glassformer.families.beside import read_object as read_json
 from glassformer.families.family import Config, Family
@@ -37,8 +37,8 @@ from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of,
 from glassformer.families.published import published_files
 from glassformer.families.registry import families, family_for, family_of, spec_of
 from glassformer.families.registry import tiny as tiny_spec
-from glassformer.models.run_folder import result_of
-from glassformer.text import Tokenizer, load_tokenizer
+from glassformer.pretrained.run_folder import result_of
+from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.collecting import collecting_later
 from glassformer.weights.convert import to_ours, to_theirs
@@ -46,8 +46,8 @@ from glassformer.weights.replacing import replacing
 from glassformer.weights.store import open_weights, save_weights
 
 if TYPE_CHECKING:
-    from glassformer.verbs.answer import Answer
-    from glassformer.verbs.forecast import Forecast
+    from glassformer.tasks.answer import Answer
+    from glassformer.tasks.forecast import Forecast
 
 Layout = Literal["hf", "glassformer"]
 JOB = "job.json"  # what a model was trained to do: its labels, its scaling
@@ -74,8 +74,8 @@ class Bundle:
         """The model as the verbs run it, its weights laid out for this machine once (`decoding.ready`)."""
         model, weights = self.model, self.weights
         if self._ready is None or self._ready[:2] != (model, weights):
-            from glassformer.decoding.ready import ready
-            from glassformer.quick.reader import reader, takes
+            from glassformer.generation.ready import ready
+            from glassformer.inference.reader import reader, takes
 
             made = reader(model, weights) if takes(model) else ready(model, weights)
             self._ready = model, weights, made
@@ -111,70 +111,70 @@ class Bundle:
 
         One input gives its labels, a list a list, an iterator an iterator.
         """
-        from glassformer.verbs.classify import classify
-        from glassformer.verbs.reading import as_given
+        from glassformer.tasks.classify import classify
+        from glassformer.tasks.reading import as_given
 
         return as_given(inputs, classify(self, inputs, **words))
 
     def embed(self, inputs: Any, **words: Any) -> Tensor:
         """A vector for each text or picture file (N, D): `verbs.embed`."""
-        from glassformer.verbs.embed import embed
+        from glassformer.tasks.embed import embed
 
         return embed(self, inputs, **words)
 
     def similar(self, queries: Any, candidates: Any, **words: Any) -> Any:
         """The candidates nearest to each query, by the cosine of their vectors: `verbs.embed.similar`."""
-        from glassformer.verbs.embed import similar
-        from glassformer.verbs.reading import as_given
+        from glassformer.tasks.embed import similar
+        from glassformer.tasks.reading import as_given
 
         return as_given(queries, similar(self, queries, candidates, **words))
 
     def fill(self, texts: Any, **words: Any) -> Any:
         """Guesses for every [MASK] of the texts: `verbs.fill`."""
-        from glassformer.verbs.fill import fill
-        from glassformer.verbs.reading import as_given
+        from glassformer.tasks.fill import fill
+        from glassformer.tasks.reading import as_given
 
         return as_given(texts, fill(self, texts, **words))
 
     def answer(self, question: str, context: str, **words: Any) -> Answer:
         """The stretch of the context that answers the question, and how likely it is: `verbs.answer`."""
-        from glassformer.verbs.answer import answer
+        from glassformer.tasks.answer import answer
 
         return answer(self, question, context, **words)
 
     def forecast(self, series: Any, **words: Any) -> Forecast:
         """How the series of a file, a data frame or a dict of columns go on: `verbs.forecast`."""
-        from glassformer.verbs.forecast import forecast
+        from glassformer.tasks.forecast import forecast
 
         return forecast(self, series, **words)
 
     def translate(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Translate texts; see `glassformer.verbs.writing.translate`."""
-        from glassformer.verbs.writing import translate
+        """Translate texts; see `glassformer.tasks.writing.translate`."""
+        from glassformer.tasks.writing import translate
 
         return translate(self, texts, **settings)
 
     def summarize(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Summarise texts; see `glassformer.verbs.writing.summarize`."""
-        from glassformer.verbs.writing import summarize
+        """Summarise texts; see `glassformer.tasks.writing.summarize`."""
+        from glassformer.tasks.writing import summarize
 
         return summarize(self, texts, **settings)
 
     def restore(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Mend damaged sentences; see `glassformer.verbs.writing.restore`."""
-        from glassformer.verbs.writing import restore
+        """Mend damaged sentences; see `glassformer.tasks.writing.restore`."""
+        from glassformer.tasks.writing import restore
 
         return restore(self, texts, **settings)
 
     def generate(self, prompts: str | Iterable[str], **settings: Any) -> Any:
-        """Go on from prompts; see `glassformer.verbs.writing.generate`."""
-        from glassformer.verbs.writing import generate
+        """Go on from prompts; see `glassformer.tasks.writing.generate`."""
+        from glassformer.tasks.writing import generate
 
         return generate(self, prompts, **settings)
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Go on from a prompt, piece by piece; see `glassformer.verbs.writing.stream`."""
-        from glassformer.verbs.writing import stream
+        """Go on from a prompt, piece by piece; see `glassformer.tasks.writing.stream`."""
+        from glassformer.tasks.writing import stream
 
         return stream(self, prompt, **settings)
 

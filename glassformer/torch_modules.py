@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from glassformer.core import build, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.stack import Stack
+from glassformer.errors import GlassformerError
 
 State = dict[str, Tensor]
 Layer = nn.TransformerEncoderLayer | nn.TransformerDecoderLayer

@@ -89,7 +89,7 @@ LONGEST = (
     "tests/training/test_parallel.py",
     "tests/training/test_jobs_text.py",
     "tests/faults/test_kills.py",
-    "tests/serve/",
+    "tests/server/",
     "tests/cli/test_demo.py",
     "tests/cli/test_bad_texts.py",
     "tests/cli/test_going_on.py",

@@ -14,7 +14,7 @@ from safetensors import safe_open
 import glassformer
 from glassformer.core.model import EncoderDecoder
 from tests.families import cases, harness
-from tests.text.layouts import LAYOUTS
+from tests.tokenization.layouts import LAYOUTS
 
 transformers.utils.logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")

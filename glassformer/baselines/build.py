@@ -5,7 +5,7 @@ from __future__ import annotations
 from glassformer.baselines import spec as specs
 from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
 from glassformer.baselines.lstm import LSTMEncoderDecoder, LSTMLanguageModel
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 Baseline = LSTMEncoderDecoder | LSTMLanguageModel | RepeatLast | SeasonalRepeat | Linear
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.baselines import forecast_spec as specs
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 class RepeatLast(nn.Module):

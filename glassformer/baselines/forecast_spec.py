@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import Part
+from glassformer.errors import GlassformerError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,14 @@ from torch.nn import functional as F
 from glassformer.baselines import spec as specs
 from glassformer.baselines.recurrent import Laid, Recurrent, State, laid_out
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context, LanguageModelHead
 from glassformer.core.init import initialise
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.reading import MaskLike, inferred, share
 from glassformer.core.spec import Xavier
-from glassformer.decoding.steps import Begun
+from glassformer.errors import GlassformerError
+from glassformer.generation.steps import Begun
 
 
 def _tokens(vocab_size: int, spec: specs.LSTM) -> TokenInput:

@@ -10,9 +10,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
 from glassformer.baselines.forecast_spec import Forecaster, Linear, RepeatLast, SeasonalRepeat
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.core.spec.checks import Part
+from glassformer.errors import GlassformerError
 
 
 def _check_whole(part: Any, names: tuple[str, ...], least: int) -> None:

@@ -14,7 +14,7 @@ from glassformer.cli.refused import Refusals
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.answer import Answer
+    from glassformer.tasks.answer import Answer
 
 # of a line that asks nothing
 NOTHING: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
@@ -58,8 +58,8 @@ def answer(
 
 
 def _answers(bundle: Bundle, inputs: Inputs, about: str | None, **words: Any) -> Iterator[Answer | None]:
-    from glassformer.verbs.answer import answer as found
-    from glassformer.verbs.watch import UnreadableError, refused
+    from glassformer.tasks.answer import answer as found
+    from glassformer.tasks.watch import UnreadableError, refused
 
     refuse = inputs.watch.refuse
     for number, line in enumerate(inputs.lines, 1):

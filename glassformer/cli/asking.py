@@ -87,7 +87,7 @@ class AskedOfLines(Asked):
         """The model; where it reads texts and the only one names a file, who gave it is told of --file."""
         bundle = self.bundle()
         if texts and len(texts) == 1 and isfile(texts[0]):
-            from glassformer.verbs.picturing import reads_pictures
+            from glassformer.tasks.picturing import reads_pictures
 
             if not reads_pictures(bundle):
                 say(f"note: '{texts[0]}' is taken as a text; --file {texts[0]} reads the file")

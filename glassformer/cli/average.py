@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from glassformer.core.errors import GlassformerError
-from glassformer.models import located
+from glassformer.errors import GlassformerError
+from glassformer.pretrained import located
 
 ALIKE = ("spec.json", "config.json", "tokenizer.json")  # what models must share to be averaged
 
@@ -29,7 +29,7 @@ def average(
         raise GlassformerError("--last and --best are two ways to choose; give one of them")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
-    from glassformer.models.run_folder import is_run
+    from glassformer.pretrained.run_folder import is_run
     from glassformer.training.saving.keeping import average_folders, replace_folder
 
     chosen = _of_run(folders, last, best) if last or best else [located(folder) for folder in folders]

@@ -27,9 +27,9 @@ def classify(
     """
     inputs = asked.inputs(texts)
     bundle = asked.bundle_for(texts)
-    from glassformer.verbs.classify import Label
-    from glassformer.verbs.classify import classify as labels
-    from glassformer.verbs.unlike import Unlike, unlike_told
+    from glassformer.tasks.classify import Label
+    from glassformer.tasks.classify import classify as labels
+    from glassformer.tasks.unlike import Unlike, unlike_told
 
     heard: Counter[Unlike] = Counter()
     found = labels(

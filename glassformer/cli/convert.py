@@ -13,7 +13,7 @@ import typer
 
 from glassformer.cli.screen import bytes_text, console, print_json
 from glassformer.cli.source import MODEL_HELP, bundle_of
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 class To(StrEnum):

@@ -87,14 +87,14 @@ class Chosen:
 
     @property
     def given(self) -> dict[str, Any]:
-        from glassformer.trace.sentences import sentences_of
+        from glassformer.interpret.sentences import sentences_of
 
         return {"text": sentences_of(self.bundle, self.text, self.to)[0], "to": self.to}
 
 
 def _check(out: Path) -> None:
     """What is wrong with the folder is better known now than after the training."""
-    from glassformer.core.errors import GlassformerError
+    from glassformer.errors import GlassformerError
 
     if out.exists() and not out.is_dir():
         raise GlassformerError(f"'{out}' is a file; give a folder with --out")
@@ -140,8 +140,8 @@ def _targets(text: str) -> tuple[str, ...]:
 
 def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> bool:
     """Whether it could be read."""
-    from glassformer.core.errors import GlassformerError
-    from glassformer.verbs.writing.doubts import doubt_told
+    from glassformer.errors import GlassformerError
+    from glassformer.tasks.writing.doubts import doubt_told
 
     if shown:
         console.print(f"  {text}", markup=False)
@@ -162,8 +162,8 @@ def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = Tru
 def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     """Show in the terminal what was looked at, and write the whole translation as a page to open."""
     from glassformer.explorer.frozen import single_page
-    from glassformer.trace.sentences import stands_told
-    from glassformer.trace.taken import take
+    from glassformer.interpret.sentences import stands_told
+    from glassformer.interpret.taken import take
     from glassformer.weights.replacing import replacing
 
     given = chosen.given
@@ -183,7 +183,7 @@ def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
 
 def _look(console: Console, trace: Any) -> None:
     """The alignment: the last cross-attention, the mean of its heads."""
-    from glassformer import draw
+    from glassformer import plotting as draw
 
     name = [one.name for one in trace.attentions() if one.name.endswith("cross_attn")][-1]
     read = [token.piece for token in trace.sequence("source").tokens]
@@ -244,7 +244,7 @@ def _next(console: Console, out: Path, chosen: Chosen, port: int) -> None:
     if not (sys.stdin.isatty() and console.is_terminal):
         return
     from glassformer.cli.explore import explore
-    from glassformer.core.errors import GlassformerError
+    from glassformer.errors import GlassformerError
 
     console.print("\n[bold]The explorer[/], on your translation and on the run that learned")
     sys.stdout.flush()

@@ -11,7 +11,7 @@ import typer
 from glassformer.cli.reading import Inputs, Reading, Truncate, printed, reading_verb
 from glassformer.cli.taken import say
 from glassformer.cli.target import Overwrite, check_target
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def embed(
             raise GlassformerError(f"'{out}' cannot be written; name a .npy file with --out")
         check_target(out, "--out", overwrite=overwrite, read=[asked.file])
     bundle = asked.bundle_for(texts)
-    from glassformer.verbs.embed import vectors, width_of
+    from glassformer.tasks.embed import vectors, width_of
 
     found = vectors(
         bundle,

@@ -18,7 +18,7 @@ from glassformer.cli.language import spelt_by
 from glassformer.cli.screen import console, print_json
 from glassformer.cli.source import named
 from glassformer.cli.target import Overwrite, check_target
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.training.judging import Judged
@@ -174,7 +174,7 @@ def _alive(doing: str) -> Iterator[None]:
 
 def _likeness(judged: Judged, tokenize: Words, lowercase: bool) -> tuple[dict[str, float], dict[str, str]]:
     """BLEU and chrF of the answers, reckoned otherwise than a validation does."""
-    from glassformer.evaluation.bleu import bleu, chrf
+    from glassformer.metrics.bleu import bleu, chrf
 
     got = [sample.got for sample in judged.found.samples]
     expected = [sample.expected for sample in judged.found.samples]

@@ -15,9 +15,9 @@ from glassformer.cli.language import spelt_by
 from glassformer.cli.serve import serving
 from glassformer.cli.taken import say
 from glassformer.cli.target import Overwrite, check_target
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.explorer.page import files
-from glassformer.models import located, names
+from glassformer.pretrained import located, names
 
 PORT = 8017
 
@@ -84,7 +84,7 @@ def explore(
             webbrowser.open(where)
 
     def fits(bundles: Mapping[str, Any]) -> None:
-        from glassformer.trace.models import model_info
+        from glassformer.interpret.models import model_info
 
         for name, bundle in bundles.items():
             model_info(bundle, name)  # one with nothing to show is told so now, not by an empty page
@@ -105,10 +105,10 @@ def _export(
     from base64 import b64encode
 
     from glassformer.explorer.frozen import single_page
-    from glassformer.models.run_folder import result_of
-    from glassformer.trace.examples import example_of
-    from glassformer.trace.outline import kind_of
-    from glassformer.trace.sentences import sentences_of, stands_told
+    from glassformer.interpret.examples import example_of
+    from glassformer.interpret.outline import kind_of
+    from glassformer.interpret.sentences import sentences_of, stands_told
+    from glassformer.pretrained.run_folder import result_of
     from glassformer.weights.replacing import replacing
 
     given: dict[str, Any] = {} if text is None else {"text": text}
@@ -137,7 +137,7 @@ def _export(
 
 def _language(bundle: Any, to: str) -> str:
     """A language as the model spells it; a sentence where it cannot be told this one."""
-    from glassformer.trace.outline import kind_of
+    from glassformer.interpret.outline import kind_of
 
     if kind_of(bundle) != "translate":
         raise GlassformerError("--to is for models that translate; leave it out for this one")

@@ -23,7 +23,7 @@ def fill(
     """
     inputs = asked.inputs(texts)
     bundle = asked.bundle_for(texts)
-    from glassformer.verbs.fill import fill as filled
+    from glassformer.tasks.fill import fill as filled
 
     found = filled(
         bundle,

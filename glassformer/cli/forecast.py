@@ -15,10 +15,10 @@ import typer
 from glassformer.cli.asking import Asked, asking
 from glassformer.cli.taken import say
 from glassformer.cli.target import Overwrite, check_target
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.verbs.forecast import Forecast
+    from glassformer.tasks.forecast import Forecast
 
 
 class Filling(StrEnum):
@@ -59,7 +59,7 @@ def forecast(
     if out is not None and out == drawn:
         raise GlassformerError(f"'{out}' would be the table and the picture; give two names")
     bundle = asked.bundle()
-    from glassformer.verbs.forecast import forecast as foretold
+    from glassformer.tasks.forecast import forecast as foretold
 
     began = perf_counter()
     told = foretold(
@@ -120,8 +120,8 @@ def _draw(told: Forecast, path: Path) -> None:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         raise GlassformerError("drawing needs matplotlib; run `pip install matplotlib`") from None
-    from glassformer.draw import save
-    from glassformer.verbs.forecast_picture import forecast_picture
+    from glassformer.plotting import save
+    from glassformer.tasks.forecast_picture import forecast_picture
 
     save(forecast_picture(told), path)
     say(f"drew {'the first of them' if len(told.ids) > 1 else 'it'} in {path}")

@@ -14,9 +14,9 @@ from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.text import SpecialInText
-    from glassformer.verbs.watch import Watch
-    from glassformer.verbs.writing.batches import Passage
+    from glassformer.tasks.watch import Watch
+    from glassformer.tasks.writing.batches import Passage
+    from glassformer.tokenization import SpecialInText
 
 
 @writing_verb
@@ -48,7 +48,7 @@ def generate(
         return
     from dataclasses import replace
 
-    from glassformer.verbs import writing
+    from glassformer.tasks import writing
 
     def write(bundle: Bundle, prompts: Iterable[str], watch: Watch) -> Iterator[Passage]:
         waiting: list[str] = []
@@ -75,7 +75,7 @@ def generate(
 
 
 def _stream(asked: Asked, prompt: str, echo: bool, special: SpecialInText) -> None:
-    from glassformer.verbs.writing import stream
+    from glassformer.tasks.writing import stream
 
     bundle = asked.bundle_for(asked.texts)
     made = stream(bundle, prompt, special_in_text=special, **asked.settings)

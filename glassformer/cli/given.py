@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from glassformer.cli.refused import Refusals, end_in_error
 from glassformer.cli.taken import say
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.data.lines import Flaw

@@ -24,7 +24,7 @@ from glassformer.cli.given import Given
 from glassformer.cli.made import brief
 from glassformer.cli.progress import Progress, tell_beside, tell_with, told_beside, told_with
 from glassformer.cli.taken import Taker, say
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def spelt_by(bundle: Bundle, to: str) -> str:
     """The model's own spelling of a language; a sentence where it cannot be told this one."""
-    from glassformer.verbs.writing.languages import spelt, tags_of
-    from glassformer.verbs.writing.sources import language
+    from glassformer.tasks.writing.languages import spelt, tags_of
+    from glassformer.tasks.writing.sources import language
 
     language(bundle, to)
     return spelt(tags_of(bundle), to) or to

@@ -25,7 +25,7 @@ import typer
 
 from glassformer import __version__
 from glassformer.cli.encoding import escape_unknown
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 VERBS = {
     "demo": "Translate real sentences, look inside, and watch a small Transformer learn.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 def models(
@@ -21,7 +21,7 @@ def models(
     Every verb takes their bare names where it takes MODEL: glassformer translate pocket --to de "Hello."
     """
     from glassformer.cli.screen import print_json
-    from glassformer.models import card, names
+    from glassformer.pretrained import card, names
 
     if name is not None:
         if as_json:
@@ -36,7 +36,7 @@ def models(
 
 
 def _facts(name: str) -> dict[str, Any]:
-    from glassformer.models import card, folder_of
+    from glassformer.pretrained import card, folder_of
 
     folder = folder_of(name)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

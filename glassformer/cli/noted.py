@@ -11,7 +11,7 @@ from glassformer.cli.taken import say
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.writing.doubts import Doubt
+    from glassformer.tasks.writing.doubts import Doubt
 
 
 class Notes:
@@ -26,7 +26,7 @@ class Notes:
         self._doubts.update(doubts)
         if ended != "length" or self._said:
             return
-        from glassformer.verbs.writing.ends import ends_of
+        from glassformer.tasks.writing.ends import ends_of
 
         self._said = True
         if ends_of(self._bundle).eos_ids:
@@ -36,7 +36,7 @@ class Notes:
 
     def tell(self) -> None:
         """The doubts since they were last told."""
-        from glassformer.verbs.writing.doubts import doubt_told
+        from glassformer.tasks.writing.doubts import doubt_told
 
         for doubt, texts in self._doubts.items():
             say(f"note: {doubt_told(self._bundle, doubt, texts)}")

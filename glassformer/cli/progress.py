@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 ATTRIBUTE = "user.glassformer.answers"
 

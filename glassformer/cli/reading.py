@@ -17,10 +17,10 @@ from glassformer.cli.asking import AskedOfLines, asking
 from glassformer.cli.given import Given, given
 from glassformer.cli.refused import Refusals
 from glassformer.cli.taken import Taker, taking
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.verbs.watch import Watch
+    from glassformer.tasks.watch import Watch
 
 AHEAD = 1024  # lines looked at together, for batches of one length; at a terminal each is answered at once
 Out = TypeVar("Out")
@@ -67,7 +67,7 @@ class Inputs:
     @property
     def watch(self) -> Watch:
         """Who is told of these lines while they are answered."""
-        from glassformer.verbs.watch import Watch
+        from glassformer.tasks.watch import Watch
 
         def answered(count: int) -> None:
             if self._taker is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 def recipes(

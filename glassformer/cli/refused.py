@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from glassformer.cli.taken import say
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 TOLD = 10  # lines whose fault is told
 

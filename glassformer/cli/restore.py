@@ -12,7 +12,7 @@ def restore(asked: Asked) -> None:
     An empty line stays empty. `<gap>` stands where words are missing. MODEL is one trained with the
     job restore.
     """
-    from glassformer.verbs import writing
+    from glassformer.tasks import writing
 
     answer(
         asked,

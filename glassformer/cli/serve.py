@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from glassformer.cli import source
-from glassformer.core.errors import GlassformerError
-from glassformer.models import located
+from glassformer.errors import GlassformerError
+from glassformer.pretrained import located
 
 SERVING = "What it takes on"
 MACHINE = "Where it runs"
@@ -97,18 +97,18 @@ def serving(
     fits: is given the models by name before that, and may refuse them.
     opening: where and in which precision the models run, as `source.opened` takes it.
     """
-    from glassformer.serve.guard import Address
+    from glassformer.server.guard import Address
 
     Address(host=host, port=port, token=token)  # what is wrong is told before torch and the models are read
     with _needed():
-        from glassformer.serve.run import listening
-        from glassformer.serve.run import serve as run
+        from glassformer.server.run import listening
+        from glassformer.server.run import serve as run
     sock = listening(host, port)
     with sock:
         with _needed():
-            from glassformer.serve.app import app
-            from glassformer.serve.limits import Limits
-            from glassformer.serve.models import opened
+            from glassformer.server.app import app
+            from glassformer.server.limits import Limits
+            from glassformer.server.models import opened
         places = [str(located(model)) for model in models]
         bundles, runs = opened(places, lambda model: source.opened(model, **opening))
         fits(bundles)

@@ -33,9 +33,9 @@ def similar(
     beside = Refusals(of=candidates, becomes="left out")
     among = lines_of(candidates, "texts to look in", beside)
     bundle = asked.bundle_for(texts)
-    from glassformer.verbs.embed import Match
-    from glassformer.verbs.embed import similar as nearest
-    from glassformer.verbs.watch import Watch
+    from glassformer.tasks.embed import Match
+    from glassformer.tasks.embed import similar as nearest
+    from glassformer.tasks.watch import Watch
 
     try:
         found = nearest(

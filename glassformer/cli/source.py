@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from glassformer import models
+from glassformer import pretrained as models
 from glassformer.cli.taken import say
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle

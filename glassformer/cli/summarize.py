@@ -11,8 +11,8 @@ from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.watch import Watch
-    from glassformer.verbs.writing.batches import Passage
+    from glassformer.tasks.watch import Watch
+    from glassformer.tasks.writing.batches import Passage
 
 
 @writing_verb
@@ -25,7 +25,7 @@ def summarize(
     An empty line stays empty. A text is read whole: one that is too long for the model is refused. So
     is a model that was trained to translate into several languages.
     """
-    from glassformer.verbs import writing
+    from glassformer.tasks import writing
 
     def summaries(bundle: Bundle, texts: Iterable[str], watch: Watch) -> Iterator[Passage]:
         return writing.summarize(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from glassformer.cli.screen import console, print_json
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.data.problems import Problems
-    from glassformer.text import Side, Tokenizer
+    from glassformer.tokenization import Side, Tokenizer
 
 SAMPLE = 2000  # texts kept to measure on, of whatever many there are
 SHOWN = 300  # characters of a text that is shown
@@ -83,8 +83,8 @@ def tokenizer(
     if target_column and not target:
         raise GlassformerError("--target-column needs --target, the files it is a column of")
     from glassformer.data.problems import Problems
-    from glassformer.text import TokenizerPlan, separate, train_tokenizer
-    from glassformer.text.tokenizer import TARGET_FILE
+    from glassformer.tokenization import TokenizerPlan, separate, train_tokenizer
+    from glassformer.tokenization.tokenizer import TARGET_FILE
 
     plan = TokenizerPlan(
         kind=kind.value,

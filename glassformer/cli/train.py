@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     Ctrl-C saves a checkpoint.
     """
     from glassformer.cli.rehearsal import rehearse
-    from glassformer.models.run_folder import is_run
+    from glassformer.pretrained.run_folder import is_run
     from glassformer.training.recipe import recipe_from
     from glassformer.training.run import run
     from glassformer.training.train import tell

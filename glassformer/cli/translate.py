@@ -37,7 +37,7 @@ def translate(
     all lines where the model has learnt single sentences. The folder's generation_config.json holds where
     nothing else is given; where it is silent, 4 beams.
     """
-    from glassformer.verbs import writing
+    from glassformer.tasks import writing
 
     answer(
         asked,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.target import refuse_loss
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.decoding import Tree
-    from glassformer.verbs.writing import Passage
+    from glassformer.generation import Tree
+    from glassformer.tasks.writing import Passage
 
 KINDS = (".svg", ".png", ".json")
 
@@ -57,7 +57,7 @@ def write_tree(bundle: Bundle, tree: Tree, file: Path, text: str) -> None:
 
 
 def _draw(bundle: Bundle, tree: Tree, file: Path, text: str) -> None:
-    from glassformer import draw
+    from glassformer import plotting as draw
 
     searched = f", {tree.num_beams} beams" if tree.num_beams > 1 else ""
     draw.save(draw.search_tree(tree, lambda ids: _pieces(bundle, ids), title=f"“{text}”{searched}"), file)

@@ -20,14 +20,14 @@ from glassformer.cli.refused import Refusals
 from glassformer.cli.taken import Taker, say, taking
 from glassformer.cli.target import refuse_read
 from glassformer.cli.tree import check_tree, only_tree, tree_numbers, write_tree
-from glassformer.core.errors import GlassformerError
-from glassformer.models import located
-from glassformer.models.run_folder import result_of
+from glassformer.errors import GlassformerError
+from glassformer.pretrained import located
+from glassformer.pretrained.run_folder import result_of
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.verbs.watch import Watch
-    from glassformer.verbs.writing.batches import Passage
+    from glassformer.tasks.watch import Watch
+    from glassformer.tasks.writing.batches import Passage
 
 Write = Callable[["Bundle", Iterable[str], "Watch"], "Iterator[Passage]"]
 SETTINGS = "How it writes"
@@ -198,7 +198,7 @@ def answer(asked: Asked, write: Write) -> None:
 
 def _watch(source: Given | None = None, taker: Taker | None = None, before: int = 0) -> Watch:
     """Who is told of the lines of a source that come after so many."""
-    from glassformer.verbs.watch import UNWATCHED, Watch
+    from glassformer.tasks.watch import UNWATCHED, Watch
 
     if source is None or taker is None:
         return UNWATCHED

@@ -17,12 +17,12 @@ from torch.nn import functional as F
 
 from glassformer.core import spec
 from glassformer.core.cache import LayerCache
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel, Settled, attend, settle
 from glassformer.core.linear import Linear
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, seen
 from glassformer.core.positions import Place, rotate
+from glassformer.errors import GlassformerError
 
 
 class MultiHeadAttention(nn.Module):

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.cache import LayerCache
 from glassformer.core.dropout import Dropout, add_dropped
-from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.kernels import Kernel, Settled
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen, unwatched
 from glassformer.core.positions import Place
 from glassformer.core.spec import Wiring
+from glassformer.errors import GlassformerError
 
 
 class Block(nn.Module):

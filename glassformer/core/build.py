@@ -10,10 +10,10 @@ from torch import nn
 from glassformer.core import embeddings, heads, model, norms, positions, series, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.init import initialise
 from glassformer.core.stack import Stack
+from glassformer.errors import GlassformerError
 
 _FORMULAS = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
 

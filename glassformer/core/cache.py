@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import DecoderOnly, EncoderDecoder, Model
+from glassformer.errors import GlassformerError
 
 
 @dataclass

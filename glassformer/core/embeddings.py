@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from glassformer.core.drawn import drawn
 from glassformer.core.dropout import Dropout
-from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import Observer, seen
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
+from glassformer.errors import GlassformerError
 
 
 class Embedded(NamedTuple):

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from glassformer.core.drawn import drawn
 from glassformer.core.dropout import Dropout
-from glassformer.core.errors import GlassformerError
 from glassformer.core.feedforward import ACTIVATIONS
 from glassformer.core.linear import linear
 from glassformer.core.observe import Observer, seen
 from glassformer.core.spec import Activation
+from glassformer.errors import GlassformerError
 
 
 class Context(NamedTuple):

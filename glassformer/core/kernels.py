@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.core.dropout import dropout as drop
-from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
+from glassformer.errors import GlassformerError
 
 Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from glassformer.core import spec as specs
 from glassformer.core.cache import Cache
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context
 from glassformer.core.kernels import Kernel
 from glassformer.core.observe import Observer, child
 from glassformer.core.reading import MaskLike, across, first_vectors, inferred, latest, placed, share
 from glassformer.core.stack import Stack
+from glassformer.errors import GlassformerError
 
 
 class EncoderDecoder(nn.Module):

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Settled, scores_of, weights_of
+from glassformer.errors import GlassformerError
 
 Change = Callable[[Tensor], Tensor]
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.drawn import drawn
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import BandScaling, LinearScaling
+from glassformer.errors import GlassformerError
 
 MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
 

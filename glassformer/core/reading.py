@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import Embedded, TokenInput, check_form
-from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import places_of
+from glassformer.errors import GlassformerError
 
 MaskLike = Mask | Tensor | None
 

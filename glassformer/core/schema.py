@@ -9,7 +9,7 @@ import typing
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 KINDS: dict[str, type] = {
     name: kind

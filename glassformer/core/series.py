@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from glassformer.core.distributions import Distribution, Parameters, mapped, numbers, stacked
 from glassformer.core.dropout import Dropout
 from glassformer.core.embeddings import Embedded
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context
 from glassformer.core.observe import Observer, seen
 from glassformer.core.positions import sinusoids
+from glassformer.errors import GlassformerError
 
 Scaling = Literal["std", "mean", "none"]
 Pool = Literal["flatten", "mean", "max", "first"]

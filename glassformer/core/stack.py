@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from glassformer.core.block import Block
 from glassformer.core.cache import Cache
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, child, seen
 from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions, places_of
+from glassformer.errors import GlassformerError
 
 
 class Stack(nn.Module):

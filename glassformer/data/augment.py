@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.by_row import uniform
 from glassformer.data.images import ImageSet, Rows
+from glassformer.errors import GlassformerError
 
 Bytes = NDArray[np.uint8]
 _BLOCK = 512

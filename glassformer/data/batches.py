@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.order import Order
+from glassformer.errors import GlassformerError
 
 
 class Measured(Protocol):

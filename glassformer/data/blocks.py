@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import IGNORED
 from glassformer.data.store import Store
+from glassformer.errors import GlassformerError
 
 _SALT = 0xB10C
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 def class_names(job: Mapping[str, Any], config: Mapping[str, Any], count: int = 0) -> list[str] | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.by_row import places, uniform
 from glassformer.data.examples import PairExamples
 from glassformer.data.noise import FOR_EACH, FOR_WORD, damage_all
 from glassformer.data.ragged import Ragged, within
 from glassformer.data.store import Store
+from glassformer.errors import GlassformerError
 
 _SENTENCES, _WORDS = 0xDA3A, 0xDA3B  # set the numbers drawn for a sentence apart from those for its words
 

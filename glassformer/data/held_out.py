@@ -10,11 +10,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source, Texts
 from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.texts import TextFiles
+from glassformer.errors import GlassformerError
 
 Item = TypeVar("Item")
 LEFT_OVER = 1 << 24  # letters kept of what one side's reading leaves for the other

@@ -19,8 +19,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
+from glassformer.errors import GlassformerError
 
 Readable = IO[bytes] | gzip.GzipFile
 Label = int | str

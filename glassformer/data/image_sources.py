@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.image_arrays import Cifar, Idx, ImageSource, Npz
 from glassformer.data.image_files import ClassFolders, ParquetImages
+from glassformer.errors import GlassformerError
 
 Split = Literal["train", "test"]
 _IDX = re.compile(r"(.*?)(images|labels)([-.]idx)[31](-ubyte)?(\.gz)?")

@@ -17,11 +17,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.image_arrays import ImageSource, Label
 from glassformer.data.image_sources import Split, find_images
 from glassformer.data.pictures import MOST_PIXELS, resized
 from glassformer.data.problems import Problems
+from glassformer.errors import GlassformerError
 
 FORMAT = 1
 Rows = NDArray[np.int64]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw
 from glassformer.data.names import LABELS, TEXTS, known_one, looks_like_names
 from glassformer.data.sources import Paths, Rows, label_of, paths_of, text_of
 from glassformer.data.tables import Column, Table, open_table
+from glassformer.errors import GlassformerError
 
 FIELDS = ("text", "label")
 

@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Tally
+from glassformer.errors import GlassformerError
 
 CHUNK = 1 << 18  # bytes read at a time
 LONGEST = 1 << 20  # bytes of the longest line that is taken

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.ragged import within
+from glassformer.errors import GlassformerError
 
 TRIMMED = 3  # at most one word in so many is trimmed off
 GAP_EVERY = 8  # one gap, and one more for so many words

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.names import TO
 from glassformer.data.pairs import FIELDS, pairs
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Paths, Rows
 from glassformer.data.tables import Column
+from glassformer.errors import GlassformerError
 
 COLUMNS = (*FIELDS, TO)  # of the table that is written
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 _ROUNDS = 6
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.batches import Batches
 from glassformer.data.examples import IGNORED, Arrays, PairExamples
+from glassformer.errors import GlassformerError
 
 WAITING = 96  # examples a row may choose its last ones from
 NEXT = -1  # stands between the examples of one row and of the next

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, lines
 from glassformer.data.names import known_pair, looks_like_names
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Paths, Rows, Source, fingerprint_of, paths_of, text_of
 from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Head, Table, kind_of, open_table
+from glassformer.errors import GlassformerError
 
 FIELDS = ("source", "target")
 

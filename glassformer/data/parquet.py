@@ -7,9 +7,9 @@ from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Tally
 from glassformer.data.tables import HEAD, Column, Head, Table
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 KEPT = 3  # how many are kept word for word
 SHARE = 0.1  # the most of a file that may be bad

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import SHARE, Problems
 from glassformer.data.series_files import KEYS, Given, Layout, SeriesFile, open_series_file
 from glassformer.data.series_steps import Fill, Table, advice, evened
 from glassformer.data.timestamps import BadStampError, Step, read_stamp, written
+from glassformer.errors import GlassformerError
 
 Floats = NDArray[np.float64]
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, chunks, lines
 from glassformer.data.names import known_one
 from glassformer.data.parquet import Parquet
 from glassformer.data.problems import Tally
 from glassformer.data.tables import kind_of
 from glassformer.data.timestamps import BadStampError, read_stamp
+from glassformer.errors import GlassformerError
 
 TIMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_time")
 IDS = ("unique_id", "item_id", "series_id", "id", "series")

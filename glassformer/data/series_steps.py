@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import SHARE, Tally
 from glassformer.data.series_files import Given
 from glassformer.data.timestamps import Step, even_step, later, written
+from glassformer.errors import GlassformerError
 
 Fill = Literal["refuse", "linear", "last", "ignore"]
 

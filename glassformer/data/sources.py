@@ -10,11 +10,11 @@ from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, checked
 from glassformer.data.problems import Problems
 from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Table
+from glassformer.errors import GlassformerError
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 

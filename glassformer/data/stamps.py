@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 Stamp = Callable[[Path], object]
 

@@ -18,8 +18,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.ragged import Ragged
+from glassformer.errors import GlassformerError
 
 FORMAT = 1
 TOGETHER = 4096  # rows written at once

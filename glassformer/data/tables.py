@@ -16,10 +16,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, checked, lines
 from glassformer.data.names import looks_like_names
 from glassformer.data.problems import Tally
+from glassformer.errors import GlassformerError
 
 Column = str | int  # a name, or a number counted from 1
 Kind = Literal["plain", "tsv", "csv", "jsonl", "parquet"]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import Flaw, lines, pieces
 from glassformer.data.names import TEXTS, known_one, looks_like_names
 from glassformer.data.pairs import texts_in
@@ -14,6 +13,7 @@ from glassformer.data.problems import Problems, Tally
 from glassformer.data.sources import Paths, Rows, Texts, fingerprint_of, paths_of, text_of
 from glassformer.data.stamps import Stamp, by_time
 from glassformer.data.tables import Column, Table, kind_of, open_table
+from glassformer.errors import GlassformerError
 
 Unit = Literal["line", "document", "file"]
 _PIECE = 1 << 16  # letters of a document given at a time

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.series import SeriesSet
 from glassformer.data.spread import STILL, Doubles, exponents, mean_and_spread
+from glassformer.errors import GlassformerError
 
 _BLOCK = 65_536
 PUBLISHED_BATCH = 128

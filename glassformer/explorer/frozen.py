@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.explorer.page import single
 
 if TYPE_CHECKING:
     from glassformer.api import Bundle
-    from glassformer.trace.taken import Trace
+    from glassformer.interpret.taken import Trace
 
 MOST_BYTES = 96 * 2**20  # of numbers in one page; browsers open twice as much without trouble
 WORDS = 50  # of the next-token bars
@@ -45,9 +45,9 @@ PAGE = """<!doctype html>
 
 def single_page(bundle: Bundle, given: Mapping[str, Any] | None = None, *, name: str = "model") -> str:
     """The page, showing what the model makes of an input (by default an example of its kind)."""
-    from glassformer.trace.kinds import as_json
-    from glassformer.trace.models import model_info
-    from glassformer.trace.taken import take
+    from glassformer.interpret.kinds import as_json
+    from glassformer.interpret.models import model_info
+    from glassformer.interpret.taken import take
 
     script, style = single()
     model = model_info(bundle, name)
@@ -72,10 +72,10 @@ def single_page(bundle: Bundle, given: Mapping[str, Any] | None = None, *, name:
 
 def _kept(bundle: Bundle, trace: Trace, model: dict[str, Any]) -> dict[str, Any]:
     """Everything that the page may ask of this trace, under the names it asks by."""
-    from glassformer.trace.heads import heads_info
-    from glassformer.trace.kinds import TooLargeError
-    from glassformer.trace.lens import lens_info, next_info
-    from glassformer.trace.tensors import cut
+    from glassformer.interpret.heads import heads_info
+    from glassformer.interpret.kinds import TooLargeError
+    from glassformer.interpret.lens import lens_info, next_info
+    from glassformer.interpret.tensors import cut
 
     info = trace.info()
     tensors: dict[str, dict[str, Any]] = {}
@@ -133,7 +133,7 @@ def _search(bundle: Bundle, trace: Trace) -> dict[str, Any] | None:
     """The search of its verb, for models that write."""
     if trace.kind not in ("translate", "generate"):
         return None
-    from glassformer.trace.search import search_info
+    from glassformer.interpret.search import search_info
 
     given = trace.ready.given
     return search_info(bundle, text=given.text or "", to=given.to)

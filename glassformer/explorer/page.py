@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 FOLDER = Path(__file__).parent / "page"
 SINGLE = "single"  # the page once more, as one script and one style

@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 
 from glassformer.api import Bundle
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
 from glassformer.export.told import begun_by, ends_of, language_note, never_written, role, said, starts_of
-from glassformer.text.tokenizer import Side
+from glassformer.tokenization.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
 FORBIDDEN = -1e4  # added to a score that must never win; within float16's range

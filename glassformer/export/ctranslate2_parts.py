@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 # our words for an activation, and the names of CTranslate2's
 ACTIVATIONS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.api import KEPT, Bundle, read_json
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.export.told import languages_of
 
 ABOUT = "export.json"

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from glassformer.core import spec
 from glassformer.core.cache import Cache, LayerCache
 from glassformer.core.distributions import KINDS
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Pooled, Span, Twice
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.errors import GlassformerError
 
 # Written out step by step: a row that may attend to nothing then gives zeros, whatever an exporter or a
 # runtime makes of a fused operator there; a NaN would spread from padding to everything after it.

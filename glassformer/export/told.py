@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.api import JOB, Bundle
 from glassformer.core import spec
-from glassformer.text import read_languages, tag_ids, tag_place, written_languages
+from glassformer.tokenization import read_languages, tag_ids, tag_place, written_languages
 
 NAMED = 8  # languages of a note; the file has all
 

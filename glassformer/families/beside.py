@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import MOST
+from glassformer.errors import GlassformerError
 from glassformer.families.family import read_json
 
 Known = Mapping[str, tuple[str, Callable[[Any], bool]]]  # by key: what must stand there, and whether it does

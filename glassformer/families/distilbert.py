@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases, labels_of
 from glassformer.families.text_encoder import TASKS, TOKEN, renamed, text_encoder, tie_of
 from glassformer.weights.convert import Table

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec import (
     Activation,
     Classify,
@@ -21,6 +20,7 @@ from glassformer.core.spec import (
     Model,
     TokenClassify,
 )
+from glassformer.errors import GlassformerError
 from glassformer.weights.convert import Table
 from glassformer.weights.store import open_weights
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
 from glassformer.weights.ops import Op, Rename, Tied, expand
 

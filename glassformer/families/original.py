@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family
 from glassformer.weights.convert import Table
 

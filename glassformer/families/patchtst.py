@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS, Distribution
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Op, Rename, Reshape, expand

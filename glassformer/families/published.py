@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import AnyModel
 from glassformer.core.spec import Model
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family, named_labels
 
 

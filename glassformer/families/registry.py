@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.core.spec import Model
 from glassformer.core.spec.checks import wanted_size
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family
 
 NAMES = (

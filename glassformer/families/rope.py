@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config
 
 Scaling = spec.LinearScaling | spec.BandScaling | None

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families import bert, distilbert, roberta
 from glassformer.families.family import Config, Family
 from glassformer.weights.convert import Table

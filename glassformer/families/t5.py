@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, labels_of
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand, within

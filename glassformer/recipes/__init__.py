@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.errors import GlassformerError
 
 HERE = Path(__file__).parent
 

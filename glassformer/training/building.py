@@ -12,10 +12,10 @@ from typing import Any
 from glassformer import api
 from glassformer.core import spec as specs
 from glassformer.core.build import build, canonical
-from glassformer.core.errors import GlassformerError
 from glassformer.core.init import initialise
 from glassformer.core.model import AnyModel
 from glassformer.core.schema import nearest
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import families, family_for, presets, refuse_unknown, spec_of
 from glassformer.training import recipe as recipes

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
 from glassformer.data.sources import Source
 from glassformer.data.store import Store, write_blocks
+from glassformer.errors import GlassformerError
 from glassformer.weights.replacing import replacing
 
 Row = tuple[str, ...]

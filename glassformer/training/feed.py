@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Batches, Place
 from glassformer.data.examples import Arrays, Examples, PairExamples
 from glassformer.data.packing import PackedBatches, PackedPairs, halves
+from glassformer.errors import GlassformerError
 from glassformer.training.recipe import Training
 from glassformer.training.task import Task
 

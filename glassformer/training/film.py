@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.saving.keeping import replace_folder
 
 FIRST = 0.01  # of the run, where the first frame after the beginning stands

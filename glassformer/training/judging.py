@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from glassformer import api
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.data.tables import numbered
-from glassformer.models.run_folder import result_of
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import result_of
 from glassformer.training.jobs import job_for
 from glassformer.training.machine import device_for
 from glassformer.training.prepare import Say, quiet

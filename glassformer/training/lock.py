@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from glassformer.core.errors import GlassformerError
-from glassformer.models.run_folder import LOCK
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import LOCK
 
 # what file systems without such locks answer
 UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.packing import NEXT
-from glassformer.models.run_folder import BEST
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import BEST
 from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
 from glassformer.training.film import film_steps, keep_frame
 from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters

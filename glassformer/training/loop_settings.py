@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 MOST = 10**12  # of steps and what counts them: more is a slip of the pen
 

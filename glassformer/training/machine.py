@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.precision import dtype_for
+from glassformer.errors import GlassformerError
 from glassformer.training.peak import peak_flops
 from glassformer.training.recipe import Training
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from glassformer.data import Batches
 from glassformer.data.examples import Arrays, Examples
 from glassformer.data.windows import Windows
-from glassformer.evaluation.forecast import ForecastErrors, ForecastScores
-from glassformer.evaluation.labels import Labels
+from glassformer.metrics.forecast import ForecastErrors, ForecastScores
+from glassformer.metrics.labels import Labels
 from glassformer.training.labelling import LabelLearner
 from glassformer.training.learner import Learner, SeriesLearner, point, tokens_learned
 from glassformer.training.losses import cross_entropy

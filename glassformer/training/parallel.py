@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.core.block import Block
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.learner import running_statistics
 from glassformer.training.saving.named import Tensors
 

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.held_out import held_out
 from glassformer.data.sources import Source
-from glassformer.text import Side, Tokenizer, load_tokenizer
-from glassformer.text.train import Marks, TokenizerPlan, train_tokenizer
-from glassformer.text.two_libraries import separate
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import Side, Tokenizer, load_tokenizer
+from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.tokenization.two_libraries import separate
 from glassformer.training import recipe as recipes
 from glassformer.training.saving.keeping import replace_folder
 

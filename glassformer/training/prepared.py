@@ -10,8 +10,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.stamps import Stamp, by_content, by_time
+from glassformer.errors import GlassformerError
 from glassformer.training.prepare import Say
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.replacing import replacing

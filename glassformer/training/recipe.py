@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import yaml
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
+from glassformer.errors import GlassformerError
 from glassformer.training.loop_settings import Training
 from glassformer.training.settings import fitted, read_settings
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.recut import WHOLE, halves
-from glassformer.text import Side, Tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import Side, Tokenizer
 
 
 def halves_of(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.int64]:
     """For each token the two that read the same together, (V, 2), or twice WHOLE. Marks and tags stay whole.
 
-    >>> from glassformer.text import TokenizerPlan, train_tokenizer
+    >>> from glassformer.tokenization import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
     >>> found = halves_of(tokenizer)
     >>> [tokenizer.tokens(found[n]) for n in tokenizer.ids_of(["ab"])[0] if found[n, 0] != WHOLE]

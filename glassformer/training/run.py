@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from glassformer.core.errors import GlassformerError
-from glassformer.models.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.job import Job
 from glassformer.training.lock import RunLock

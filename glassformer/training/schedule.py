@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 @dataclass(frozen=True, kw_only=True)

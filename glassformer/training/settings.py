@@ -6,8 +6,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import choices, fits, named, nearest
+from glassformer.errors import GlassformerError
 
 Settings = TypeVar("Settings")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.api import Bundle, load
-from glassformer.models.run_folder import MODEL
+from glassformer.pretrained.run_folder import MODEL
 from glassformer.training.notes.bar import hush
 from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from glassformer.api import Bundle
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.export.folder import read_about
 from glassformer.verify.claims import Claim, measured, tolerance_of
 from glassformer.verify.exported_ctranslate2 import open_ctranslate2

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from glassformer.api import Bundle
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.decoding.engine import write
-from glassformer.decoding.settings import Decoding
+from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
 from glassformer.export.folder import read_about
 from glassformer.export.told import ends_of, never_written, starts_of
+from glassformer.generation.engine import write
+from glassformer.generation.settings import Decoding
 from glassformer.verify.claims import gap
 from glassformer.verify.inputs import Sample, sample_for
 from glassformer.verify.side_by_side import ROWS, Measure, another_model, same_choices

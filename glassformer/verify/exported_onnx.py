@@ -12,8 +12,8 @@ from torch import Tensor
 
 from glassformer.api import Bundle
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import EncoderDecoder
+from glassformer.errors import GlassformerError
 from glassformer.export.onnx_graphs import Graph, graphs_of
 from glassformer.verify.claims import gap
 from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for

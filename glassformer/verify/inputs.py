@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import AnyModel
+from glassformer.errors import GlassformerError
 
 Side = Literal["none", "right", "left"]
 

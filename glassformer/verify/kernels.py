@@ -10,9 +10,9 @@ from torch import Tensor
 
 from glassformer.api import Bundle
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import KERNELS, Kernel
 from glassformer.core.model import AnyModel
+from glassformer.errors import GlassformerError
 from glassformer.verify.claims import GRADIENT_FACTOR, Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from glassformer.api import Bundle
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from glassformer.decoding.ready import begin, ready
-from glassformer.quick.products import Weights
-from glassformer.quick.reader import reader, takes
+from glassformer.errors import GlassformerError
+from glassformer.generation.ready import begin, ready
+from glassformer.inference.products import Weights
+from glassformer.inference.reader import reader, takes
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, fitting_length, has_tokens, sample_for
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from glassformer.api import Bundle, read_json, save
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import families, family_for
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, pad_of, per_token, sample_for

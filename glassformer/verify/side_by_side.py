@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from glassformer.api import Bundle
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 ROWS = 8  # enough that a share of choices says something
 

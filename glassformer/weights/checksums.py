@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.replacing import replacing
 
 CHECKSUMS_FILE = "checksums.json"

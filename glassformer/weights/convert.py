@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.names import BASE, blanks
 from glassformer.weights.ops import Computed, Ignored, Op, Tied, fill
 

@@ -14,7 +14,7 @@ from reprlib import repr as brief
 
 import torch
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.names import Names, blanks, filled, listed
 
 Tensors = tuple[Tensor, ...]

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 LARGEST = 127
 SCALE_BITS = 16

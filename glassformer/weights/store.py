@@ -11,7 +11,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.header import (
     DTYPES,
     LENGTH_BYTES,

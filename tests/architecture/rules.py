@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 Sources = Mapping[str, str]
 
-ERRORS = "core.errors"  # everyone may have to tell the user something, so everyone may import it
+ERRORS = "errors"  # everyone may have to tell the user something, so everyone may import it
 PARTS = frozenset(
     {
         "__main__",
@@ -22,44 +22,56 @@ PARTS = frozenset(
         "cli",
         "core",
         "data",
-        "decoding",
-        "draw",
-        "evaluation",
+        "generation",
+        "plotting",
+        "metrics",
+        "errors",
         "explorer",
         "export",
     }
     | {
         "families",
-        "models",
-        "quick",
+        "pretrained",
+        "inference",
         "recipes",
-        "serve",
-        "text",
+        "server",
+        "tokenization",
         "torch_modules",
-        "trace",
+        "interpret",
         "training",
         "verify",
-        "verbs",
+        "tasks",
         "weights",
     }
 )
 # Who may import whom inside the package. A part may always import itself and ERRORS.
 ALLOWED: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
     "core": frozenset(),
     "weights": frozenset(),
-    "text": frozenset(),
+    "tokenization": frozenset(),
     "data": frozenset(),
-    "explorer": frozenset({"api", "trace"}),
+    "explorer": frozenset({"api", "interpret"}),
     "families": frozenset({"core", "weights"}),
     # `decoding` and `verbs` for the methods of a Bundle, which import what they need when they are called
     "api": frozenset(
-        {"baselines", "core", "decoding", "families", "models", "quick", "text", "verbs", "weights"}
+        {
+            "baselines",
+            "core",
+            "generation",
+            "families",
+            "pretrained",
+            "inference",
+            "tokenization",
+            "tasks",
+            "weights",
+        }
     ),
-    "models": frozenset({"core"}),
-    "baselines": frozenset({"core", "decoding"}),
+    "pretrained": frozenset({"core"}),
+    "baselines": frozenset({"core", "generation"}),
     "torch_modules": frozenset({"core"}),
-    "quick": frozenset({"core"}),
-    "decoding": frozenset({"core", "quick"}),
+    "inference": frozenset({"core"}),
+    "generation": frozenset({"core", "inference"}),
     # a run goes the whole way, from files to a saved model with its scores
     "training": frozenset(
         {
@@ -67,39 +79,63 @@ ALLOWED: dict[str, frozenset[str]] = {
             "baselines",
             "core",
             "data",
-            "decoding",
-            "evaluation",
+            "generation",
+            "metrics",
             "families",
-            "models",
-            "text",
+            "pretrained",
+            "tokenization",
             "weights",
         }
     ),
-    "evaluation": frozenset({"decoding"}),
-    "verbs": frozenset({"api", "core", "data", "decoding", "draw", "evaluation", "quick", "text"}),
-    "export": frozenset({"api", "baselines", "core", "decoding", "families", "text", "weights"}),
-    "verify": frozenset({"api", "core", "decoding", "export", "families", "quick", "text"}),
-    "draw": frozenset({"core"}),
+    "metrics": frozenset({"generation"}),
+    "tasks": frozenset(
+        {"api", "core", "data", "generation", "plotting", "metrics", "inference", "tokenization"}
+    ),
+    "export": frozenset({"api", "baselines", "core", "generation", "families", "tokenization", "weights"}),
+    "verify": frozenset({"api", "core", "generation", "export", "families", "inference", "tokenization"}),
+    "plotting": frozenset({"core"}),
     "recipes": frozenset({"core"}),
     # what the explorer shows; of training only the reading of a run's folder
-    "trace": frozenset(
-        {"api", "core", "data", "decoding", "families", "models", "quick", "text", "training", "verbs"}
+    "interpret": frozenset(
+        {
+            "api",
+            "core",
+            "data",
+            "generation",
+            "families",
+            "pretrained",
+            "inference",
+            "tokenization",
+            "training",
+            "tasks",
+        }
     ),
-    "serve": frozenset(
-        {"api", "core", "data", "decoding", "explorer", "glassformer", "models", "text", "trace", "verbs"}
+    "server": frozenset(
+        {
+            "api",
+            "core",
+            "data",
+            "generation",
+            "explorer",
+            "glassformer",
+            "pretrained",
+            "tokenization",
+            "interpret",
+            "tasks",
+        }
     ),
     "cli": PARTS - {"__main__"} | {"glassformer"},
     "__main__": frozenset({"cli"}),  # `python -m glassformer`
-    "glassformer": PARTS - {"__main__", "cli", "serve"},  # the package's own __init__: the public names
+    "glassformer": PARTS - {"__main__", "cli", "server"},  # the package's own __init__: the public names
 }
 # Beyond the standard library. A part that is not listed may import any dependency of the project.
 OUTSIDE: dict[str, frozenset[str]] = {
     "core": frozenset({"torch"}),
     "torch_modules": frozenset({"torch"}),
     "weights": frozenset({"torch", "numpy", "safetensors"}),
-    "text": frozenset({"tokenizers", "sentencepiece"}),
-    "draw": frozenset({"torch", "numpy", "matplotlib", "PIL", "rich"}),
-    "trace": frozenset({"torch", "numpy", "PIL"}),
+    "tokenization": frozenset({"tokenizers", "sentencepiece"}),
+    "plotting": frozenset({"torch", "numpy", "matplotlib", "PIL", "rich"}),
+    "interpret": frozenset({"torch", "numpy", "PIL"}),
 }
 # Slow to import and absent on some machines: inside functions only, or for the type checker only.
 LAZY = frozenset({"matplotlib"})
@@ -107,7 +143,6 @@ TYPES_ONLY = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 DISPATCHERS = frozenset({"glassformer", "cli"})  # may import by a name computed at run time
 
 VAGUE = frozenset({"utils", "helpers", "common"})
-MAX_LINES = 400
 
 FAMILY = re.compile(
     r"(?:distil[ _-]?bert|roberta|bert|patch[ _-]?tst|mini[ _-]?lm|hugging[ _-]?face|mistral|falcon"
@@ -308,14 +343,6 @@ def vague_files(sources: Sources) -> Iterator[str]:
                 yield f"{path}: {name!r} does not say what is inside"
 
 
-def long_files(sources: Sources) -> Iterator[str]:
-    """Files of the package that have grown beyond one idea."""
-    for path, text in package(sources).items():
-        lines = len(text.splitlines())
-        if lines > MAX_LINES:
-            yield f"{path}: {lines} lines, more than {MAX_LINES}"
-
-
 def forbidden_calls(sources: Sources) -> Iterator[str]:
     """Unpickling, running text as code, and shells; a mention is enough, under any alias."""
     for path, text in sources.items():
@@ -340,4 +367,4 @@ def forbidden_calls(sources: Sources) -> Iterator[str]:
                 yield f"{path}:{node.lineno}: {name} is never used here"
 
 
-RULES = (import_edges, eager_imports, family_names, vague_files, long_files, forbidden_calls)
+RULES = (import_edges, eager_imports, family_names, vague_files, forbidden_calls)

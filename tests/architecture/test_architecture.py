@@ -62,7 +62,7 @@ def broken(rule, path: str, text: str) -> list[str]:
         ("weights/store.py", "from glassformer.core import spec"),
         ("weights/store.py", "from glassformer.core import GlassformerError"),
         ("weights/store.py", "import glassformer.core.spec"),
-        ("weights/store.py", "from glassformer.text import load_tokenizer"),
+        ("weights/store.py", "from glassformer.tokenization import load_tokenizer"),
         ("text/tokenizer.py", "from ..core.spec import Stack"),
         ("text/tokenizer.py", "import torch"),
         ("data/pairs.py", "from glassformer.core.spec import Stack"),
@@ -71,8 +71,8 @@ def broken(rule, path: str, text: str) -> list[str]:
         ("evaluation/bleu.py", "from glassformer.core.spec import Stack"),
         ("draw/maps.py", "from glassformer.api import load"),
         ("serve/http.py", "from glassformer.training import loop"),
-        ("trace/taken.py", "from glassformer.serve import app"),
-        ("explorer/export.py", "from glassformer.verbs.classify import classify"),
+        ("trace/taken.py", "from glassformer.server import app"),
+        ("explorer/export.py", "from glassformer.tasks.classify import classify"),
         ("api.py", "from glassformer.training import loop"),
         ("verify/claims.py", "import glassformer.cli.main"),
         ("__init__.py", "from glassformer.cli.main import main"),
@@ -100,9 +100,9 @@ def test_forbidden_import_is_found(path, text):
         ),
         (
             "weights/store.py",
-            "from ..core import errors\nfrom glassformer.core.errors import GlassformerError",
+            "from ..core import errors\nfrom glassformer.errors import GlassformerError",
         ),
-        ("data/pairs.py", "from glassformer.core.errors import GlassformerError\nimport numpy"),
+        ("data/pairs.py", "from glassformer.errors import GlassformerError\nimport numpy"),
         ("api.py", "from .core import spec\nfrom . import families, weights, text"),
         ("serve/http.py", "from .. import api, decoding"),
         (
@@ -192,11 +192,6 @@ def test_ordinary_words_in_the_core_pass(text):
 @pytest.mark.parametrize("path", ["core/utils.py", "text/helpers.py", "common.py", "data/utils/x.py"])
 def test_vague_file_is_found(path):
     assert len(broken(rules.vague_files, path, "")) == 1
-
-
-def test_long_file_is_found():
-    assert broken(rules.long_files, "core/block.py", "x = 1\n" * 400) == []
-    assert len(broken(rules.long_files, "core/block.py", "x = 1\n" * 401)) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from torch import Tensor
 from glassformer.baselines import build_baseline, from_dict, to_dict
 from glassformer.baselines import forecast_spec as specs
 from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.series import read_series
 from glassformer.data.windows import Scaler, Windows, by_rows, by_share
-from glassformer.evaluation.forecast import ForecastErrors, ForecastScores
+from glassformer.errors import GlassformerError
+from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

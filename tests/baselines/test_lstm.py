@@ -19,9 +19,9 @@ from glassformer.baselines import (
     to_dict,
 )
 from glassformer.baselines.recurrent import Recurrent
-from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
-from glassformer.decoding import decode_all, greedy
+from glassformer.errors import GlassformerError
+from glassformer.generation import decode_all, greedy
 
 PAD, START, EOS = 0, 1, 2
 VOCAB = 23

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.core.errors import GlassformerError
-from glassformer.text import TokenizerPlan, train_tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
-from tests.verbs.reversing import bytewise, reverser, speaker
+from tests.tasks.reversing import bytewise, reverser, speaker
 
 VERBS = ("translate", "summarize", "restore", "generate")
 REWRITING = VERBS[:3]

@@ -12,12 +12,12 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.verbs.writing.ends import ends_of, generation_of
-from glassformer.verbs.writing.sources import task_prefix
+from glassformer.tasks.writing.ends import ends_of, generation_of
+from glassformer.tasks.writing.sources import task_prefix
 from tests.cli.conftest import Done
 from tests.families import harness
 from tests.families.cases import _BERT, _LLAMA, _T5
-from tests.verbs.folders import TEXTS, bert, words
+from tests.tasks.folders import TEXTS, bert, words
 
 Run = Callable[..., Done]
 MOODS = {0: "bad", 1: "fair", 2: "good"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.verbs.reversing import reverser, speaker
+from tests.tasks.reversing import reverser, speaker
 
 NOTE = "note: 'src.txt' is taken as a text; --file src.txt reads the file"
 

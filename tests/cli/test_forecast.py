@@ -13,7 +13,7 @@ import pytest
 import glassformer
 from tests.families import harness
 from tests.families.cases import _SERIES
-from tests.verbs.test_forecast import NAMES, STEPS, table, written
+from tests.tasks.test_forecast import NAMES, STEPS, table, written
 
 
 @pytest.fixture(scope="module")

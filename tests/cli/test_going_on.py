@@ -24,7 +24,7 @@ from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
 from tests.forked import Forked, command
-from tests.verbs.reversing import ROWS, reverser, speaker
+from tests.tasks.reversing import ROWS, reverser, speaker
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import typer
 
 import glassformer
 from glassformer.cli import main as cli
-from glassformer.models import located
+from glassformer.pretrained import located
 
 LIMIT = 0.4
 HELPS = [["--help"], *([verb, "--help"] for verb in cli.VERBS)]

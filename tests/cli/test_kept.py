@@ -19,9 +19,9 @@ from glassformer.cli import kept, taken
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.progress import ATTRIBUTE, told_with
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from tests.forked import Forked
-from tests.verbs.reversing import reverser
+from tests.tasks.reversing import reverser
 
 TEXTS = ["red", "blue", "gold"]
 SHOUTED = "RED\nBLUE\nGOLD\n"

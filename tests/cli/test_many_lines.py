@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.scale import WHOLE, trials
-from tests.verbs.reversing import ROWS, reverser
+from tests.tasks.reversing import ROWS, reverser
 
 pytestmark = [
     pytest.mark.slow,

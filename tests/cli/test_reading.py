@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import glassformer
-from tests.verbs.folders import TEXTS, bert
+from tests.tasks.folders import TEXTS, bert
 
 HEADS = {
     "classify": "BertForSequenceClassification",

@@ -6,8 +6,8 @@ import json
 
 import glassformer
 from glassformer.api import JOB
-from tests.models.made import make
-from tests.verbs.reversing import reverser
+from tests.pretrained.made import make
+from tests.tasks.reversing import reverser
 
 
 def test_a_translator_of_several_languages_is_refused(run, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verbs.reversing import reverser
+from tests.tasks.reversing import reverser
 
 MINE = "mine, and not to be lost\n"
 SERIES = "date,OT\n" + "".join(f"2024-01-01 {n // 60:02}:{n % 60:02}:00,{n % 7}\n" for n in range(600))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.verbs.reversing import reverser
+from tests.tasks.reversing import reverser
 
 
 @pytest.mark.parametrize("words", [["translate", "MODEL", "red"], ["serve", "MODEL", "--port", "0"]])

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from glassformer.cli import tokenizer as verb
-from glassformer.text import TokenizerPlan, load_tokenizer, train, train_tokenizer
+from glassformer.tokenization import TokenizerPlan, load_tokenizer, train, train_tokenizer
 
 ENGLISH = ["The old captain sang to the sea.", "The sea sang back, and the captain was glad."] * 5
 KOREAN = ["늙은 선장이 바다에 노래를 불렀다.", "바다가 대답했고 선장은 기뻤다."] * 5

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import glassformer
-from tests.verbs.reversing import reverser, speaker
+from tests.tasks.reversing import reverser, speaker
 
 
 @pytest.fixture(scope="module")

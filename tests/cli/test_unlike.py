@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import glassformer
-from glassformer.trace.examples import example_of
+from glassformer.interpret.examples import example_of
 
 
 @pytest.fixture(scope="module")

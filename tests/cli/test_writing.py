@@ -14,7 +14,7 @@ import pytest
 
 import glassformer
 from glassformer.cli.given import given
-from tests.verbs.reversing import ROWS, reverser, speaker
+from tests.tasks.reversing import ROWS, reverser, speaker
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from glassformer.core import build, spec
 from glassformer.core.block import Block
-from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
+from glassformer.errors import GlassformerError
 from tests.core.models import SHAPES, inputs_of, model_of
 
 D = 16

@@ -13,8 +13,8 @@ from torch import Tensor
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.cache import Cache
-from glassformer.core.errors import GlassformerError
 from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.errors import GlassformerError
 from tests.core.models import LAYERS, POSITIONS, ids, model_of, spec_of
 
 T, S, ROOM = 9, 7, 12

@@ -11,8 +11,8 @@ import torch
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import Context, EmbedHead
+from glassformer.errors import GlassformerError
 
 X = torch.tensor([[1.0, 8.0, -2.0, 5.0], [3.0, -1.0, 4.0, 4.0]])[..., None]  # (B, T, 1)
 REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import KERNELS, Kernel, attend, choose
 from glassformer.core.masks import Mask
+from glassformer.errors import GlassformerError
 from tests.core.attention_cases import Case, cases, may_attend, naive
 
 TRAINABLE = tuple(kernel for kernel in KERNELS if kernel not in ("auto", "flex"))  # on a CPU

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.kernels import settle
 from glassformer.core.masks import Mask
+from glassformer.errors import GlassformerError
 from tests.core.attention_cases import masks, may_attend
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 7), st.integers(1, 7))

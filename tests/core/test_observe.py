@@ -11,9 +11,9 @@ from torch import Tensor
 from glassformer.core import kernels
 from glassformer.core.build import build
 from glassformer.core.cache import Cache
-from glassformer.core.errors import GlassformerError
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record, observe
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import tiny
 from tests.core.models import POSITIONS, SHAPES, D, H, ids, inputs_of, model_of
 

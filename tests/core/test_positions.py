@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.build import stack
-from glassformer.core.errors import GlassformerError
 from glassformer.core.positions import (
     AlibiBias,
     LearnedPositions,
@@ -22,6 +21,7 @@ from glassformer.core.positions import (
     rotate,
     sinusoids,
 )
+from glassformer.errors import GlassformerError
 
 
 def test_sinusoidal_row_is_the_published_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glassformer.core import precision
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import from_dict, to_dict
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import families, tiny
 from tests.core.models import SHAPES, spec_of
 

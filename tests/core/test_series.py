@@ -14,9 +14,9 @@ import glassformer
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.errors import GlassformerError
 from glassformer.core.observe import Observer
 from glassformer.core.series import SeriesInput, patches_of, scaling_of, small_sinusoids
+from glassformer.errors import GlassformerError
 
 TIME, CHANNELS, AHEAD = 21, 3, 5
 

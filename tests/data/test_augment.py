@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
 from glassformer.data.by_row import uniform
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
+from glassformer.errors import GlassformerError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 RNG = np.random.default_rng(1)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.labelled import labelled
 from glassformer.data.lines import LONGEST
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import HOPELESS, Problems
 from glassformer.data.sources import Source
 from glassformer.data.texts import texts
+from glassformer.errors import GlassformerError
 from tests.data.files import GOOD, X20, jsonl, many, placed, read
 
 PAIR = {"source": "a", "target": "b"}

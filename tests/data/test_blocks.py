@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data import Batches, Place, Store, write_store
 from glassformer.data.batches import Batch
 from glassformer.data.blocks import Blocks
 from glassformer.data.examples import IGNORED
 from glassformer.data.store import Part, write_parts
+from glassformer.errors import GlassformerError
 from tests.data.files import rows_of
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id

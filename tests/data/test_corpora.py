@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.held_out import held_out
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source, Texts
 from glassformer.data.texts import texts
+from glassformer.errors import GlassformerError
 from tests.data.files import X20, joined, placed, read
 
 

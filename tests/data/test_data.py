@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data import Batches, Order, Place, Store, write_store
+from glassformer.errors import GlassformerError
 from tests.data.files import rows_of
 
 

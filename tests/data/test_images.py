@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
+from glassformer.errors import GlassformerError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 RNG = np.random.default_rng(0)

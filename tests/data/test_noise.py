@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.noise import FOR_EACH, FOR_WORD, GAP_EVERY, GONE, TRIMMED, damage, damage_all
+from glassformer.errors import GlassformerError
 
 GAP = 999
 chances = st.sampled_from([0.0, 0.5, 1.0])

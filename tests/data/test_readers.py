@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.held_out import held_out
 from glassformer.data.labelled import labelled
 from glassformer.data.lines import Flaw, lines, pieces
@@ -23,6 +22,7 @@ from glassformer.data.sources import Source
 from glassformer.data.stamps import by_content
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
+from glassformer.errors import GlassformerError
 from tests.data.files import GOOD, GOOD_ROWS, joined, jsonl, placed, read
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))

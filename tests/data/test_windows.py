@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.timestamps import Step
 from glassformer.data.windows import Parts, Scaler, Windows, by_rows, by_share
+from glassformer.errors import GlassformerError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PLAIN = Scaler((0.0, 0.0), (1.0, 1.0))

@@ -26,9 +26,9 @@ import pytest
 import uvicorn
 from torch.distributed.run import get_args_parser
 
+from experiments.__main__ import read as scoreboard
 from glassformer.cli.main import main
-from glassformer.serve import run as serving
-from results.__main__ import read as scoreboard
+from glassformer.server import run as serving
 from tests.docs.pages import ROOT, Block
 
 QUICK = ["training.steps=2", "training.validate_every=1", "training.device=cpu"]
@@ -102,7 +102,7 @@ class Shell:
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
             case ["pip", "install", *what]:
                 installable(what[-1])
-            case ["python", "-m", "results", *rows]:
+            case ["python", "-m", "experiments", *rows]:
                 scoreboard(rows)
             case _:
                 pytest.fail(f"there is nothing here to run '{line}' with")

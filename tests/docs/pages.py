@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # README.ko.md and results.md as soon as they are there
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
-CARDS = sorted(ROOT.glob("glassformer/models/*/CARD.md"))
+CARDS = sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<why>.+?) -->\n)?(?P<mark>```+)(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=mark)$",

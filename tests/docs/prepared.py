@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from tests.recipes.made_up import all_files
-from tests.verbs.reversing import reverser, speaker
+from tests.tasks.reversing import reverser, speaker
 
 RECIPE = """job: translate
 data: {train: [pairs.tsv]}

@@ -14,12 +14,12 @@ from playwright.sync_api import Browser, Page
 
 import glassformer
 from glassformer.api import Bundle
-from glassformer.trace.models import model_info
-from glassformer.trace.taken import Trace, take
+from glassformer.interpret.models import model_info
+from glassformer.interpret.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make
 from tests.explorer.seen import settled
 from tests.explorer.tabs import Look, Tabs
-from tests.serve.made import Server, serving
+from tests.server.made import Server, serving
 
 Opened = Callable[..., Any]
 Traced = Callable[..., Trace]

@@ -8,7 +8,7 @@ from typing import Any
 
 import glassformer
 from glassformer.api import Bundle
-from tests.trace import models
+from tests.interpret import models
 
 KINDS = {
     "translator": "original",

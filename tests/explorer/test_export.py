@@ -117,7 +117,7 @@ def _kept(page: Path) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_exported_is_told(folders: dict[str, Path], words: list[str], told: str) -> None:
-    from glassformer.core.errors import GlassformerError
+    from glassformer.errors import GlassformerError
 
     asked = ["explore", str(folders["translator"]), *words]
     done = CliRunner().invoke(app(asked), asked)

@@ -11,11 +11,11 @@ from playwright.sync_api import Page
 from pytest import approx
 
 from glassformer.api import Bundle
-from glassformer.decoding import pick
-from glassformer.trace.heads import heads_info
-from glassformer.trace.lens import lens_info
-from glassformer.trace.models import model_info
-from glassformer.trace.units import unit_info
+from glassformer.generation import pick
+from glassformer.interpret.heads import heads_info
+from glassformer.interpret.lens import lens_info
+from glassformer.interpret.models import model_info
+from glassformer.interpret.units import unit_info
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
 from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong

@@ -13,8 +13,8 @@ import glassformer
 from glassformer.api import JOB
 from tests.explorer.conftest import Opened
 from tests.explorer.seen import address, go, settled
-from tests.models.made import make
-from tests.serve.made import Server, serving
+from tests.pretrained.made import make
+from tests.server.made import Server, serving
 
 VARIED = ("ko-bible", "ko-label", "ko-whisper")
 

@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, Page
 import glassformer
 from glassformer.api import JOB
 from glassformer.core import spec
-from glassformer.text import TokenizerPlan, train_tokenizer
+from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.explorer.conftest import Opened, settled
 from tests.faults.scale import WHOLE
-from tests.serve.made import Server, serving
+from tests.server.made import Server, serving
 
 _CALLS = (
     "<script>{}</script>",

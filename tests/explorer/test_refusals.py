@@ -10,7 +10,7 @@ import glassformer
 from glassformer import baselines
 from glassformer.api import Bundle
 from glassformer.cli.main import app
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 
 def refused(*words: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import models
+from glassformer import pretrained as models
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def watch(event, args):
 sys.addaudithook(watch)
 
 import glassformer
-from glassformer import models
+from glassformer import pretrained as models
 for name in models.names():
     print(name, glassformer.load(name).folder)
 from glassformer.cli.main import main

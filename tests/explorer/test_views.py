@@ -18,10 +18,10 @@ from playwright.sync_api import Page
 from pytest import approx
 
 from glassformer.api import Bundle
-from glassformer.trace.difference import difference_info
-from glassformer.trace.film import Films, run_info
-from glassformer.trace.search import search_info
-from glassformer.trace.store import Store
+from glassformer.interpret.difference import difference_info
+from glassformer.interpret.film import Films, run_info
+from glassformer.interpret.search import search_info
+from glassformer.interpret.store import Store
 from glassformer.training.lock import RunLock
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN

@@ -13,15 +13,15 @@ from safetensors.torch import load_file
 
 import glassformer
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
-from glassformer.decoding.engine import write
-from glassformer.decoding.settings import Decoding
+from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2 import export_ctranslate2
-from glassformer.text import load_tokenizer
+from glassformer.generation.engine import write
+from glassformer.generation.settings import Decoding
+from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
-from tests.text import layouts
-from tests.verbs.reversing import ROWS, reverser
+from tests.tasks.reversing import ROWS, reverser
+from tests.tokenization import layouts
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 

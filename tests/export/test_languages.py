@@ -17,8 +17,8 @@ from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.folder import Exported
 from glassformer.export.onnx import export_onnx
 from glassformer.export.told import languages_of
-from glassformer.text import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
-from glassformer.text.train import Marks
+from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
+from glassformer.tokenization.train import Marks
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.test_onnx import Stepping
 

@@ -12,16 +12,16 @@ import torch
 
 import glassformer
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
 from glassformer.core.positions import RelativeBias
-from glassformer.decoding.engine import write
-from glassformer.decoding.settings import Decoding
+from glassformer.errors import GlassformerError
 from glassformer.export import onnx as exporting
 from glassformer.export.onnx import export_onnx
-from glassformer.text import load_tokenizer
+from glassformer.generation.engine import write
+from glassformer.generation.settings import Decoding
+from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
-from tests.verbs.reversing import ROWS, reverser
+from tests.tasks.reversing import ROWS, reverser
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.text import load_tokenizer
+from glassformer.tokenization import load_tokenizer
 from tests.export.shaken import shaken
-from tests.text import layouts
+from tests.tokenization import layouts
 
 transformers = pytest.importorskip("transformers")
 

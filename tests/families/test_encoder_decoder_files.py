@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import glassformer
-from glassformer.core.errors import GlassformerError
 from glassformer.core.positions import sinusoids
+from glassformer.errors import GlassformerError
 from tests.families import harness
 from tests.families.cases import BART, MARIAN, T5
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.core.build import build
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import spec_of
 from tests.families import harness
 from tests.families.cases import DEIT, PATCHTST, VIT

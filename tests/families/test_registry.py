@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.family import Config
 from glassformer.families.registry import NAMES, READERS, families, family_of
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer.core import spec
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from tests.families import harness
 from tests.families.cases import _BERT, _DISTILBERT
 

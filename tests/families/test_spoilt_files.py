@@ -20,7 +20,7 @@ from glassformer import Bundle, GlassformerError
 from glassformer.api import Layout
 from glassformer.families import beside
 from glassformer.training.recipe import JOBS
-from tests.verbs import folders
+from tests.tasks import folders
 
 SPOILT = [-1, 0, 10**9, 10**30, math.nan, "x", [1], {"x": 1}, None, True]
 SENTENCES = {

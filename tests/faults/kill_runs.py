@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from tests.faults.runs import (
     ACCUMULATE,
     SAVE_EVERY,

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from tests.faults.saving import Saved, loaded, save
 
 BEGUN, DONE = b"b", b"d"

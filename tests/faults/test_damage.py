@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training import load_checkpoint
 from glassformer.weights import checksums
 from tests.faults.saving import loaded, save

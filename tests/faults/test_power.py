@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from tests.faults.disk import Call, Disk, watched
 from tests.faults.power import crash_states, put
 from tests.faults.saving import Saved, loaded, save

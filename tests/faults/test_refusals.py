@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights import checksums
 from tests.faults.disk import Call, Disk, Verdict, watched
 from tests.faults.saving import Saved, loaded, save

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import NAMES
 from glassformer.training.building import refuse_words
 from glassformer.training.prepare import quiet

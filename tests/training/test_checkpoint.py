@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training import load_checkpoint, save_checkpoint
 from tests.forked import Forked
 

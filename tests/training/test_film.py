@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.film import film_steps, keep_frame
 from glassformer.training.recipe import Training
 from glassformer.weights.store import open_weights

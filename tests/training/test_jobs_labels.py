@@ -12,7 +12,7 @@ import torch
 
 import glassformer
 from glassformer import api
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.jobs.images import square
 from glassformer.training.notes.history import read_history
 from glassformer.training.recipe import recipe_from

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.core.errors import GlassformerError
 from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
-from glassformer.text import load_tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import load_tokenizer
 from glassformer.training.judging import judge
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run

@@ -18,7 +18,7 @@ from glassformer import api
 from glassformer.data.damaged import Damage, DamagedExamples
 from glassformer.data.lines import lines
 from glassformer.data.store import write_store
-from glassformer.text.train import TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.jobs.restore import BEFORE, GAP, tidy, word_beginnings
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import spec_of
 from glassformer.training.building import fresh, labelling_head
 from glassformer.training.labelling import PictureLearner, TextLabelLearner, exchanged

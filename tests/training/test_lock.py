@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training import lock
 from glassformer.training.lock import RunLock
 from tests.faults.scale import trials

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data import Batch, Place
 from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
+from glassformer.errors import GlassformerError
 from glassformer.training.loop import Loop
 from glassformer.training.optimise import schedule_for
 from glassformer.training.run import finish

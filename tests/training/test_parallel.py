@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 import glassformer
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.parallel import Alone, Ddp, parallel_from_environment
 from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.saving.sharded import load_sharded

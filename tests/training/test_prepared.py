@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from glassformer.core.errors import GlassformerError
-from glassformer.text import TokenizerPlan, encode_tagged, train_tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import TokenizerPlan, encode_tagged, train_tokenizer
 from glassformer.training import encoding, prepared
 from glassformer.training.jobs import job_for
 from glassformer.training.jobs.text import TextJob

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import IGNORED
 from glassformer.data.recut import WHOLE
-from glassformer.text import Side, TokenizerPlan, load_tokenizer, train_tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.feed import batches_of
 from glassformer.training.jobs.translate import Translate
 from glassformer.training.recipe import Recipe, recipe_from

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.notes import curves, report
 from glassformer.training.notes.history import as_line
 from glassformer.training.notes.log import RunLog, Sample, StepNote

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.models.run_folder import NotARunError
+from glassformer.pretrained.run_folder import NotARunError
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run
 

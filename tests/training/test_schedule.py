@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.schedule import Constant, Cosine, InverseSqrt, Linear, paper_peak
 
 

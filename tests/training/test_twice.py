@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 import glassformer
-from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import IGNORED
+from glassformer.errors import GlassformerError
 from glassformer.training.learner import PairLearner
 from glassformer.training.recipe import recipe_from
 from glassformer.training.twice import agreeing_loss

@@ -13,7 +13,7 @@ from glassformer.core.cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
-from glassformer.quick.layers import Layer
+from glassformer.inference.layers import Layer
 from glassformer.verify import proofs, saved, stir, verify
 from glassformer.verify.claims import gap, measured, same_bits
 

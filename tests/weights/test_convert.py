@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.convert import Table, to_ours, to_theirs
 from glassformer.weights.ops import (
     Computed,

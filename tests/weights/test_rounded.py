@@ -13,7 +13,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer.core.build import canonical
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.families.registry import families
 from glassformer.weights.checksums import write_checksums
 from glassformer.weights.rounded import SMALLEST_SCALE, Stored, round_rows

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.checksums import write_checksums
 from glassformer.weights.header import DTYPES
 from glassformer.weights.store import open_weights, save_weights

@@ -7,7 +7,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 
 # fields that count something: where they are given, there is at least one
 SIZES = frozenset(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import Part
 from glassformer.core.spec.parts import AddedPosition, Norm
+from glassformer.errors import GlassformerError
 
 
 @dataclass(frozen=True, kw_only=True)

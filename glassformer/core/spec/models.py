@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import Part
 from glassformer.core.spec.heads import Head
 from glassformer.core.spec.inputs import Input
 from glassformer.core.spec.parts import Stack
+from glassformer.errors import GlassformerError
 
 
 @dataclass(frozen=True, kw_only=True)

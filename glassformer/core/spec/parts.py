@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.core.errors import GlassformerError
 from glassformer.core.spec.checks import Part
+from glassformer.errors import GlassformerError
 
 MOST_LAYERS = 10_000
 

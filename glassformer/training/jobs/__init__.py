@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.jobs.classify import Classify
 from glassformer.training.jobs.forecast import Forecast
 from glassformer.training.jobs.images import Images

@@ -9,7 +9,6 @@ from typing import Any
 
 from glassformer import api
 from glassformer.core import spec as specs
-from glassformer.core.errors import GlassformerError
 from glassformer.core.schema import nearest
 from glassformer.data.examples import LabelledExamples
 from glassformer.data.labelled import labelled
@@ -18,6 +17,7 @@ from glassformer.data.ragged import Ragged
 from glassformer.data.recut import Recut
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
+from glassformer.errors import GlassformerError
 from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
 from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class

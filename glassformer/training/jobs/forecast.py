@@ -13,13 +13,13 @@ import torch
 
 from glassformer import api, baselines
 from glassformer.core import spec as specs
-from glassformer.core.errors import GlassformerError
 from glassformer.data.lines import checked
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_of
 from glassformer.data.spread import written_of
 from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
+from glassformer.errors import GlassformerError
 from glassformer.training.building import accepted, fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned

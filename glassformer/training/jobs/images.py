@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from glassformer import api
 from glassformer.core import spec as specs
-from glassformer.core.errors import GlassformerError
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
 from glassformer.data.image_sources import files_at, names_at, one_place
 from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
+from glassformer.errors import GlassformerError
 from glassformer.training.building import accepted, fresh, fresh_spec, loaded, with_head
 from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.labels import classes_of, label_task, named

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from glassformer import api
-from glassformer.core.errors import GlassformerError
 from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
+from glassformer.errors import GlassformerError
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
 from glassformer.training.labelling import LabelLearner

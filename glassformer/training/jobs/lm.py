@@ -12,7 +12,6 @@ import torch
 
 from glassformer import api, baselines
 from glassformer.core import spec as specs
-from glassformer.core.errors import GlassformerError
 from glassformer.data.blocks import Blocks, RunningBlocks
 from glassformer.data.held_out import cut_at_the_end
 from glassformer.data.problems import Problems
@@ -20,10 +19,11 @@ from glassformer.data.sources import Source, Texts
 from glassformer.data.store import Part, Store, write_parts
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
-from glassformer.decoding.greedy import decode_all
-from glassformer.decoding.ready import ready
-from glassformer.evaluation.perplexity import Perplexity
-from glassformer.text import Tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.generation.greedy import decode_all
+from glassformer.generation.ready import ready
+from glassformer.metrics.perplexity import Perplexity
+from glassformer.tokenization import Tokenizer
 from glassformer.training.building import accepted, room
 from glassformer.training.encoding import Progress, in_groups, in_order
 from glassformer.training.jobs.text import TextJob

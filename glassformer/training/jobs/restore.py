@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.errors import GlassformerError
 from glassformer.data.damaged import Damage, DamagedExamples
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.data.texts import texts
-from glassformer.text import Tokenizer
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import Tokenizer
 from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.rewriting import Rewriting, likeness
 from glassformer.training.prepare import two_sides

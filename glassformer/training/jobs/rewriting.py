@@ -11,13 +11,13 @@ import torch
 
 from glassformer import api, baselines
 from glassformer.core import spec as specs
-from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import PairExamples
-from glassformer.decoding.greedy import decode_all
-from glassformer.decoding.ready import ready
-from glassformer.evaluation.bleu import Case, bleu, chrf
-from glassformer.evaluation.exact import Exact
-from glassformer.evaluation.perplexity import perplexity
+from glassformer.errors import GlassformerError
+from glassformer.generation.greedy import decode_all
+from glassformer.generation.ready import ready
+from glassformer.metrics.bleu import Case, bleu, chrf
+from glassformer.metrics.exact import Exact
+from glassformer.metrics.perplexity import perplexity
 from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import PairLearner, tokens_learned

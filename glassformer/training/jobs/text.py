@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import api, baselines
-from glassformer.core.errors import GlassformerError
 from glassformer.core.heads import LanguageModelHead
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.stamps import Stamp
 from glassformer.data.store import Store
-from glassformer.models.run_folder import BEST, MODEL, result_of
-from glassformer.text import Tokenizer
-from glassformer.text.folder import fingerprint, vocabulary_files
-from glassformer.text.train import Marks
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import BEST, MODEL, result_of
+from glassformer.tokenization import Tokenizer
+from glassformer.tokenization.folder import fingerprint, vocabulary_files
+from glassformer.tokenization.train import Marks
 from glassformer.training.building import fresh_spec, loaded
 from glassformer.training.jobs.job import Job
 from glassformer.training.prepare import tokenizer_for

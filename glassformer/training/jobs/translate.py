@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer import api
-from glassformer.core.errors import GlassformerError
 from glassformer.data.examples import PairExamples
 from glassformer.data.names import TO
 from glassformer.data.pairs import pairs
@@ -21,8 +20,9 @@ from glassformer.data.recut import Recut
 from glassformer.data.recut_pairs import RecutPairs
 from glassformer.data.sources import Rows, Source
 from glassformer.data.store import Store
-from glassformer.text import Side, Tokenizer, tag_ids, tag_place
-from glassformer.text.documents import has_several
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
+from glassformer.tokenization.documents import has_several
 from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
 from glassformer.training.jobs.rewriting import Rewriting
 from glassformer.training.prepare import two_sides

@@ -24,8 +24,8 @@ from typing import Any, SupportsFloat
 
 from rich.console import Console
 
-from glassformer.core.errors import GlassformerError
-from glassformer.evaluation.perplexity import perplexity
+from glassformer.errors import GlassformerError
+from glassformer.metrics.perplexity import perplexity
 from glassformer.training.notes.appending import Appending
 from glassformer.training.notes.bar import Nowhere, Screen, screen
 from glassformer.training.notes.board import Board, NoBoard, board

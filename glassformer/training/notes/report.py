@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import GlassformerError
-from glassformer.models.run_folder import RECIPE
+from glassformer.errors import GlassformerError
+from glassformer.pretrained.run_folder import RECIPE
 from glassformer.training.notes.chart import chart
 from glassformer.training.notes.curves import Panel, panels, write_curves
 from glassformer.training.notes.history import NAME, History, number, read_history

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import make_folder, replacing, sync_folder
 from glassformer.weights.store import open_weights, save_weights

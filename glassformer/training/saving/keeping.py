@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.weights.checksums import verify_checksums, write_checksums
 from glassformer.weights.replacing import sync_folder
 from glassformer.weights.rounded import Stored

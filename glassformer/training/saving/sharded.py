@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
-from glassformer.core.errors import GlassformerError
+from glassformer.errors import GlassformerError
 from glassformer.training.parallel import Parallel
 from glassformer.training.saving.checkpoint import newest_whole, none_whole, prune, remove_unfinished
 from glassformer.training.saving.named import Tensors, misfit

@@ -1,4 +1,4 @@
-// What the server says, shape by shape. The Python side of these stands in glassformer/trace.
+// What the server says, shape by shape. The Python side of these stands in glassformer/interpret.
 
 export type Kind = 'translate'|'generate'|'fill'|'embed'|'classify'|'answer'|'image'|'forecast'
 export interface ModelInfo { id:string; name:string; family:string|null; shape:'encoder-decoder'|'encoder-only'|'decoder-only'; kind:Kind; parameters:number; bytes:number;

@@ -1,0 +1,150 @@
+"""A small residual network in plain torch, beside the Transformer: same pictures, changes and passes.
+
+Letters: B pictures, C channels, H height, W width, L classes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from experiments.trained import Trained
+from glassformer.data.augment import Augment
+from glassformer.recipes import ready
+from glassformer.training.labelling import exchanged
+from glassformer.training.machine import device_for
+from glassformer.training.recipe import ImageData, Recipe, read_recipe
+
+Pictures = NDArray[np.uint8]
+WIDTHS, CLASSES, RATE, DECAY, LOOKS = (64, 128, 256), 10, 0.002, 0.05, 10
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions added to what came in; where the width grows, at half the resolution."""
+
+    def __init__(self, before: int, width: int) -> None:
+        super().__init__()
+        stride = 1 if before == width else 2
+        self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(2))
+        self.past = nn.Identity() if stride == 1 else nn.Conv2d(before, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = F.relu(self.norms[0](self.first(x)))
+        out: Tensor = F.relu(self.norms[1](self.second(inside)) + self.past(x))
+        return out
+
+
+def network() -> nn.Sequential:
+    """Pictures (B, 3, H, W) to scores (B, L): 2.8M weights, as many as the Transformer's."""
+    first = (nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU())
+    widths = [
+        pair
+        for width, before in zip(WIDTHS, (WIDTHS[0], *WIDTHS), strict=False)
+        for pair in ((before, width), (width, width))
+    ]
+    last = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTHS[-1], CLASSES))
+    return nn.Sequential(*first, *(Block(before, width) for before, width in widths), *last)
+
+
+def run(
+    folder: Path,
+    prepared: Path,
+    test: tuple[Pictures, Pictures],
+    *,
+    seed: int,
+    device: str,
+) -> tuple[Trained, float]:
+    """Train as the Transformer's recipe says, and measure: what the run was, and the test accuracy."""
+    recipe = read_recipe(ready("images-cifar"))
+    on = device_for(device)
+    torch.manual_seed(seed)
+    images, labels = arrays(prepared / "train.npz")
+    mean, std = images.mean((0, 1, 2)) / 255, images.std((0, 1, 2)) / 255
+
+    def ready_for(pictures: Pictures) -> Tensor:
+        scaled = (torch.from_numpy(pictures).to(on).float() / 255 - told[0]) / told[1]
+        return scaled.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+    told = [torch.tensor(value, dtype=torch.float32, device=on) for value in (mean, std)]
+    model = network().to(on, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
+    batch, wanted = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
+    epochs = recipe.training.epochs or 300
+    a_pass = len(images) // batch
+    steps, step, curve = math.ceil(epochs * a_pass), 0, list[tuple[int, float]]()
+    changes, began = changes_of(recipe, seed), time.monotonic()
+    while step < steps:
+        epoch, place = divmod(step, a_pass)
+        if place == 0:
+            order = np.random.default_rng([seed, epoch]).permutation(len(images))
+        rows = order[place * batch : (place + 1) * batch]
+        inputs = ready_for(changes(images[rows], rows, epoch=epoch))
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * min(1, step / (steps / 10)) * (1 + math.cos(math.pi * step / steps)) / 2
+        wrong = loss(model, inputs, wanted[torch.from_numpy(rows).to(on)], recipe)
+        optimiser.zero_grad()
+        wrong.backward()
+        optimiser.step()
+        step += 1
+        if step % max(1, steps // LOOKS) == 0:
+            curve.append((step, accuracy(model, *arrays(prepared / "valid.npz"), ready_for) / 100))
+    seconds = time.monotonic() - began
+    count = sum(parameter.numel() for parameter in model.parameters())
+    trained = Trained(folder=folder, seconds=seconds, parameters=count, of="accuracy", curve=curve)
+    return trained, accuracy(model, *test, ready_for)
+
+
+def changes_of(recipe: Recipe, seed: int) -> Augment:
+    """What happens to a picture, as the recipe says."""
+    data = recipe.data
+    assert isinstance(data, ImageData)
+    return Augment(flip=data.flip, shift=data.shift, rotate=data.rotate, erase=data.erase, seed=seed)
+
+
+def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+    """The mean loss of a batch, parts of whose pictures are exchanged as the recipe says."""
+    assert isinstance(recipe.data, ImageData)
+    pictures, other, share = exchanged(inputs, labels, recipe.data.cutmix)
+    smoothing = recipe.training.label_smoothing or 0.0
+    with low_precision(inputs.device):
+        scores = model(pictures).float()
+    one, two = (F.cross_entropy(scores, each, label_smoothing=smoothing) for each in (labels, other))
+    return share * one + (1 - share) * two
+
+
+@torch.no_grad()
+def accuracy(
+    model: nn.Module, images: Pictures, labels: Pictures, ready_for: Callable[[Pictures], Tensor]
+) -> float:
+    """The share of pictures that are told right, in percent."""
+    model.eval()
+    right = 0
+    for begin in range(0, len(images), 500):
+        inputs = ready_for(np.ascontiguousarray(images[begin : begin + 500]))
+        with low_precision(inputs.device):
+            said = model(inputs).argmax(-1).cpu().numpy()
+        right += int((said == labels[begin : begin + 500]).sum())
+    model.train()
+    return 100 * right / len(images)
+
+
+def low_precision(device: torch.device) -> AbstractContextManager[object]:
+    """bfloat16 on a GPU, as the Transformer has it there."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+def arrays(path: Path) -> tuple[Pictures, Pictures]:
+    """The pictures and labels of a file."""
+    with np.load(path) as file:
+        return file["images"], file["labels"]

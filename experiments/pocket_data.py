@@ -1,0 +1,291 @@
+"""The pairs of the default translator: what is learnt, validated and tested, with nothing in two of them.
+
+python -m experiments.pocket_data --data DATA --out FOLDER
+
+Tables of source, target and the tag of what is to be written (`to`): train.tsv.gz, dev.tsv.gz, and
+test.tsv.gz with a fourth column that names its set; and english.tsv.gz, sentences of Wikipedia that have no
+translation. Which English sentences are held out follows from the sentence alone, so one is held out of every
+pair and direction. What occurs in any other evaluation set, on either side, is not learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import random
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from experiments import pocket_numbers
+from experiments.place import data_folder
+from experiments.plain_english import wikipedia_articles, wikitext_articles
+from experiments.pocket_text import careless, fitting, placeholders, same, sentence, tidy
+from glassformer.tokenization.documents import sentences
+from glassformer.weights.replacing import replacing
+
+Part = Literal["train", "dev", "test"]
+TAGS = ("en", "de", "fr", "ko", "ko-label", "ko-bible")
+CARELESS = 0.08  # of the sources, as people in a hurry type
+COPIES = {
+    **{"tatoeba-ko": 6, "debian-de": 2, "debian-fr": 2, "bible-ko": 1},
+    **{"phrases-de": 2, "phrases-fr": 2, "phrases-ko": 4},
+}
+SAID = 5  # words; a line of the phrasebook that is no longer is learnt, and nobody is tested with it
+PHRASES = Path(__file__).with_name("phrases.tsv")  # written for this translator, in four languages
+A_PHRASE = 3  # words; what is no longer may stand in evaluation sets too, as "Thank you." in the news
+LABELS = 3  # one label in so many is taken
+# shares for testing, and for development as much again
+HELD = {"tatoeba-ko": 0.095, "tatoeba-de": 0.011, "tatoeba-fr": 0.011, "debian-ko": 0.004}
+DEV = 300  # most rows of a direction and set in dev
+LENGTHS = (5, 45)  # words of a sentence of Wikipedia
+Row = tuple[str, str, str]  # source, target, to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """An English text and its translation. kind: "tatoeba-de", ...; tag: what asks for the translation."""
+
+    english: str
+    other: str
+    kind: str
+    tag: str
+
+    @property
+    def language(self) -> str:
+        return self.kind.rpartition("-")[2]
+
+
+def found(data: Path) -> Iterator[Pair]:
+    """Every usable pair, once."""
+    seen = set()
+    for pair in _sources(data):
+        once = (pair.english, pair.other)
+        if once in seen or not fitting(*once) or not same(pair.english) or not same(pair.other):
+            continue
+        seen.add(once)
+        yield pair
+
+
+def _sources(data: Path) -> Iterator[Pair]:
+    for language, files in (
+        ("de", ("tatoeba-deu-eng/deu.txt.gz",)),
+        ("fr", ("tatoeba-fra-eng/fra.txt.gz",)),
+        ("ko", ("tatoeba-kor-eng/eng-kor.txt.gz", "tatoeba-kor-eng/kor-attributed-2022.txt.gz")),
+    ):
+        for file in files:
+            for english, other, *_ in _cells(data / file):
+                yield _pair(english, other, f"tatoeba-{language}", language)
+    for _, english, other in _cells(data / "bible-en-ko/bible.en-ko.tsv.gz"):
+        yield _pair(english, other, "bible-ko", "ko-bible")
+    for english, other, *_ in _cells(data / "debian-en-ko/prose.en-ko.tsv.gz"):
+        if not placeholders(english + other):
+            whole = sentence(english)
+            yield _pair(english, other, "debian-ko" if whole else "labels-ko", "ko" if whole else "ko-label")
+    for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
+        if not placeholders(english + other) and share_of("label", english) < 1 / LABELS:
+            yield _pair(english, other, "labels-ko", "ko-label")
+    yield from phrasebook()
+    for english, german, french, *_ in _cells(data / "debian-en-ko/prose.en-de-fr.tsv.gz"):
+        if not placeholders(english + german + french):
+            yield _pair(english, german, "debian-de", "de")
+            yield _pair(english, french, "debian-fr", "fr")
+
+
+def phrasebook() -> Iterator[Pair]:
+    """What was written for this translator, and sentences with numbers in words."""
+    written = (line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines()[1:])
+    for english, *others in (*written, *pocket_numbers.sentences()):
+        for language, other in zip(("de", "fr", "ko"), others, strict=True):
+            yield _pair(english, other, f"phrases-{language}", language)
+
+
+def _pair(english: str, other: str, kind: str, tag: str) -> Pair:
+    return Pair(english=tidy(english, "en"), other=tidy(other, tag[:2]), kind=kind, tag=tag)
+
+
+def evaluated(data: Path) -> set[str]:
+    """What occurs in the sets that translators are measured with, in any language, save what anyone says."""
+    folders = ("flores", "korean-english-news", "korean-english-jhe", "wmt-newstest")
+    files = [file for folder in folders for file in sorted((data / folder).glob("*.gz"))]
+    files += [file for part in ("val", "test_*") for file in sorted((data / "multi30k").glob(f"{part}.*.gz"))]
+    return {text for file in files for line in _lines(file) if not _phrase(text := same(line))}
+
+
+def _phrase(text: str) -> bool:
+    """Whether it is short enough for anyone to say."""
+    return len(text.split()) <= A_PHRASE
+
+
+def alone(data: Path, kept_out: set[str]) -> list[str]:
+    """English sentences of Wikipedia, each once, of lengths that the translator reads."""
+    with gzip.open(
+        data / "enwik8-10M" / "enwik8.first10M.gz", "rt", encoding="utf-8", errors="ignore"
+    ) as file:
+        articles = [*wikipedia_articles(file.read())]
+    articles += wikitext_articles("\n".join(_lines(data / "wikitext-2" / "train.txt.gz")))
+    found = dict.fromkeys(
+        tidy(one, "en")
+        for article in articles
+        for paragraph in article.split("\n")
+        for one, _ in sentences(paragraph)
+        if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
+    )
+    return [one for one in found if same(one) not in kept_out and not placeholders(one)]
+
+
+def part_of(english: str, kind: str) -> Part:
+    """Where an English sentence belongs, as far as a kind of pairs says."""
+    at, share = share_of("held", english), HELD.get(kind, 0.0)
+    return "test" if at < share else "dev" if at < 2 * share else "train"
+
+
+def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]]:
+    """Pairs by part. Of what is held out the English is in no training pair, nor is the other text, save a
+    phrase: "Bonjour !", held out as "At noon.", may be learnt as "Good morning!". What everyone says is not
+    held out: "Hello." has to be known, whatever its hash."""
+    held: dict[str, Part] = {}
+    said = {same(pair.english) for pair in pairs if pair.kind.startswith("phrases-") and _said(pair)}
+    for pair in pairs:
+        part = part_of(same(pair.english), pair.kind)
+        if same(pair.english) in said:
+            continue
+        if part == "test" or (part == "dev" and same(pair.english) not in held):
+            held[same(pair.english)] = part
+    others = {same(pair.other) for pair in pairs if same(pair.english) in held}
+    others = {text for text in others if not _phrase(text)}
+    parts: dict[Part, list[Pair]] = {"train": [], "dev": [], "test": []}
+    for pair in pairs:
+        english, other = same(pair.english), same(pair.other)
+        if english in held:
+            if pair.kind in HELD:
+                parts[held[english]].append(pair)
+        elif english not in forbidden and other not in forbidden and other not in others:
+            parts["train"].append(pair)
+    return {part: pairs if part == "train" else _first(pairs) for part, pairs in parts.items()}
+
+
+def _said(pair: Pair) -> bool:
+    return len(pair.english.split()) <= SAID
+
+
+def _first(pairs: Iterable[Pair]) -> list[Pair]:
+    """One translation of each sentence, in the order of their hashes."""
+    kept = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
+    return sorted(kept.values(), key=lambda pair: share_of("order", pair.english))
+
+
+def both_ways(pair: Pair) -> tuple[Row, Row]:
+    """From English and into English."""
+    return (pair.english, pair.other, pair.tag), (pair.other, pair.english, "en")
+
+
+def learnt(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
+    """Rows to train on: rare kinds several times, some sources carelessly typed."""
+    rng = random.Random(seed)
+    for pair in pairs:
+        for _ in range(COPIES.get(pair.kind, 1)):
+            for source, target, to in both_ways(pair):
+                hurried = to in ("en", "de", "fr", "ko") and rng.random() < CARELESS
+                yield careless(source) if hurried else source, target, to
+
+
+def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
+    """Rows to test with; the fourth cell names the set and the direction, as "tatoeba en-de"."""
+    for pair in pairs:
+        there, back = both_ways(pair)
+        name = pair.kind.partition("-")[0]
+        yield *there, f"{name} en-{pair.language}"
+        yield *back, f"{name} {pair.language}-en"
+
+
+def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]], *, pressed: int = 9) -> int:
+    """A table with a line of names, pressed from 1 (quickly) to 9 (small); rows alone make its bytes."""
+    count = 0
+    with (
+        replacing(path) as file,
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=pressed) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+    ):
+        text.write("\t".join(names) + "\n")
+        for row in rows:
+            text.write("\t".join(row) + "\n")
+            count += 1
+    return count
+
+
+def read(path: Path) -> Iterator[list[str]]:
+    """The rows of a table that `write` wrote."""
+    lines = _lines(path)
+    next(lines)
+    return (line.split("\t") for line in lines)
+
+
+def _cells(path: Path) -> Iterator[list[str]]:
+    return (line.split("\t") for line in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
+def share_of(purpose: str, text: str) -> float:
+    """A number from 0 to 1 that follows from the text and nothing else."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=purpose.encode()).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def prepare(data: Path, out: Path) -> None:
+    """Write the tables, and show how many pairs there are of each kind."""
+    out.mkdir(parents=True, exist_ok=True)
+    for of_others in out.glob("made-by-*"):
+        shutil.rmtree(of_others)
+    forbidden = evaluated(data)
+    parts = divided(list(found(data)), forbidden)
+    rows = write(out / "train.tsv.gz", ("source", "target", "to"), learnt(parts["train"]))
+    write(out / "dev.tsv.gz", ("source", "target", "to"), _developed(parts["dev"]))
+    write(out / "test.tsv.gz", ("source", "target", "to", "set"), tested(parts["test"]))
+    held = {same(pair.english) for pair in (*parts["dev"], *parts["test"])}
+    english = write(out / "english.tsv.gz", ("text",), ((one,) for one in alone(data, forbidden | held)))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for part, pairs in parts.items():
+        for pair in pairs:
+            counts[pair.kind][part] += 1
+            counts[pair.kind]["words"] += len(pair.english.split()) * (part == "train")
+    print(f"{'kind':12}{'train':>9}{'copies':>8}{'words':>11}{'dev':>7}{'test':>7}")
+    for kind, of in counts.items():
+        copies = COPIES.get(kind, 1)
+        print(f"{kind:12}{of['train']:9,}{copies:8}{of['words']:11,}{of['dev']:7,}{of['test']:7,}")
+    print(f"{rows:,} rows to learn from, {english:,} sentences of Wikipedia to translate")
+    print(f"{len(forbidden):,} texts of other evaluation sets kept out")
+
+
+def _developed(pairs: Sequence[Pair]) -> list[Row]:
+    """A few rows of each direction, mixed, so that the first ones are a fair sample."""
+    counts: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for pair in pairs:
+        for row in both_ways(pair):
+            counts[pair.kind, row[2]] += 1
+            if counts[pair.kind, row[2]] <= DEV:
+                rows.append(row)
+    return sorted(rows, key=lambda row: share_of("dev", row[0] + row[2]))
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m experiments.pocket_data", description=__doc__)
+    words.add_argument("--data", type=Path, default=data_folder())
+    words.add_argument("--out", type=Path, required=True)
+    given = words.parse_args()
+    prepare(given.data, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Pairs that the translator makes for itself: English that people wrote, and its own translation.
+
+python -m experiments.pocket_made MODEL --tables FOLDER --out MADE --seconds 120 --shards 4
+
+It leaves answers*.tsv.gz in MADE: a text, a language and what was written. `expand` makes made.tsv.gz of
+them. What the model wrote is a source to learn from, with the person's English as the target; it is a target
+itself only for everyday sentences in German and French, which it writes well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import glassformer
+from experiments.place import environment
+from experiments.pocket_data import Row, read, share_of, write
+from experiments.pocket_text import fitting, same
+from glassformer.errors import GlassformerError
+from glassformer.training.machine import device_for
+
+LANGUAGES = ("de", "fr", "ko")
+TRUSTED = ("de", "fr")  # as targets
+TOGETHER = 8192  # texts handed over at once, of like length
+AT_ONCE = 96_000  # tokens of a batch on a GPU
+
+
+def tasks(tables: Path) -> list[tuple[str, str, bool]]:
+    """English sentences that have no translation in a language, the language, and whether they are everyday.
+
+    In an order that follows from the texts alone, so that any part of it is a fair sample.
+    """
+    rows = [(source, target, to) for source, target, to in read(tables / "train.tsv.gz")]
+    known = {tag: {same(source) for source, _, to in rows if to == tag} for tag in LANGUAGES}
+    spoken = {source for source, _, to in rows if to in TRUSTED and _careful(source)}
+    articles = {text for (text,) in read(tables / "english.tsv.gz")} - spoken
+    found = [
+        (text, tag, everyday)
+        for texts, everyday in ((spoken, True), (articles, False))
+        for text in texts
+        for tag in LANGUAGES
+        if same(text) not in known[tag]
+    ]
+    return sorted(found, key=lambda task: share_of("made", task[1] + task[0]))
+
+
+def _careful(text: str) -> bool:
+    """Whether it is not one of those typed in a hurry."""
+    return text[:1].isupper() or not text[:1].isalpha()
+
+
+def translated(
+    model: Path, todo: list[tuple[str, str]], *, device: str, until: float, beams: int
+) -> Iterator[Row]:
+    """The tasks that were done in time, texts and languages, with what was written for them."""
+    where = device_for(device)
+    bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
+    room = {"batch_tokens": AT_ONCE} if where.type == "cuda" else {}
+    for start in range(0, len(todo), 8 * TOGETHER):
+        part = todo[start : start + 8 * TOGETHER]
+        for to in LANGUAGES:
+            tagged = sorted((text for text, tag in part if tag == to), key=len)
+            for at in range(0, len(tagged), TOGETHER):
+                if time.time() > until:
+                    return
+                few = tagged[at : at + TOGETHER]
+                got = bundle.translate(few, to=to, num_beams=beams, **room)
+                yield from ((text, to, answer) for text, answer in zip(few, got, strict=True))
+
+
+def run_shard(given: argparse.Namespace) -> None:
+    """Every so many-th task."""
+    shard, of = given.shard
+    todo = [(text, to) for text, to, _ in tasks(given.tables)[shard::of]]
+    began = time.time()
+    rows = list(translated(given.model, todo, device=given.device, until=given.until, beams=given.beams))
+    write(given.out / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
+    print(f"shard {shard}: {len(rows):,} of {len(todo):,} in {time.time() - began:.0f} s", flush=True)
+
+
+def expand(tables: Path, out: Path) -> Path:
+    """The table of pairs, from the answers beside it."""
+    path = out / "made.tsv.gz"
+    answers = sorted(out.glob("answers*.tsv.gz"))
+    if not answers:
+        raise GlassformerError(f"{out} has no answers; `python -m experiments.pocket_made MODEL` writes them")
+    if not path.is_file():
+        known = {(text, to): answer for part in answers for text, to, answer in read(part)}
+        count = write(path, ("source", "target", "to"), _pairs(tables, known), pressed=1)
+        print(f"made: {count:,} rows", flush=True)
+    return path
+
+
+def _pairs(tables: Path, known: dict[tuple[str, str], str]) -> Iterator[Row]:
+    for text, to, everyday in tasks(tables):
+        answer = known.get((text, to), "")
+        if fitting(text, answer) and same(answer) and same(answer) != same(text):
+            yield answer, text, "en"
+            if everyday and to in TRUSTED:
+                yield text, answer, to
+
+
+def make(
+    model: Path, tables: Path, out: Path, *, seconds: float, shards: int, device: str, beams: int
+) -> None:
+    """Let several processes write at once: one alone keeps neither a GPU nor the cores busy."""
+    out.mkdir(parents=True, exist_ok=True)
+    until = time.time() + seconds
+    words = [sys.executable, "-m", "experiments.pocket_made", model, "--tables", tables, "--out", out]
+    words += ["--device", device, "--beams", beams, "--until", until]
+    children = [
+        subprocess.Popen([*map(str, words), "--shard", str(number), str(shards)], env=environment())
+        for number in range(shards)
+    ]
+    codes = [child.wait() for child in children]
+    if any(codes):
+        for part in out.glob("answers*.tsv.gz"):
+            part.unlink()
+        raise GlassformerError("a process that translated failed; what it said stands above")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m experiments.pocket_made", description=__doc__)
+    words.add_argument("model", type=Path)
+    words.add_argument("--tables", type=Path, required=True)
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("--seconds", type=float, default=120.0)
+    words.add_argument("--shards", type=int, default=4)
+    words.add_argument("--device", default="auto")
+    words.add_argument("--beams", type=int, default=4)
+    words.add_argument("--shard", type=int, nargs=2, help=argparse.SUPPRESS)
+    words.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    given = words.parse_args()
+    if given.shard:
+        run_shard(given)
+        return
+    make(
+        given.model,
+        given.tables,
+        given.out,
+        seconds=given.seconds,
+        shards=given.shards,
+        device=given.device,
+        beams=given.beams,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""How well a translator of several languages does, by set and direction: sacreBLEU and chrF.
+
+python -m experiments.pocket_measure MODEL --tables FOLDER [--data DATA] [--out FILE]
+
+Sets: held-out Tatoeba and Debian (`test.tsv.gz` of the tables), FLORES devtest, the Korean-English news test.
+Every line is read in one piece, as by most that publish scores. BLEU of Korean is of single letters
+(`bleu-char`), and of words (`bleu-mecab`) too where their cutter is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import glassformer
+from experiments.place import data_folder
+from experiments.pocket_data import read, write
+from experiments.pocket_text import tidy
+from glassformer.metrics.bleu import bleu, chrf
+from glassformer.training.machine import device_for
+
+Set = list[tuple[str, str]]  # sources and references
+AT_ONCE = 64_000  # tokens of a batch on a GPU
+
+
+def sets(tables: Path, data: Path) -> Iterator[tuple[str, str, Set]]:
+    """Every set that is there: its name and direction, the tag to write, sources and references."""
+    held: dict[str, Set] = {}
+    for source, target, _, name in read(tables / "test.tsv.gz"):
+        held.setdefault(name, []).append((source, target))
+    for name, rows in sorted(held.items()):
+        yield name, name[-2:], rows
+    for set_name, stem, languages in (
+        ("flores", "flores/flores-test", ("de", "fr", "ko")),
+        ("news", "korean-english-news/korean-english-park.test", ("ko",)),
+    ):
+        for language in languages:
+            if not (data / f"{stem}.{language}.gz").is_file():
+                continue
+            english, other = (_lines(data / f"{stem}.{side}.gz") for side in ("en", language))
+            yield f"{set_name} en-{language}", language, list(zip(english, other, strict=True))
+            yield f"{set_name} {language}-en", "en", list(zip(other, english, strict=True))
+
+
+def measure(
+    model: Path,
+    tables: Path,
+    data: Path,
+    *,
+    device: str = "auto",
+    most: int | None = None,
+    out: Path | None = None,
+    **settings: int,
+) -> dict[str, float]:
+    """Figures by name, as "bleu tatoeba en-de", of `most` sentences of a set; the texts go to `out`."""
+    where = device_for(device)
+    bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
+    figures: dict[str, float] = {}
+    written = []
+    for name, to, rows in sets(tables, data):
+        rows, began = rows[:most], time.monotonic()
+        room = {"batch_tokens": AT_ONCE} if where.type == "cuda" else {}
+        got = bundle.translate([source for source, _ in rows], to=to, split="never", **room, **settings)
+        figures |= {f"{kind} {name}": score for kind, score in likeness(got, rows, to).items()}
+        written += [(name, *row, answer) for row, answer in zip(rows, got, strict=True)]
+        print(f"{name}: {len(rows)} in {time.monotonic() - began:.1f} s", flush=True)
+    if out is not None:
+        write(out, ("set", "source", "reference", "written"), written)
+    return figures
+
+
+def likeness(got: list[str], rows: Set, language: str) -> dict[str, float]:
+    """BLEU and chrF; references are written with the quotes and spaces that the translator knows."""
+    expected = [tidy(target, language) for _, target in rows]
+    got = [tidy(text, language) for text in got]
+    scores = {"chrf": chrf(got, expected).score}
+    if language != "ko":
+        return {"bleu": bleu(got, expected).score, **scores}
+    scores["bleu-char"] = bleu(got, expected, tokenize="char").score
+    words = bleu(got, expected, tokenize="ko-mecab")
+    return scores if words.note else {"bleu-mecab": words.score, **scores}
+
+
+def _lines(path: Path) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m experiments.pocket_measure", description=__doc__)
+    words.add_argument("model", type=Path)
+    words.add_argument("--tables", type=Path, required=True)
+    words.add_argument("--data", type=Path, default=data_folder())
+    words.add_argument("--device", default="auto")
+    words.add_argument("--most", type=int, help="only so many sentences of each set")
+    words.add_argument("--beams", type=int, default=4)
+    words.add_argument("--out", type=Path, help="a .tsv.gz for what was written")
+    given = words.parse_args()
+    figures = measure(
+        given.model,
+        given.tables,
+        given.data,
+        device=given.device,
+        most=given.most,
+        out=given.out,
+        num_beams=given.beams,
+    )
+    print(json.dumps(figures, indent=1, sort_keys=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The series model that comes with the package: learned from made series and the weekly flu of the USA.
+
+It is judged on series it has not seen: made ones of another seed, the last weeks of the flu, and, never
+trained on, the hourly loads of a power transformer. MASE is the mean absolute error of the 24 steps told over
+that of telling each of the 96 before by the one ahead of it; beside it stand those of repeating the last
+value and of repeating the last season, whose length is given to it and not to the model.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.made_series import made
+from experiments.noted import note
+from experiments.place import Place
+from experiments.trained import train
+from glassformer import api
+from glassformer.data.problems import Problems
+from glassformer.data.series import read_series
+from glassformer.tasks.quantiles import quantiles
+from glassformer.training.machine import device_for
+
+ROW = "pocket-series"
+CONTEXT, HORIZON = 96, 24
+SERIES, STEPS, HELD_OUT = 8_000, 240, 2_000
+FLU, FLU_LEARNED, FLU_TIMES, YEAR = "national_illness.csv.gz", 676, 5, 52  # weeks learned: the first 7 in 10
+LOADS, LOADS_BEGIN, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
+TOGETHER = 1024
+LEARNED = ("columns", "mean", "std", "frequency")  # what a model remembers of the series it learned from
+EVEN = 1e-3  # windows that hardly move have no error to be measured by
+
+Floats = NDArray[np.float32]
+
+
+def run(place: Place, name: str) -> None:
+    """Train with the seed that the run is named by, and measure."""
+    flu_file, loads_file = _paths(place)
+    path = _learned(place, flu_file)
+    found = train(
+        place, ROW, name, "pocket-series", seed=int(name), of="loss", changes=[f"data.train=[{path}]"]
+    )
+    folder = for_any_series(found.model, found.folder / ROW)
+    model = api.load(folder, device=device_for(place.device)).model.eval()
+    figures: dict[str, float] = {}
+    held = made(2, HELD_OUT, CONTEXT + HORIZON)
+    seasons = np.array([min(one.period, CONTEXT) for one in held])
+    figures |= judged("made", model, np.stack([one.values for one in held]).astype(np.float32), seasons)
+    flu = _columns(flu_file)
+    figures |= judged("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
+    loads = _columns(loads_file)
+    figures |= judged("etth1", model, *windows_between(loads, LOADS_BEGIN, LOADS_END, DAY))
+    note(place, ROW, name, seed=int(name), trained=found, figures=figures)
+
+
+def for_any_series(trained: Path, folder: Path) -> Path:
+    """The trained model without names, scale and step of what it learned from: it scales what it reads."""
+    bundle = api.load(trained, device="cpu")
+    about = {key: value for key, value in bundle.files[api.JOB].items() if key not in LEARNED}
+    api.save(replace(bundle, files={**bundle.files, api.JOB: about}), folder)
+    return folder
+
+
+def _paths(place: Place) -> tuple[Path, Path]:
+    """The tables of the flu and of the loads; what is not there is told before a run begins."""
+    found = place.data / "forecast-extra" / FLU, place.data / "ett" / LOADS
+    for path in found:
+        path.stat()
+    return found
+
+
+def _learned(place: Place, flu_file: Path) -> Path:
+    """A table in long form of the made series and the flu's first weeks, each of mean 0 and spread 1."""
+    path = place.prepared(ROW) / "learned.csv"
+    if path.exists():
+        return path
+    series = {f"made-{n}": one.values for n, one in enumerate(made(1, SERIES, STEPS))}
+    flu = _columns(flu_file)[:FLU_LEARNED].astype(np.float64)
+    scaled = (flu - flu.mean(0)) / flu.std(0)
+    for column in range(scaled.shape[1]):  # several times over: it is little beside so many made ones
+        series |= {f"flu-{column}-{time}": scaled[:, column] for time in range(FLU_TIMES)}
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("unique_id", "ds", "y"))
+        for name, values in series.items():
+            writer.writerows((name, n, f"{value:.5g}") for n, value in enumerate(values))
+    part.rename(path)
+    return path
+
+
+def _columns(path: Path) -> Floats:
+    """All columns of a table of series: (rows, C)."""
+    return read_series(path, problems=Problems()).values.astype(np.float32)
+
+
+def windows_between(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Every window whose future lies between two rows, of every column, as (windows, 120); its seasons."""
+    steps = CONTEXT + HORIZON
+    starts = np.arange(begin - CONTEXT, end - steps + 1)
+    cut = values[starts[:, None] + np.arange(steps)]  # (W, 120, C)
+    flat = cut.transpose(0, 2, 1).reshape(-1, steps)
+    return flat, np.full(len(flat), season)
+
+
+@torch.inference_mode()
+def judged(
+    name: str, model: torch.nn.Module, windows: Floats, seasons: NDArray[np.int64]
+) -> dict[str, float]:
+    """MASE, the same as a multiple of each repeat's, and how often the truth lay in the middle 80 %."""
+    past, future = windows[:, :CONTEXT], windows[:, CONTEXT:]
+    size = np.abs(np.diff(past, axis=1)).mean(1)
+    moving = size > EVEN * past.std(1).clip(1e-9)
+    past, future, size, seasons = past[moving], future[moving], size[moving, None], seasons[moving, None]
+    device = next(model.parameters()).device
+    told, inside = [], 0
+    for at in range(0, len(past), TOGETHER):
+        some = slice(at, at + TOGETHER)
+        found = model(torch.from_numpy(past[some, :, None]).to(device))
+        low, high = (one.cpu().numpy()[..., 0] for one in quantiles(found, (0.1, 0.9)))
+        told.append(found.mean.cpu().numpy()[..., 0])
+        inside += int(((low <= future[some]) & (future[some] <= high)).sum())
+    again = CONTEXT - seasons + np.arange(HORIZON) % seasons
+    error, last, season = (
+        float((np.abs(one - future) / size).mean())
+        for one in (np.concatenate(told), past[:, -1:], np.take_along_axis(past, again, 1))
+    )
+    return {
+        f"{name}_mase": error,
+        f"{name}_to_repeat": error / last,
+        f"{name}_to_season": error / season,
+        f"{name}_inside_80": inside / future.size,
+    }

@@ -1,0 +1,96 @@
+"""The default translator's tokenizer: pieces of four languages, single digits, bytes for what is rare.
+
+python -m experiments.pocket_tokenizer --tables FOLDER --out FOLDER
+
+Nothing is unknown: a letter that has no piece is spelled by its bytes. Quotes, dashes and spaces are read
+as the training pairs have them. Each language weighs about the same in the choice of pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, normalizers, pre_tokenizers
+
+from experiments.pocket_data import TAGS, read
+from experiments.pocket_text import WRITTEN
+from glassformer.tokenization import Tokenizer, load_tokenizer
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
+
+SIZE = 16_000
+BYTES = 256
+RARE = 12  # letters that occur less often are spelled by bytes
+ENGLISH = 0.35  # of the English texts, which come with every other language, this share is learnt from
+DIGITS = "0123456789"
+
+
+def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int = RARE) -> Tokenizer:
+    """Learn from rows (source, target, to), and save."""
+    texts = list(_texts(rows))
+    counts = Counter(letter for text in texts for letter in text)
+    kept = {letter for letter, count in counts.items() if count >= rare}
+    known = ("".join(letter if letter in kept else " " for letter in text) for text in texts)
+    tags = tuple(f">>{tag}<<" for tag in TAGS)
+    plan = TokenizerPlan(kind="bpe", vocab_size=size - BYTES, tags=tags, marks="end")
+    train_tokenizer([*known, " ".join(DIGITS), DIGITS], plan).save(out)
+    path = out / "tokenizer.json"
+    backend = _with_bytes(json.loads(path.read_text(encoding="utf-8")), plan.room_for_marks)
+    written = [normalizers.Replace(*change) for change in WRITTEN.items()]
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), *written])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [backend.pre_tokenizer, pre_tokenizers.Digits(individual_digits=True)]
+    )
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), backend.decoder])
+    path.write_text(backend.to_str(), encoding="utf-8")
+    made = load_tokenizer(out)
+    assert made is not None
+    return made
+
+
+def _texts(rows: Iterable[list[str]], *, seed: int = 1) -> Iterator[str]:
+    """Every text once, of English a part; without digits, which are letters of their own."""
+    rng = random.Random(seed)
+    for source, target, to in rows:
+        if to == "en":
+            yield re.sub(r"\d+", " ", source)
+            if rng.random() < ENGLISH:
+                yield re.sub(r"\d+", " ", target)
+
+
+def _with_bytes(described: dict[str, Any], at: int) -> Backend:
+    """The same pieces, with one for every byte behind the marks and tags."""
+    model = described["model"]
+    spelled = {f"<0x{byte:02X}>": at + byte for byte in range(BYTES)}
+    model["vocab"] = {
+        **spelled,
+        **{piece: index if index < at else index + BYTES for piece, index in model["vocab"].items()},
+    }
+    model["byte_fallback"] = True
+    return Backend.from_str(json.dumps(described))
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m experiments.pocket_tokenizer", description=__doc__)
+    words.add_argument("--tables", type=Path, required=True, help="where train.tsv.gz lies")
+    words.add_argument("--out", type=Path, required=True)
+    given = words.parse_args()
+    made = learn(read(given.tables / "train.tsv.gz"), given.out)
+    print(f"{made.vocab_size:,} tokens")
+    for name in sorted({row[3] for row in read(given.tables / "test.tsv.gz")}):
+        texts = [row[1] for row in read(given.tables / "test.tsv.gz") if row[3] == name]
+        ids = [one.ids[:-1] for one in made.encode_batch(texts)]
+        many = sum(map(len, ids)) / sum(len(text.split()) for text in texts)
+        back = sum(made.decode(one) == text for one, text in zip(ids, texts, strict=True))
+        print(f"{name:14} {many:.2f} tokens a word, {back} of {len(texts)} texts come back")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""How fast models of one size learn from ever longer strings: a Transformer reads all of one at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+from torch import nn
+
+from experiments.noted import note
+from experiments.place import Place
+from experiments.trained import Trained
+from glassformer.baselines import build_baseline, lstm_spec
+from glassformer.recipes import ready
+from glassformer.training.building import fresh, fresh_spec
+from glassformer.training.learner import PairLearner
+from glassformer.training.machine import device_for
+from glassformer.training.recipe import changed, read_data, recipe_from
+
+LENGTHS = (16, 32, 64, 128, 256, 512)  # symbols of each string
+VOCABULARY = 40
+A_STEP = {"cuda": 32_768, "cpu": 2_048}  # target symbols of a step, whatever the length of its strings
+WARMING, TIMED = 3, 10  # steps before and within the measurement
+
+
+def run(
+    place: Place, row: str, name: str, *, seed: int, models: dict[str, tuple[str, Sequence[str]]]
+) -> None:
+    """Note target symbols a second of each model at each length: {"transformer at 16": ..., ...}."""
+    began, device = time.perf_counter(), device_for(place.device)
+    torch.manual_seed(seed)
+    figures, sizes = {}, []
+    for model, (recipe, changes) in models.items():
+        learner = PairLearner(built(recipe, changes)).to(device).train()
+        sizes.append(sum(one.numel() for one in learner.parameters()))
+        for length in LENGTHS:
+            rows = max(1, A_STEP[device.type] // length)
+            figures[f"{model} at {length}"] = rows * length / seconds_a_step(learner, rows, length, device)
+    measured = Trained(
+        folder=place.run(row, name),
+        seconds=time.perf_counter() - began,
+        parameters=sizes[0],
+        of="",
+        curve=[],
+    )
+    rounded = {key: round(value) for key, value in figures.items()}
+    note(place, row, name, seed=seed, trained=measured, figures=rounded)
+
+
+def built(recipe: str, changes: Sequence[str]) -> nn.Module:
+    """The model of a ready recipe, for strings of symbols."""
+    words = recipe_from(changed(read_data(ready(recipe)), changes)).model
+    sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tied": ("source", "head")}
+    if words.preset == "lstm":
+        return build_baseline(lstm_spec("LSTMEncoderDecoder", words.words, **sizes))
+    return fresh(fresh_spec(words, sizes))
+
+
+def seconds_a_step(learner: PairLearner, rows: int, length: int, device: torch.device) -> float:
+    """The middle of a few steps, each from the symbols to the changed weights; nothing is compiled."""
+    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-4)
+    strings = torch.randint(4, VOCABULARY, (rows, length), device=device)
+    taken = []
+    for _ in range(WARMING + TIMED):
+        began = _now(device)
+        optimiser.zero_grad()
+        (learner(strings, strings, strings) / strings.numel()).backward()
+        optimiser.step()
+        taken.append(_now(device) - began)
+    return median(taken[WARMING:])
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,123 @@
+"""Sentences trimmed, gapped and shuffled, then made whole again: a Transformer beside an LSTM of its size.
+
+Both learn from the same sentences, in as many steps of as many tokens. Each kind of damage is tested apart on
+the same held-out sentences, every one changed by it; what a damaged sentence scores as it is stands beside.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import glassformer as product
+from experiments import noted, trained
+from experiments.place import Place
+from experiments.recall import pace
+from glassformer.data.noise import damage
+from glassformer.metrics.bleu import chrf
+from glassformer.training.machine import device_for
+from glassformer.weights.replacing import replacing
+
+ROW = "restore"
+RECIPES = {"transformer": "restore-sentences", "lstm": "lstm-restore"}
+SOURCES = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz")  # of which the English side is taken
+STEPS = 3000
+HELD, TESTED = 500, 1000  # sentences to validate with, and to test with
+GAP = "<gap>"
+KINDS = {  # how likely trimming, gaps and shuffling are
+    "trim": (1.0, 0.0, 0.0),
+    "gap": (0.0, 1.0, 0.0),
+    "shuffle": (0.0, 0.0, 1.0),
+    "all": (1.0, 1.0, 1.0),
+}
+SHORTEST = 4  # words of a sentence that is tested with: of fewer, little is left
+TRIES = 100  # drawings until a damage changes a sentence
+
+
+def run(place: Place, name: str) -> None:
+    """One run, as "transformer/1"."""
+    model, _, number = name.partition("/")
+    files = split(place)
+    data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
+    limits = (f"training.steps={STEPS}", f"training.max_valid={HELD}")
+    found = trained.train(
+        place, ROW, name, RECIPES[model], seed=int(number), of="chrf", changes=(*data, *limits)
+    )
+    whole = files["test"].read_text(encoding="utf-8").splitlines()
+    figures = {**measured(found.model, whole, place.device), **pace(found)}
+    noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
+
+
+def sentences(data: Path) -> Iterator[str]:
+    """The English sentences of the pairs, each once."""
+    seen = set()
+    for source in SOURCES:
+        with gzip.open(data / source, "rt", encoding="utf-8") as file:
+            for line in file:
+                sentence = " ".join(line.split("\t", 1)[0].split())
+                if sentence and sentence not in seen:
+                    seen.add(sentence)
+                    yield sentence
+
+
+def split(place: Place) -> dict[str, Path]:
+    """Sentences to learn from, validate and test with; where one goes follows from the sentence alone."""
+    folder = place.prepared(ROW)
+    paths = {name: folder / f"{name}.txt" for name in ("train", "valid", "test")}
+    if all(path.exists() for path in paths.values()):
+        return paths
+    ordered = sorted(sentences(place.data), key=lambda text: hashlib.sha256(text.encode()).digest())
+    long = [text for text in ordered if len(text.split()) >= SHORTEST]
+    held = {"test": long[:TESTED], "valid": long[TESTED : TESTED + HELD]}
+    apart = {text for texts in held.values() for text in texts}
+    for name, texts in {"train": [text for text in ordered if text not in apart], **held}.items():
+        with replacing(paths[name]) as file:  # runs side by side may all write it
+            file.writelines(f"{text}\n".encode() for text in texts)
+    return paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damaged:
+    """What is read, with marks where gaps are; and what is left of the sentence, without them."""
+
+    read: str
+    left: str
+
+
+def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:
+    """A sentence with one kind of damage, drawn until it is another than it was.
+
+    >>> damaged("she left without saying a word", "trim", seed=1).left
+    'without saying a word'
+    """
+    words, rng = np.array(sentence.split(), object), np.random.default_rng(seed)
+    trim, gap, shuffle = KINDS[kind]
+    for _ in range(TRIES):
+        found = damage(words, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
+        if found.tolist() != words.tolist():
+            break
+    return Damaged(read=" ".join(found), left=" ".join(word for word in found if word != GAP))
+
+
+def measured(model: Path, whole: Sequence[str], device: str) -> dict[str, float]:
+    """chrF and exact answers for each kind of damage, chrF of the damaged, exact answers for whole ones."""
+    bundle = product.load(model, device=device_for(device))
+    figures: dict[str, float] = {}
+    for kind in KINDS:
+        given = [damaged(sentence, kind, seed=number) for number, sentence in enumerate(whole)]
+        answers = bundle.restore([one.read for one in given])
+        figures |= {
+            f"{kind} chrf": chrf(answers, whole).score,
+            f"{kind} chrf as damaged": chrf([one.left for one in given], whole).score,
+            f"{kind} exact": _same(answers, whole),
+        }
+    return {**figures, "whole left alone": _same(bundle.restore(list(whole)), whole)}
+
+
+def _same(answers: Sequence[str], whole: Sequence[str]) -> float:
+    return sum(one == other for one, other in zip(answers, whole, strict=True)) / len(whole)

@@ -1,0 +1,65 @@
+"""Figures over seeds as a person reads them: the mean, and how far the seeds lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from experiments.noted import Noted
+
+
+def told(values: Sequence[float], digits: int = 2) -> str:
+    """The mean, with the spread of several.
+
+    >>> told([41.0, 41.5, 42.0]), told([0.37], 3), told([])
+    ('41.50 ± 0.50', '0.370', '')
+    """
+    if not values:
+        return ""
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}"
+
+
+def by_kind(runs: Sequence[Noted]) -> dict[str, list[Noted]]:
+    """The runs of each kind: "en-de/1" and "en-de/2" are two of the kind "en-de"."""
+    kinds: dict[str, list[Noted]] = {}
+    for one in runs:
+        kinds.setdefault(one.name.rpartition("/")[0], []).append(one)
+    return kinds
+
+
+def of(runs: Sequence[Noted], figure: str) -> list[float]:
+    """A figure of every run that has it."""
+    return [one.figures[figure] for one in runs if figure in one.figures]
+
+
+def size(runs: Sequence[Noted]) -> str:
+    """How many weights: "2.60M", or in full where they are few."""
+    count = runs[0].parameters
+    return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
+
+
+def seconds(runs: Sequence[Noted]) -> str:
+    """How long a training took, and how many others shared the device meanwhile; of those with the fewest."""
+    beside = min(one.beside for one in runs)
+    taken = mean(one.seconds for one in runs if one.beside == beside)
+    return f"{taken:.0f} s" + (f" (beside {beside} others)" if beside else "")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, the first column to the left and the others to the right.
+
+    >>> print(table(("task", "loss"), [("letters", "1.47")]))
+    | task | loss |
+    |---|---:|
+    | letters | 1.47 |
+    """
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(
+        ("|" + "|".join(line) + "|") if n == 1 else f"| {' | '.join(line)} |" for n, line in enumerate(lines)
+    )
+
+
+def bold_where(text: str, reached: bool) -> str:
+    """Bold where a target was reached."""
+    return f"**{text}**" if reached and text else text

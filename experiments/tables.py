@@ -1,0 +1,264 @@
+"""The tables of docs/results.md, made from the figures noted: anchors beside ours, reached ones in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from experiments.called import CALLED, WAYS
+from experiments.noted import Noted, runs_of
+from experiments.summary import bold_where, by_kind, of, seconds, size, table, told
+from experiments.why_attention import NAMES
+
+# Published: Transformer-Tiny (Wu et al. 2021), tokenised lower-case BLEU on 2016, 2017 and COCO.
+TINY = {"en-de": (41.02, 33.36, 29.88), "en-fr": (61.80, 53.46, 44.52)}
+CAPTIONS = ("2016", "2017", "coco")
+# Published: PatchTST/64, PatchTST/42, DLinear, NLinear, each with its own length of past; MSE.
+ETT: Mapping[str, Sequence[float]] = {
+    "etth1/96": (0.370, 0.375, 0.375, 0.374),
+    "etth1/192": (0.413, 0.414, 0.405, 0.408),
+    "etth1/336": (0.422, 0.431, 0.439, 0.429),
+    "etth1/720": (0.447, 0.449, 0.472, 0.440),
+    "etth2/96": (0.274, 0.274, 0.289, 0.277),
+    "etth2/192": (0.341, 0.339, 0.383, 0.344),
+    "etth2/336": (0.329, 0.331, 0.448, 0.357),
+    "etth2/720": (0.379, 0.379, 0.605, 0.394),
+    "ettm1/96": (0.293, 0.290, 0.299, 0.306),
+    "ettm1/192": (0.333, 0.332, 0.335, 0.349),
+    "ettm1/336": (0.369, 0.366, 0.369, 0.375),
+    "ettm1/720": (0.416, 0.420, 0.425, 0.433),
+    "ettm2/96": (0.166, 0.165, 0.167, 0.167),
+    "ettm2/192": (0.223, 0.220, 0.224, 0.221),
+    "ettm2/336": (0.274, 0.278, 0.281, 0.274),
+    "ettm2/720": (0.362, 0.367, 0.397, 0.368),
+}
+NEAR = 0.005  # of MSE, within which a cell counts as matched
+
+
+def captions(figures: Path) -> str:
+    """Multi30k by the published protocol."""
+    kinds, rows = by_kind(runs_of("multi30k", figures)), []
+    for kind, anchors in TINY.items():
+        rows.append([f"{kind}, Transformer-Tiny (published)", "2.6M", "", *(f"{one:.2f}" for one in anchors)])
+        for way, name in (("", "ours"), ("-heavy", "ours with more dropout")):
+            if runs := kinds.get(f"{kind}{way}", []):
+                scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
+                cells = [
+                    bold_where(told(one), mean(one) >= anchor)
+                    for one, anchor in zip(scores, anchors, strict=True)
+                ]
+                rows.append([f"{kind}, {name}, {_seeds(runs)}", size(runs), seconds(runs), *cells])
+    return table(("", "weights", "training", "2016", "2017", "COCO"), rows)
+
+
+def tried(figures: Path) -> str:
+    """Multi30k into German with one or two things changed."""
+    names = {"en-de": f"{WAYS['']}: R-Drop 5, dropout 0.2, rate falls along a cosine"}
+    names |= {f"en-de-{way}": name for way, name in WAYS.items() if way not in ("", "cased")}
+    kinds = by_kind(runs_of("multi30k", figures))
+    rows = [
+        [f"{name}, {_seeds(runs)}", *(told(of(runs, f"bleu_{one}")) for one in ("val", *CAPTIONS))]
+        for kind, name in names.items()
+        if (runs := kinds.get(kind, []))
+    ]
+    return table(("", "validation", "2016", "2017", "COCO"), rows)
+
+
+def cased(figures: Path) -> str:
+    """Multi30k on plain text."""
+    kinds, rows = by_kind(runs_of("multi30k", figures)), []
+    for kind in ("en-de-cased", "en-fr-cased"):
+        if runs := kinds.get(kind, []):
+            cells = [told(of(runs, f"{what}_{one}")) for one in CAPTIONS for what in ("bleu", "chrf")]
+            rows.append([f"{kind.removesuffix('-cased')}, {_seeds(runs)}", *cells])
+    head = [f"{name} {what}" for name in ("2016", "2017", "COCO") for what in ("BLEU", "chrF")]
+    return table(("", *head), rows) if rows else NOT_RUN
+
+
+def letters(figures: Path) -> str:
+    """tiny-shakespeare."""
+    kinds, rows = by_kind(runs_of("shakespeare", figures)), []
+    for kind, name, anchor, most in (
+        ("gpu", "GPU", ("1.4697", "about 3 min, A100"), 1.4697),
+        ("cpu", "CPU", ("1.88", "about 3 min"), 1.80),
+    ):
+        rows.append([f"{name}, nanoGPT (published)", "", anchor[1], anchor[0], "", ""])
+        if runs := kinds.get(kind, []):
+            estimate = of(runs, "estimate")
+            cells = [bold_where(told(estimate, 4), mean(estimate) <= most)]
+            cells += [told(of(runs, one), 4) for one in ("exact", "strided")]
+            rows.append(
+                [f"{name}, ours ({runs[0].hardware}), {_seeds(runs)}", size(runs), seconds(runs), *cells]
+            )
+    return table(("", "weights", "training", "its estimate", "exact", "exact, stride of a quarter"), rows)
+
+
+def series(figures: Path) -> str:
+    """ETT, cell by cell; ours of the weights best in validation, as the published ones were chosen."""
+    runs = {one.name: one for one in runs_of("ett", figures)}
+    rows = []
+    for which in ("etth1", "etth2", "ettm1", "ettm2"):
+        for horizon in (96, 192, 336, 720):
+            cell = f"{which}/{horizon}"
+            linear, repeat = (runs.get(f"{cell}/{kind}") for kind in ("linear", "repeat"))
+            ours = [one for kind in "123" if (one := runs.get(f"{cell}/{kind}"))]
+            anchors, found = ETT[cell], of(ours, "mse_published_early")
+            near = bool(found) and round(mean(found), 3) <= round(min(anchors[:2]) + NEAR, 3)
+            rows.append(
+                [
+                    f"{which.replace('ett', 'ETT')} {horizon}",
+                    *(f"{one:.3f}" for one in anchors),
+                    bold_where(told(found, 3), near),
+                    told(of(ours, "mse_early"), 3),
+                    told(of(ours, "mse_published"), 3),
+                    _cell(linear, "mse_published"),
+                    _cell(linear, "mse"),
+                    _cell(repeat, "mse"),
+                ]
+            )
+    published = ("PatchTST/64", "PatchTST/42", "DLinear", "NLinear")
+    return table(
+        ("", *published, "ours", "ours, all", "ours, last step", "linear", "linear, all", "repeat, all"), rows
+    )
+
+
+def _cell(run: Noted | None, figure: str) -> str:
+    return f"{run.figures[figure]:.3f}" if run else ""
+
+
+def labels(figures: Path) -> str:
+    """Accuracy: reviews, digits, photographs."""
+    reviews, digits, photographs = (by_kind(runs_of(row, figures)) for row in ("nsmc", "mnist", "cifar"))
+    rows = [["Korean reviews, best from scratch (published, another split)", "", "", "86.37"]]
+    rows += _labelled(reviews, CALLED["nsmc"], "Korean reviews", 86.4)
+    rows += _labelled(digits, {"": "ours"}, "MNIST", 99.3)
+    rows += _labelled(photographs, CALLED["cifar"], "CIFAR-10, 8,000 pictures")
+    return table(("", "weights", "training", "accuracy"), rows)
+
+
+def _labelled(
+    kinds: Mapping[str, list[Noted]], names: Mapping[str, str], task: str, least: float = 101.0
+) -> list[list[str]]:
+    return [
+        [
+            f"{task}, {name}, {_seeds(runs)}",
+            size(runs),
+            seconds(runs),
+            bold_where(told(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
+        ]
+        for kind, name in names.items()
+        if (runs := kinds.get(kind, []))
+    ]
+
+
+def against_nanogpt(figures: Path) -> str:
+    """Language models in the same seconds."""
+    rows = []
+    for row, name in (("wikitext2", "WikiText-2"), ("enwik8", "enwik8, first 10 MB")):
+        for kind, runs in by_kind(runs_of(row, figures)).items():
+            cells = [told(of(runs, one), 4) for one in ("valid", "test")]
+            rows.append([f"{name}, {kind}", size(runs), told(of(runs, "seconds of steps"), 0) + " s", *cells])
+    return table(("", "weights", "steps", "validation", "test"), rows) if rows else NOT_RUN
+
+
+def copying(figures: Path) -> str:
+    """Strings copied, by length."""
+    return _exact(figures, "copy")
+
+
+def recalling(figures: Path) -> str:
+    """Values recalled, by how many keys there are."""
+    return _exact(figures, "recall")
+
+
+def recalling_few(figures: Path) -> str:
+    """The same, learned from 8 keys at most."""
+    return _exact(figures, "few")
+
+
+def recalling_many(figures: Path) -> str:
+    """As many keys as in `recalling`, after the few."""
+    return _exact(figures, "many")
+
+
+def _exact(figures: Path, task: str) -> str:
+    """How many whole answers are right at each size, in percent."""
+    kinds = by_kind(runs_of("recall", figures))
+    found = {name: runs for kind, name in NAMES.items() if (runs := kinds.get(f"{task}-{kind}", []))}
+    if not found:
+        return NOT_RUN
+    exact = [one for one in next(iter(found.values()))[0].figures if one.startswith("exact at ")]
+    rows = [
+        [f"{name}, {_seeds(runs)}", size(runs), *(told([100 * x for x in of(runs, one)], 1) for one in exact)]
+        for name, runs in found.items()
+    ]
+    return table(("exactly right, %", "weights", *(one.removeprefix("exact at ") for one in exact)), rows)
+
+
+def mended(figures: Path) -> str:
+    """Restoring sentences, by kind of damage."""
+    kinds = by_kind(runs_of("restore", figures))
+    found = {name: runs for kind, name in CALLED["restore"].items() if (runs := kinds.get(kind, []))}
+    if not found:
+        return NOT_RUN
+    rows = []
+    for damage, name in KINDS_OF_DAMAGE.items():
+        as_it_is = told(of(next(iter(found.values()))[:1], f"{damage} chrf as damaged"), 1)
+        cells = [
+            cell
+            for runs in found.values()
+            for cell in (
+                told(of(runs, f"{damage} chrf"), 1),
+                told([100 * one for one in of(runs, f"{damage} exact")], 1),
+            )
+        ]
+        rows.append([name, as_it_is, *cells])
+    head = [
+        f"{name}, {_seeds(runs)}, {what}" for name, runs in found.items() for what in ("chrF", "exact, %")
+    ]
+    return table(("", "chrF as damaged", *head), rows)
+
+
+def translator(figures: Path) -> str:
+    """The default translator's BLEU by set and direction, at each step on its way."""
+    steps = {one.name.partition("/")[0]: one.figures for one in runs_of("pocket", figures)}
+    names = [name for name in TRANSLATORS if name in steps]
+    if not names:
+        return NOT_RUN
+    rows = []
+    for kind, title in MEASURED.items():
+        for way in ("en-de", "de-en", "en-fr", "fr-en", "en-ko", "ko-en"):
+            found = next(
+                (one for one in ("bleu", "bleu-char") if f"{one} {kind} {way}" in steps[names[0]]), ""
+            )
+            if found:
+                scores = [steps[name][f"{found} {kind} {way}"] for name in names]
+                letters = ", letters" if found == "bleu-char" else ""
+                rows.append([f"{title} {way}{letters}", *(f"{one:.1f}" for one in scores)])
+    return table(("BLEU", *names), rows)
+
+
+def _seeds(runs: Sequence[Noted]) -> str:
+    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+
+
+TRANSLATORS = ("base", "small", "student", "graduate", "polished")  # the steps on the way
+MEASURED = {"tatoeba": "Tatoeba", "debian": "Debian", "flores": "FLORES", "news": "news"}
+KINDS_OF_DAMAGE = {"trim": "trimmed", "gap": "gapped", "shuffle": "shuffled", "all": "all three"}
+NOT_RUN = "*Not run yet.*"
+TABLES: Mapping[str, Callable[[Path], str]] = {
+    "captions": captions,
+    "tried": tried,
+    "cased": cased,
+    "letters": letters,
+    "series": series,
+    "labels": labels,
+    "against-nanogpt": against_nanogpt,
+    "copying": copying,
+    "recalling": recalling,
+    "recalling-few": recalling_few,
+    "recalling-many": recalling_many,
+    "mended": mended,
+    "translator": translator,
+}

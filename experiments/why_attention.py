@@ -1,0 +1,152 @@
+"""Why attention won, in one picture, from what was noted: python -m experiments.why_attention.
+
+Above: how many answers are whole at each length, copied and recalled, and how fast each model learns. Below:
+how that share grows with the steps of learning, and how much faster the Transformer is. Recalling is shown
+by the better of its two ways, with all keys at once and after few. Bands reach from the worst seed to the
+best.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from experiments.noted import Noted, runs_of
+from experiments.place import FIGURES, ROOT
+from experiments.recall import ROW
+from glassformer.plotting.canvas import BLUE, FAINT, GREEN, ORANGE, blank, look, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURE = ROOT / "docs" / "pictures" / "why-attention.png"
+NAMES = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM alone"}
+WIDTHS = {"transformer": 4.0, "lstm": 1.8, "lstm-alone": 1.8}  # the first drawn can be seen below the others
+COLOURS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
+Points = list[tuple[float, list[float]]]  # a place along the axis, and the figure of each seed there
+
+
+def runs_named(noted: Sequence[Noted], task: str, model: str) -> list[Noted]:
+    """The seeds of one model on one task."""
+    return [one for one in noted if one.name.rpartition("/")[0] == f"{task}-{model}"]
+
+
+def by_size(runs: Sequence[Noted]) -> Points:
+    """Sizes tested, each with every seed's share of whole answers in percent."""
+    sizes = sorted({int(found[1]) for one in runs for key in one.figures if (found := _at(key, "exact"))})
+    return [(size, [100 * one.figures[f"exact at {size}"] for one in runs]) for size in sizes]
+
+
+def better_way(noted: Sequence[Noted], model: str) -> tuple[list[Noted], list[Noted]]:
+    """The seeds of recalling by the way that answers more, and those of what had to be learned before."""
+    ways: tuple[tuple[list[Noted], list[Noted]], ...] = (
+        (runs_named(noted, "recall", model), []),
+        (runs_named(noted, "many", model), runs_named(noted, "few", model)),
+    )
+    return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in by_size(way[0])))
+
+
+def over_steps(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
+    """Steps at each validation, those of what was learned before counted in, with every seed's share."""
+    spent = before[0].curve[-1][0] if before else 0
+    return [
+        (spent + steps, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
+        for steps in sorted({steps for one in runs for steps, _ in one.curve})
+    ]
+
+
+def speeds(speed: Noted, model: str) -> Points:
+    """Lengths, each with the thousand symbols a second that a model learns from."""
+    found = {int(hit[1]): value for key, value in speed.figures.items() if (hit := _at(key, model))}
+    return [(length, [found[length] / 1000]) for length in sorted(found)]
+
+
+def _at(key: str, what: str) -> re.Match[str] | None:
+    return re.fullmatch(rf"{re.escape(what)} at (\d+)", key)
+
+
+def drawn(noted: Sequence[Noted]) -> Figure:
+    """The picture of a row's runs."""
+    tasks = {
+        "copy": ("Copying a string", "symbols"),
+        "recall": ("Recalling the values of keys", "keys, by the better of two ways to learn it"),
+    }
+    with look():
+        timed = any(one.name.startswith("speed/") for one in noted)
+        figure = blank(10.5, 7)
+        axes = figure.subplots(2, len(tasks) + timed)
+        for column, (task, (title, unit)) in enumerate(tasks.items()):
+            above, below = axes[0][column], axes[1][column]
+            for model in NAMES:
+                recalled = task == "recall"
+                runs, before = better_way(noted, model) if recalled else (runs_named(noted, task, model), [])
+                if runs:
+                    _line(above, by_size(runs), model, marks="o")
+                    _line(below, over_steps(runs, before), model)
+            _frame(above, title, unit, "whole answers, %" if not column else "")
+            _frame(
+                below,
+                "The same, as it is learned",
+                "steps of training",
+                "whole answers, %" if not column else "",
+            )
+            for one in (above, below):
+                one.set_ylim(-4, 104)
+        _speeds(axes, noted)
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False
+        )
+        return figure
+
+
+def _speeds(axes: Sequence[Sequence[Axes]], noted: Sequence[Noted]) -> None:
+    """The last column: how fast each learns, and how much faster that makes the Transformer."""
+    for one in noted:
+        if not one.name.startswith("speed/"):
+            continue
+        above, below = axes[0][-1], axes[1][-1]
+        ours = dict(speeds(one, "transformer"))
+        for model in NAMES:
+            points = speeds(one, model)
+            _line(above, points, model, marks="o")
+            _line(
+                below, [(length, [ours[length][0] / value[0]]) for length, value in points], model, marks="o"
+            )
+        _frame(above, "Learning in parallel", "symbols of a string", "thousand symbols a second")
+        _frame(below, "The same, as a ratio", "symbols of a string", "times the Transformer is faster")
+        for part in (above, below):
+            part.set_xscale("log", base=2)
+            part.xaxis.set_major_formatter("{x:.0f}")
+            part.set_ylim(bottom=0)
+
+
+def _line(axes: Axes, points: Points, model: str, *, marks: str = "") -> None:
+    """The mean of the seeds with the band from the least to the most."""
+    at, colour = [place for place, _ in points], COLOURS[model]
+    means = [fmean(seeds) for _, seeds in points]
+    width = WIDTHS[model]
+    axes.plot(at, means, marks + "-", color=colour, label=NAMES[model], lw=width, ms=3 + width)
+    lowest, highest = [min(seeds) for _, seeds in points], [max(seeds) for _, seeds in points]
+    axes.fill_between(at, lowest, highest, color=colour, alpha=0.18, lw=0)
+
+
+def _frame(axes: Axes, title: str, along: str, up: str) -> None:
+    axes.set_title(title, loc="left")
+    axes.set_xlabel(along)
+    axes.set_ylabel(up)
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def main(figures: Path = FIGURES, picture: Path = PICTURE) -> None:
+    print(f"drawn: {save(drawn(runs_of(ROW, figures)), picture)}")
+
+
+if __name__ == "__main__":
+    main()

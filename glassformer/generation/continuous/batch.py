@@ -1,0 +1,118 @@
+"""The rows that are being written with one model: they join, take a step together, and leave.
+
+N rows, M texts that are read, V vocabulary, G key/value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.core.reading import first_vectors
+from glassformer.generation.ready import Ready
+from glassformer.inference.layers import stream_dtype
+from glassformer.inference.ragged import Past, read_ragged
+from glassformer.inference.shelves import Slot
+from glassformer.inference.slots import Slots, Sources
+
+ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
+
+
+@dataclass(eq=False)
+class Seat:
+    """Where one text is written: `width` rows, beams if there are several."""
+
+    slot: Slot
+    source: Slot | None
+
+
+class Batch:
+    """Texts that one model writes, each with its own length."""
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready, model = ready, ready.model
+        self.parameter = next(model.parameters())
+        self.seats: list[Seat] = []
+        dtype, device = stream_dtype(self.parameter), self.parameter.device
+        self.slots = Slots(ready.decoder, dtype, device)
+        self.embed: nn.Module = model.tgt_embed if isinstance(model, EncoderDecoder) else model.embed
+        self.sources = Sources(ready.decoder, dtype, device) if isinstance(model, EncoderDecoder) else None
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
+        """Sources of any lengths -> the keys and values of each, by the decoder's layers."""
+        ready, model = self.ready, self.ready.model
+        assert ready.encoder is not None and isinstance(model, EncoderDecoder)
+        lengths = [len(ids) for ids in sources]
+        x = self._vectors(model.src_embed, sources, [0] * len(sources))
+        memory = read_ragged(ready.encoder, x, lengths) if len(x) else x
+        cross = ready.decoder.cross
+        assert cross is not None
+        groups = cross.num_kv_heads
+        found: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
+        for layer in ready.decoder.layers:
+            both = layer.cross_kv(memory)  # (N, G * (K + V))
+            for own, part in zip(found, both.split(lengths), strict=True):
+                k, v = part.split_with_sizes([groups * cross.head_dim, groups * cross.value_dim], -1)
+                own[0].append(k.unflatten(-1, (groups, -1)).transpose(0, 1))
+                own[1].append(v.unflatten(-1, (groups, -1)).transpose(0, 1))
+        return found
+
+    def read_pieces(self, pieces: Sequence[Sequence[int]], pasts: Sequence[Past]) -> Tensor:
+        """Pieces of prompts, which `pasts` grow by -> vectors (M, D) of the last token of each."""
+        assert isinstance(self.ready.model, DecoderOnly)
+        x = self._vectors(self.embed, pieces, [past.length for past in pasts])
+        lengths = [len(ids) for ids in pieces]
+        found = read_ragged(self.ready.decoder, x, lengths, pasts)
+        return found.index_select(0, torch.tensor(lengths, device=found.device).cumsum(0) - 1)
+
+    def _vectors(self, embed: nn.Module, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> Tensor:
+        """What the first layer sees of texts that begin at these places: (N, D), one after another."""
+        device = self.parameter.device
+        ids = torch.tensor([token for text in texts for token in text], dtype=torch.long, device=device)
+        places = torch.tensor(
+            [first + n for text, first in zip(texts, firsts, strict=True) for n in range(len(text))],
+            dtype=torch.long,
+            device=device,
+        )
+        return self.ready.streamed(first_vectors(embed, ids[None], places[None], 0, None).x[0])
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def join_with_source(self, width: int, k: ByLayer, v: ByLayer) -> Seat:
+        """A text that will be written from this source; its start is yet to be read."""
+        assert self.sources is not None
+        return self._seated(Seat(self.slots.add_empty(width), self.sources.add(width, k, v)))
+
+    def join_after(self, width: int, past: Past) -> Seat:
+        """A text that goes on from what was read."""
+        return self._seated(Seat(self.slots.add(width, [k[0] for k in past.k], [v[0] for v in past.v]), None))
+
+    def _seated(self, seat: Seat) -> Seat:
+        self.seats.append(seat)
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        self.seats.remove(seat)
+        self.slots.drop(seat.slot)
+        if self.sources is not None and seat.source is not None:
+            self.sources.drop(seat.source)
+
+    def reorder(self, seat: Seat, beams: Tensor) -> None:
+        """Each beam of a text is replaced by one of them (W,)."""
+        self.slots.reorder(seat.slot, beams)
+
+    def step(self, ids: Sequence[int]) -> Tensor:
+        """The token just chosen for each row, in the order in which they joined -> logits (N, V)."""
+        tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
+        places = self.slots.positions()
+        x = self.ready.streamed(first_vectors(self.embed, tokens[:, None], places[:, None], 0, None).x[:, 0])
+        self.slots.ready()
+        x = self.ready.decoder(x, self.slots, self.sources)
+        self.slots.advance()
+        return self.ready.logits(x)

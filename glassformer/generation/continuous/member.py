@@ -1,0 +1,77 @@
+"""The requests under way: those whose source or prompt is being read, and those being written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from glassformer.errors import GlassformerError
+from glassformer.generation.continuous.batch import Seat
+from glassformer.generation.continuous.choosing import Lines, Search
+from glassformer.generation.continuous.errors import Failed, Unsound
+from glassformer.generation.continuous.job import Job
+from glassformer.generation.engine import check_sound
+from glassformer.generation.written import Written
+from glassformer.inference.ragged import Past
+
+PIECE: Final = 256  # tokens of one prompt that are read at once
+
+Next = Callable[[int, int], Job | None]  # rows and tokens that are free -> a request that fits
+
+
+@dataclass
+class Counts:
+    """What was done so far."""
+
+    read: int = 0
+    written: int = 0
+    steps: int = 0
+    jobs: int = 0
+
+
+@dataclass(eq=False)
+class Newcomer:
+    """A request whose source or prompt is being read."""
+
+    job: Job
+    chooser: Lines | Search
+    done: int = 0
+    past: Past = field(default_factory=Past)
+
+    def piece(self) -> Sequence[int]:
+        """What is read of it next: a source whole, a prompt by pieces that do not depend on the others."""
+        ids = self.job.asked.ids
+        return ids if self.job.asked.starts else ids[self.done : self.done + PIECE]
+
+
+@dataclass(eq=False)
+class Member:
+    """A request that is being written."""
+
+    job: Job
+    chooser: Lines | Search
+    seats: list[Seat]
+    ids: list[int]  # what its rows read next
+    starts: list[int]  # what they read after that, before anything is chosen
+
+
+def results(chooser: Lines | Search) -> list[Written] | Failed:
+    """What was written, where its scores are numbers."""
+    found = chooser.written()
+    try:
+        for text in found:
+            check_sound(text)
+    except GlassformerError as error:
+        return Unsound(str(error))
+    return found
+
+
+def failure(doing: str, error: Exception) -> Failed:
+    """What went wrong, in a sentence."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return Failed(f"the memory does not suffice for {doing} this; ask for less at once")
+    lines = str(error).splitlines() or [type(error).__name__]
+    return Failed(f"{doing} failed: {lines[0]}")

@@ -1,0 +1,73 @@
+"""The attention map as text: a row of shaded cells for every query, readable without colour too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+from torch import Tensor
+
+from glassformer.errors import GlassformerError
+from glassformer.plotting.fonts import visible
+
+SHADES, PLAIN_SHADES = " ░▒▓█", " .:*#"  # from nothing to all; the second where only ASCII prints
+COLOUR = "rgb(38,139,210)"  # stands out from a white background and from a black one
+LONGEST = 12
+
+
+def attention_text(
+    weights: Tensor, queries: Sequence[str], keys: Sequence[str], *, width: int = 80, ascii_only: bool = False
+) -> Text:
+    """Weights (T, S) as lines at most `width` columns wide, keys across and queries down.
+
+    Keys whose labels are wider than a cell are written downwards. What does not fit is left out, and
+    a last line says so.
+    """
+    if tuple(weights.shape) != (len(queries), len(keys)):
+        raise GlassformerError(
+            f"weights of shape {tuple(weights.shape)} do not fit {len(queries)} queries and {len(keys)} keys"
+        )
+    rows = [_fitting(visible(q, LONGEST), ascii_only) for q in queries]
+    columns = [_fitting(visible(k, LONGEST), ascii_only) for k in keys]
+    margin = max((cell_len(row) for row in rows), default=0) + 1
+    widest = max((cell_len(column) for column in columns), default=1)
+    narrowest = 2 if any(cell_len(c) > 1 for column in columns for c in column) else 1
+    room = width - margin
+    beside = max(2, widest if widest <= 3 else widest + 1)  # longer names need a gap between them
+    fitting = room // max(1, len(columns))
+    cell = beside if beside <= min(9, fitting) else max(narrowest, min(3, fitting))
+    shown = min(len(columns), room // cell)
+    text = Text(no_wrap=True, end="")
+    for line in _heading(columns[:shown], cell):
+        text.append(" " * margin + line.rstrip() + "\n", style="bold")
+    for row, values in zip(rows, weights.tolist(), strict=True):
+        text.append(" " * (margin - 1 - cell_len(row)) + row + " ", style="bold")
+        for value in values[:shown]:
+            shade = (PLAIN_SHADES if ascii_only else SHADES)[_step(value)]
+            text.append(shade * cell, style=COLOUR)
+        text.append("\n")
+    if shown < len(columns):
+        text.append(f"(the first {shown} of {len(columns)} keys)\n", style="dim")
+    return text
+
+
+def _fitting(shown: str, ascii_only: bool) -> str:
+    if not ascii_only:
+        return shown
+    return shown.replace("␣", "_").replace("…", "~").encode("ascii", "backslashreplace").decode()
+
+
+def _heading(columns: Sequence[str], cell: int) -> list[str]:
+    """The keys' names: beside each other where they fit their cells, else downwards."""
+    if all(cell_len(column) <= cell for column in columns):
+        pads = [(cell - cell_len(column)) // 2 for column in columns]
+        return ["".join(set_cell_size(" " * p + c, cell) for p, c in zip(pads, columns, strict=True))]
+    tall = max(map(len, columns))
+    raised = [column.rjust(tall) for column in columns]  # they all end just above their column
+    return ["".join(set_cell_size(column[line], cell) for column in raised) for line in range(tall)]
+
+
+def _step(value: float) -> int:
+    """Which shade: the lightest only below 5 %, so that an empty cell means (almost) nothing."""
+    return sum(value >= bound for bound in (0.05, 0.2, 0.45, 0.7))

@@ -1,0 +1,51 @@
+"""The names by which a run's folder and its models are known; `training/run.py` tells all that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glassformer.errors import GlassformerError
+
+RECIPE = "recipe.yaml"
+REQUEST = "asked.json"  # the recipe as given; the first file a run writes, so it marks the folder as ours
+LOCK = "lock"
+MODEL, BEST = "model", "best"  # the result, and while it trains the best so far
+DESCRIBED = ("spec.json", "config.json")  # by either of which a folder is a model's own
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a training began in the folder."""
+    return (folder / RECIPE).is_file()
+
+
+class NotARunError(GlassformerError):
+    """A folder to train in already holds files that no training run wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(f"'{folder}' holds files and is not a run; choose a new or empty folder to train in")
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raise NotARunError unless the folder is missing, empty or a run of ours.
+
+    A run that was killed before its first file has left at most its lock.
+    """
+    if not folder.is_dir() or (folder / REQUEST).is_file():
+        return
+    if any(not path.name.startswith((LOCK, f".{LOCK}", f".{REQUEST}.")) for path in folder.iterdir()):
+        raise NotARunError(folder)
+
+
+def result_of(folder: str | Path) -> Path:
+    """The model that a run made, or while it trains the best so far; any other folder is one itself."""
+    root = Path(folder)
+    if not is_run(root) or any((root / name).is_file() for name in DESCRIBED):
+        return root
+    found = next((root / name for name in (MODEL, BEST) if (root / name).is_dir()), None)
+    if found is None:
+        raise GlassformerError(
+            f"the run in '{folder}' has no model yet: it is still training or was stopped before its first "
+            "validation; wait for that, or give its train command again"
+        )
+    return found

@@ -1,6 +1,0 @@
-"""The scoreboard: every row of docs/results.md, each run anew by one command.
-
-python -m results                       # the rows and their commands
-python -m results multi30k              # prepare, train every seed, measure, note the figures
-python -m results multi30k --only en-de # the same for some of its runs, or one (en-de/1)
-"""

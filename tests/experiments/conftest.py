@@ -1,0 +1,25 @@
+"""Rows whose commands run in this process, so that a test does not wait for torch to be imported anew."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+
+import pytest
+
+from glassformer.cli.main import main
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `experiments.place.glassformer` does, without a child."""
+
+    def glassformer(*words: object) -> str:
+        told = io.StringIO()
+        with redirect_stdout(told), pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        assert not stop.value.code
+        return told.getvalue()
+
+    for place in ("trained.glassformer", "language.command"):
+        monkeypatch.setattr(f"experiments.{place}", glassformer)

@@ -1,0 +1,62 @@
+"""The curves of a row: every line can be told from the others, and read on any ground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+from PIL import Image
+
+from experiments.called import TASKS
+from experiments.curves import draw, figure_of
+from experiments.noted import Noted, keep, runs_of
+from experiments.place import FIGURES, Place
+from experiments.rows import ROWS
+from experiments.why_attention import NAMES
+
+
+def look(line: Line2D) -> tuple[str, str]:
+    return to_hex(line.get_color()), str(line.get_linestyle())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
+    runs = [one for one in runs_of(row, FIGURES) if len(one.curve) > 1]
+    if not runs:
+        pytest.skip("no curve was noted")
+    drawn = 0
+    meant: dict[str, tuple[str, str]] = {}
+    for axis in figure_of(row, runs).axes:
+        if not axis.lines:
+            continue
+        legend = axis.get_legend()
+        assert legend is not None
+        names = [text.get_text() for text in legend.get_texts()]
+        assert len(names) == len(set(names)) == len({look(line) for line in axis.lines})
+        for line, name in zip(legend.get_lines(), names, strict=True):
+            assert meant.setdefault(name, look(line)) == look(line)
+        drawn += len(axis.lines)
+    assert drawn == len(runs)
+
+
+def test_copying_and_recalling_are_shown_apart_by_the_models_names() -> None:
+    axes = figure_of("recall", [one for one in runs_of("recall", FIGURES) if len(one.curve) > 1]).axes
+    assert sorted(axis.get_title() for axis in axes) == sorted(TASKS.values())
+    legends = [legend for axis in axes if (legend := axis.get_legend()) is not None]
+    assert {text.get_text() for one in legends for text in one.get_texts()} == set(NAMES.values())
+
+
+def test_nothing_is_painted_behind_the_curves(tmp_path: Path) -> None:
+    place = Place(data=tmp_path, work=tmp_path, figures=tmp_path / "figures")
+    curve = ((1, 2.0), (2, 1.0))
+    for name in ("etth1/96/1", "etth1/96/2", "etth2/96/1"):
+        keep(
+            place,
+            Noted(row="ett", name=name, seed=1, parameters=1, seconds=1.0, figures={}, of="mse", curve=curve),
+        )
+    made = draw("ett", place.figures, tmp_path)
+    assert made is not None
+    alpha = Image.open(made).convert("RGBA").getchannel("A")
+    assert alpha.getpixel((0, 0)) == 0 and alpha.histogram()[0] > 0.8 * alpha.width * alpha.height

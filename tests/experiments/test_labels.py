@@ -1,0 +1,71 @@
+"""The rows of labels: how their data is cut, and what stands beside the Transformer."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import convolution, ngrams, pictures, reviews
+from experiments.rows import ROWS
+from glassformer.data.images import prepare_images
+from glassformer.data.problems import Problems
+from glassformer.recipes import ready
+from glassformer.training.recipe import read_recipe
+
+
+def test_photographs_are_read_as_the_package_reads_them(tmp_path):
+    records = np.random.default_rng(0).integers(0, 256, (30, 3073)).astype(np.uint8)
+    records[:, 0] = np.arange(30) % 10
+    path = tmp_path / "some.bin.gz"
+    path.write_bytes(gzip.compress(records.tobytes()))
+    images, labels = pictures.photographs(path)
+    rows = np.arange(30)
+    theirs = prepare_images(path, tmp_path / "store", problems=Problems())
+    assert (theirs.images(rows) == images).all() and (theirs.labels(rows) == labels).all()
+
+
+def test_a_split_loses_no_picture_and_is_read_by_the_package(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8)).astype(np.uint8)
+    pictures.split((images, (np.arange(50) % 10).astype(np.uint8)), 20, tmp_path)
+    train, valid = (convolution.arrays(tmp_path / f"{part}.npz") for part in ("train", "valid"))
+    assert (np.concatenate((train[0], valid[0])) == images).all() and len(valid[0]) == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.npz", "valid.npz"]
+    store = prepare_images(tmp_path / "train.npz", tmp_path / "store", problems=Problems())
+    assert (store.images(np.arange(30))[..., 0] == train[0]).all()
+
+
+@pytest.mark.parametrize(("recipe", "rows"), [("images-digits", 55_000), ("images-cifar", 7_600)])
+def test_every_batch_is_whole_so_that_one_recorded_step_serves_all(recipe, rows):
+    batch = read_recipe(ready(recipe)).training.batch
+    pools = [20_000] * (rows // 20_000) + [rows % 20_000]
+    assert all(pool % batch == 0 for pool in pools)
+
+
+def test_only_reviews_that_were_never_read_are_called_unseen(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, texts in (("train", ["good", "a film"]), ("test", ["a film", "other", "good ", "good"])):
+        rows = "".join(f"{n}\t{text}\t{n % 2}\n" for n, text in enumerate(texts))
+        (data / f"{name}.tsv.gz").write_bytes(gzip.compress(f"id\tdocument\tlabel\n{rows}".encode()))
+    path = reviews.unseen(data, tmp_path)
+    assert path.read_text().splitlines() == ["id\tdocument\tlabel", "1\tother\t1", "2\tgood \t0"]
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith("unseen")] == ["unseen.tsv"]
+
+
+def test_every_way_is_a_run():
+    assert {name.split("/")[0] for name in ROWS["nsmc"].runs} == {*reviews.WAYS, "ngrams"}
+
+
+def test_the_linear_model_learns_pieces_of_words():
+    texts = [f"{word}{end} 영화" for word in ("재밌", "좋") for end in ("다", "어요", "네", "음")] * 5
+    texts += [text.replace("재밌", "지루하").replace("좋", "별로") for text in texts]
+    labels = [1] * 40 + [0] * 40
+    assert ngrams.learn(texts, labels).accuracy(["재밌구나", "지루하구나"], [1, 0]) == 1
+
+
+def test_the_residual_network_is_as_large_as_the_transformer_and_halves_twice():
+    model = convolution.network()
+    assert 2.6e6 < sum(one.numel() for one in model.parameters()) < 3.0e6
+    x = torch.randn(2, 3, 32, 32)
+    assert model[:-3](x).shape == (2, 256, 8, 8) and model(x).shape == (2, 10)

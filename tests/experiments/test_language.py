@@ -1,0 +1,151 @@
+"""The language rows: what their losses count, and a contest of two small models from end to end."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from experiments import language, nanogpt, text_loss
+from experiments.corpora import CORPORA, PARTS, Corpus
+from experiments.place import Place, data_folder
+from glassformer.recipes import ready
+
+LETTERS = np.random.default_rng(0).integers(0, 7, 101)
+TABLE = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
+
+
+def by_last(ids: torch.Tensor) -> torch.Tensor:
+    """Scores that hang on the last id alone, so that every way of reading finds the same."""
+    return TABLE[ids]
+
+
+@pytest.mark.parametrize(("length", "stride"), [(16, None), (16, 4), (7, 3), (200, None), (200, 5)])
+def test_the_exact_loss_counts_every_id_but_the_first_once(length, stride):
+    ids = torch.from_numpy(LETTERS)
+    whole = float(F.cross_entropy(TABLE[ids[:-1]], ids[1:]))
+    found = text_loss.exact(by_last, LETTERS, length=length, stride=stride, batch=3)
+    assert found == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_stride_leaves_every_later_id_something_to_look_back_at():
+    counted = []
+    for window, labels in text_loss.windows(np.arange(101), 16, 4, 5):
+        for row in range(len(window)):
+            (at,) = np.nonzero(labels[row] != text_loss.IGNORED)
+            assert (labels[row][at] == window[row][at] + 1).all()
+            assert counted == [] or at.min() >= 12
+            counted += labels[row][at].tolist()
+    assert counted == list(range(1, 101))
+
+
+def test_the_estimate_is_near_the_exact_loss():
+    found = text_loss.estimated(by_last, LETTERS, length=16, batch=32, batches=40)
+    assert found == pytest.approx(text_loss.exact(by_last, LETTERS, length=16), abs=0.05)
+
+
+@pytest.mark.skipif(not (data_folder() / "wikitext-2").is_dir(), reason="GLASSFORMER_DATA has no wikitext-2")
+def test_words_are_counted_as_published_perplexities_count_them():
+    corpus = CORPORA["wikitext2"]
+    found = {part: corpus.units(text) for part, text in corpus.texts(data_folder()).items()}
+    assert found == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+
+
+def test_letters_stand_for_the_bytes_of_the_file(tmp_path):
+    (tmp_path / "enwik8-10M").mkdir()
+    whole = np.random.default_rng(0).integers(0, 256, 10_000_000).astype(np.uint8).tobytes()
+    path = tmp_path / "enwik8-10M" / "enwik8.first10M.gz"
+    path.write_bytes(gzip.compress(whole, compresslevel=0))
+    texts = CORPORA["enwik8"].texts(tmp_path)
+    assert "".join(texts[part] for part in PARTS).encode("latin-1") == whole
+    assert [len(texts[part]) for part in PARTS] == [9_000_000, 500_000, 500_000]
+
+
+PEER = """
+from dataclasses import dataclass
+import torch
+from torch.nn import functional as F
+
+@dataclass
+class GPTConfig:
+    block_size: int
+    vocab_size: int
+    n_layer: int
+    n_head: int
+    n_embd: int
+    dropout: float
+    bias: bool
+
+class GPT(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.table = torch.nn.Embedding(config.vocab_size, config.vocab_size)
+
+    def forward(self, ids, labels):
+        logits = self.table(ids)
+        return logits, F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    def configure_optimizers(self, weight_decay, lr, betas, device):
+        return torch.optim.AdamW(self.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
+"""
+
+
+@pytest.fixture
+def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Place]:
+    """A small text of one letter after the other, small models, and a moment for each side."""
+    texts = {part: "abcdefghij" * (80 if part == "train" else 30) for part in PARTS}
+    recipe = tmp_path / "small.yaml"
+    words = ready("lm-enwik8").read_text(encoding="utf-8")
+    for old, new in {
+        "d_model: 384": "d_model: 24",
+        "num_layers: 6": "num_layers: 1",
+        "d_ff: 1536": "d_ff: 48",
+        "length: 496": "length: 16",
+        "batch: 21328": "batch: 64",
+        "compile: reduce-overhead": "compile: off",
+    }.items():
+        assert old in words
+        words = words.replace(old, new)
+    recipe.write_text(words, encoding="utf-8")
+    (tmp_path / "peer.py").write_text(PEER)
+    monkeypatch.setenv("NANOGPT_MODEL", str(tmp_path / "peer.py"))
+    for name, value in {"REHEARSED": 8, "EVERY": 2}.items():
+        monkeypatch.setattr(language, name, value)
+    monkeypatch.setattr(nanogpt, "TIMED", 3)
+    corpus = Corpus(
+        row="contest",
+        recipe=str(recipe),
+        texts=lambda _: texts,
+        kind="char",
+        vocab_size=100,
+        unit="byte",
+        length=16,
+        rows=4,
+        dropout=0.1,
+    )
+    place = Place(
+        data=tmp_path, work=tmp_path / "work", figures=tmp_path / "figures", device="cpu", seconds=0.3
+    )
+    return corpus, place
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_contest_is_run_and_noted_on_both_sides(contest):
+    corpus, place = contest
+    found = {}
+    for name in ("ours/1", "nanogpt/1"):
+        language.contest(corpus, place, name)
+        path = place.figures / "contest" / f"{name.replace('/', '-')}.json"
+        found[name] = json.loads(path.read_text())
+    for noted in found.values():
+        figures = noted["figures"]
+        assert figures["steps"] >= 10 and figures["seconds of steps"] > 0 and noted["curve"]
+        # 300 letters and the end token after them are 300 to foretell
+        assert figures["test bits a byte"] == pytest.approx(figures["test"] / np.log(2), rel=1e-4)
+    best = min(figure for _, figure in found["nanogpt/1"]["curve"])
+    assert found["nanogpt/1"]["figures"]["valid"] == pytest.approx(best, abs=1e-5)
+    ours = found["ours/1"]
+    assert ours["figures"]["valid"] == pytest.approx(min(value for _, value in ours["curve"]), abs=1e-4)

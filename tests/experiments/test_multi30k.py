@@ -1,0 +1,85 @@
+"""The Multi30k row: texts as the published figures have them, models within the bound, scores as promised."""
+
+import json
+
+import pytest
+import sacrebleu
+import yaml
+
+from experiments import moses
+from experiments.multi30k import RECIPE, TESTS, WAYS, read_name, run
+from experiments.place import Place, data_folder
+from experiments.rows import ROWS
+from glassformer import api
+from glassformer.families.registry import spec_of
+from glassformer.recipes import ready
+from glassformer.tokenization import TokenizerPlan, train_tokenizer
+
+pytest.importorskip("sacremoses")
+DATA = data_folder() / "multi30k"
+SENTENCES = {
+    "en": ["A man's T-shirt says \"No. 5\", doesn't it?", "Two dogs (one is old) run 1,000 m."],
+    "de": ["Auf dem T-Shirt eines Mannes steht „Nr. 5“ …", "Zwei Hunde laufen 1.000 m – einer ist alt."],
+    "fr": ["L'homme porte un t-shirt « n° 5 », n'est-ce pas ?", "Deux chiens courent aujourd'hui."],
+}
+WORDS = {language: moses.words_of(texts, language) for language, texts in SENTENCES.items()}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="GLASSFORMER_DATA has no multi30k")
+def test_references_have_the_words_of_the_published_run():
+    """Its log says reflen=12103."""
+    words = moses.words_of(moses.read(DATA / "test_2016_flickr.de.gz"), "de")
+    assert sum(len(text.split()) for text in words) == 12103
+
+
+def test_a_vocabulary_gives_words_back_exactly():
+    texts = [text for several in WORDS.values() for text in several]
+    tokenizer = train_tokenizer(texts, TokenizerPlan(vocab_size=150))
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids) == text and tokenizer.unk_id not in ids
+
+
+@pytest.mark.parametrize("name", ROWS["multi30k"].runs)
+def test_runs_are_known_and_small(name):
+    recipe = yaml.safe_load(ready(RECIPE).read_text())
+    for change in WAYS[read_name(name).way]:
+        place, value = change.split("=")
+        section, key = place.split(".")
+        recipe[section][key] = yaml.safe_load(value)
+    words = {key: value for key, value in recipe["model"].items() if key not in ("preset", "folder")}
+    size = recipe["tokenizer"]["vocab_size"]
+    model = api.build(spec_of("original", **words, src_vocab_size=size, tied=("source", "head")))
+    assert sum(weights.numel() for weights in model.parameters()) <= 2_700_000
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("name", ["en-de/1", "en-fr-cased/2"])
+def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
+    asked, data = read_name(name), tmp_path / "data" / "multi30k"
+    data.mkdir(parents=True)
+    for part in ("train", *TESTS.values()):
+        for language, texts in SENTENCES.items():
+            moses.write(data / f"{part}.{language}.gz", texts * 4)
+    small = ("steps=40", "batch=512", "r_drop=0", "lr=0.01", "warmup=5", "validate_every=20", "average=1")
+    place = Place(
+        data=data.parent,
+        work=tmp_path / "work",
+        figures=tmp_path / "figures",
+        device="cpu",
+        changes=(*(f"training.{word}" for word in small), "model.d_model=32", "model.dropout=0"),
+    )
+    run(place, name)
+    (noted,) = (tmp_path / "figures" / "multi30k").glob("*.json")
+    figures = json.loads(noted.read_text())["figures"]
+    expected = SENTENCES if asked.way == "cased" else WORDS
+    for short, part in TESTS.items():
+        got = moses.read(place.run("multi30k", name) / f"{part}.{asked.target}.gz")
+        references = [expected[asked.target] * 4]
+        if asked.way == "cased":
+            assert figures[f"bleu_{short}"] == pytest.approx(sacrebleu.corpus_bleu(got, references).score)
+            assert figures[f"chrf_{short}"] == pytest.approx(sacrebleu.corpus_chrf(got, references).score)
+        else:
+            scored = sacrebleu.corpus_bleu(got, references, tokenize="none", force=True)
+            assert figures[f"bleu_{short}"] == pytest.approx(scored.score)
+    assert figures["bleu_val"] > 50  # it was seen in training

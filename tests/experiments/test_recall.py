@@ -1,0 +1,109 @@
+"""The made tasks ask what they say they ask, and a run's figures are those of its log."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments import recall
+from experiments.made_pairs import Copying, Recalling, drawn, of_sizes, written
+from experiments.noted import Noted, runs_of
+from experiments.place import Place
+from experiments.recall_speed import built
+from experiments.trained import Trained
+from experiments.why_attention import better_way, over_steps
+from glassformer.training.recipe import read_data
+
+
+def test_a_copy_is_its_string():
+    pairs = list(drawn(Copying(), 1000, seed=1))
+    assert all(read == answer for read, answer in pairs)
+    assert {5, 60} <= {len(read.split()) for read, _ in pairs} <= set(range(5, 61))
+
+
+def test_answers_are_the_values_of_the_keys_asked_for():
+    for read, answer in drawn(Recalling(), 200, seed=1):
+        words, filled = read.split(), answer.split()
+        form, told = words[: len(filled)], words[len(filled) :]
+        values = dict(zip(told[::2], told[1::2], strict=True))
+        assert len(values) == len(form) // 2 <= 32 and set(form[1::2]) == {"?"}
+        assert filled == [word for key in form[::2] for word in (key, values[key])]
+
+
+def test_sizes_come_one_after_another():
+    pairs = list(of_sizes(Recalling(), (4, 32), 3, seed=2))
+    assert [len(read.split()) // 4 for read, _ in pairs] == [4, 4, 4, 32, 32, 32]
+
+
+def test_files_are_the_same_every_time(tmp_path):
+    first = written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text()
+    (tmp_path / "train.tsv").unlink()
+    assert written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
+
+
+def test_models_are_of_one_size():
+    sizes = [sum(p.numel() for p in built(*model).parameters()) for model in recall.MODELS.values()]
+    assert np.ptp(sizes) < 0.02 * min(sizes)
+
+
+def test_pace_leaves_out_compiling_and_validating(tmp_path):
+    """Steps of 10 ms, noted every tenth, with a slow beginning and a pause in the midst."""
+    times = 30.0 + 0.1 * np.arange(11) + np.where(np.arange(11) > 5, 20.0, 0.0)
+    times[0] = 0.0
+    lines = [
+        {"kind": "step", "step": 10 * n, "time": float(time), "units": 500} for n, time in enumerate(times)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = [(50, 0.4), (80, 0.995), (100, 1.0)]
+    run = Trained(folder=tmp_path, seconds=51.0, parameters=1, of="exact", curve=curve)
+    pace = recall.pace(run)
+    assert pace == pytest.approx({"ms a step": 10, "tokens a second": 50_000})
+    assert recall.learned(run, pace) == pytest.approx({"steps to 99 %": 80, "seconds to 99 %": 0.8})
+    assert recall.learned(replace(run, curve=curve[:1]), pace) == {}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    assert recall.pace(run) == {}
+
+
+def test_every_task_is_tested_at_sizes_it_was_learned_at():
+    for name, task in recall.TASKS.items():
+        assert task.shortest <= min(recall.SIZES[name]) <= max(recall.SIZES[name]) == task.longest
+    assert recall.TASKS.keys() == recall.SIZES.keys() == recall.STEPS.keys()
+
+
+def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
+    for count, few in (("LEARNED", 200), ("HELD", 4), ("TESTED", 1)):
+        monkeypatch.setattr(recall, count, few)
+    place = Place(
+        data=tmp_path / "none",
+        work=tmp_path / "work",
+        figures=tmp_path / "figures",
+        device="cpu",
+        changes=("training.steps=1", "training.batch=512", "training.validate_every=1", "training.warmup=1"),
+    )
+    recall.run(place, "many-lstm-alone/1")
+    assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}
+    recipe = read_data(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
+    few = str(place.run("recall", "few-lstm-alone/1") / "model")
+    assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
+
+
+def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
+    def noted(kind, exact):
+        figures = {"exact at 2": 1.0, "exact at 32": exact, "ms a step": 10.0}
+        return Noted(
+            row="recall",
+            name=f"{kind}/1",
+            seed=1,
+            parameters=1,
+            seconds=1,
+            figures=figures,
+            curve=[(100, exact)],
+        )
+
+    at_once, few, many = noted("recall-lstm", 0.0), noted("few-lstm", 0.9), noted("many-lstm", 1.0)
+    runs, before = better_way([at_once, few, many], "lstm")
+    assert (runs, before) == ([many], [few])
+    assert over_steps(runs, before) == [(200, [100.0])]
+    assert better_way([noted("recall-lstm", 0.5), few, noted("many-lstm", 0.0)], "lstm")[1] == []

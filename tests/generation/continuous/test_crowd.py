@@ -1,0 +1,175 @@
+"""Whoever else is being written for, a request is answered as if it were alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.generation import Decoding
+from glassformer.generation.continuous import Cancelled, Job, Token, Writer
+from glassformer.generation.ready import ready
+from glassformer.inference import slots
+from tests.core.models import VOCAB
+from tests.core.models import model_of as core_model
+from tests.generation.continuous.requests import Request, alone, requests
+from tests.generation.test_engine import FAMILIES, model_for
+from tests.generation.test_greedy import START
+
+BENT: dict[str, dict[str, Any]] = {
+    "alibi": {"position": "alibi"},
+    "relative": {"position": "relative"},
+    "learned": {"position": "learned"},
+    "window": {"position": "rotary", "window": 3},
+    "one key head": {"position": "rotary", "num_kv_heads": 1},
+    "post": {"wiring": "post"},
+}
+
+
+def same(job: Job, expected: list[Any]) -> None:
+    found = job.result(60)
+    assert [(text.ids, text.ended) for text in found] == [(text.ids, text.ended) for text in expected]
+    assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
+    for text, other in zip(found, expected, strict=True):
+        assert text.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
+    """Submit all, a few at a time, among others that leave; every answer must be the lone one."""
+    expected = [alone(model, request) for request in asked]
+    draw = random.Random(seed)
+    writer = Writer(model, slots=12, tokens=2000, queue=300)
+    jobs: list[Job] = []
+    leaving: list[Job] = []
+    told: list[list[Token]] = [[] for _ in asked]
+    for n, (ids, words) in enumerate(asked):
+        if draw.random() < 0.4:
+            leaver, others = draw.choice(asked)
+            leaving.append(writer.submit(leaver, **others))
+        jobs.append(writer.submit(ids, on_token=told[n].append, **words))
+        if draw.random() < 0.3:
+            time.sleep(0.004)
+        if leaving and draw.random() < 0.5:
+            draw.choice(leaving).cancel()
+    for job, texts in zip(jobs, expected, strict=True):
+        same(job, texts)
+    writer.close()
+    stats = writer.stats()
+    assert stats.rows == stats.waiting == 0 and not writer._round.busy
+    for job, tokens in zip(jobs, told, strict=True):
+        _streamed(job, tokens)
+    for job in leaving:
+        assert job.done
+
+
+def _streamed(job: Job, tokens: list[Token]) -> None:
+    """What was told token by token is what was written in the end."""
+    if job.asked.settings.num_beams > 1:
+        assert not tokens
+        return
+    by_row: list[list[int]] = [[] for _ in range(job.asked.rows)]
+    for token in tokens:
+        by_row[token.row].append(token.id)
+    assert sorted(by_row) == sorted(text.ids for text in job.result())
+
+
+@pytest.mark.parametrize("family", (*FAMILIES, "marian"))
+def test_a_crowd_is_answered_as_each_alone(family: str) -> None:
+    model, begins = model_for(family)
+    begins = {"start_ids": [START, 4]} if family == "marian" else begins
+    crowd(ready(model), requests(24, begins))
+
+
+@pytest.mark.parametrize("name", BENT)
+@pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
+def test_positions_and_windows_of_every_kind(shape: str, name: str) -> None:
+    model = core_model(shape, **BENT[name])
+    begins = {} if shape == "decoder_only" else {"start_ids": [1]}
+    # long enough to outgrow a shelf, and, where there is a table of 32 positions, to come to its end
+    crowd(ready(model), requests(12, begins, vocab=VOCAB, seed=1, most=60), seed=1)
+
+
+@pytest.mark.parametrize("family", ["original", "llama", "mistral"])
+def test_rounded_weights_give_the_same_bits_whoever_is_there(family: str) -> None:
+    model, begins = model_for(family)
+    rounded = ready(model, "int8")
+    asked = requests(20, begins, seed=2)
+    writer = Writer(rounded, slots=16, queue=100)
+    by_itself = [writer.submit(ids, **words).result(60) for ids, words in asked]
+    together = [writer.submit(ids, **words) for ids, words in asked]
+    assert [job.result(60) for job in together] == by_itself
+    writer.close()
+
+
+def test_long_prompts_are_read_in_pieces_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.generation.continuous import member, round
+
+    monkeypatch.setattr(member, "PIECE", 5)
+    monkeypatch.setattr(round, "PIECE", 5)
+    for name in ("alibi", "window", "relative"):
+        model = ready(core_model("decoder_only", **BENT[name]))
+        crowd(model, requests(12, {}, vocab=VOCAB, seed=3))
+
+
+def test_beams_of_a_long_text_forget_what_none_descends_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = []
+    forget = slots.Slots._forget
+
+    def counted(self: slots.Slots, slot: Any) -> None:
+        before = slot.filled
+        forget(self, slot)
+        forgotten.append(before - slot.filled)
+
+    monkeypatch.setattr(slots.Slots, "_forget", counted)
+    model, _ = model_for("llama")
+    words = {"settings": Decoding(num_beams=4, num_return_sequences=4, max_new_tokens=150), "eos_id": None}
+    crowd(ready(model), [([3, 4, 5 + n], words) for n in range(3)])
+    assert max(forgotten) > 10
+
+
+def test_a_cancelled_request_frees_its_rows_at_once() -> None:
+    model, _ = model_for("gpt2")
+    words: dict[str, Any] = {"settings": Decoding(max_new_tokens=40), "eos_id": None}
+    writer = Writer(ready(model), slots=1, queue=4)
+    first: list[Token] = []
+
+    def slowly(token: Token) -> None:
+        first.append(token)
+        time.sleep(0.05)
+
+    stuck = writer.submit([3], on_token=slowly, **words)
+    waiting, gone = writer.submit([4], **words), writer.submit([5], **words)
+    while not first:
+        time.sleep(0.001)
+    gone.cancel()
+    stuck.cancel()
+    same(waiting, alone(model, ([4], words)))
+    for job in (stuck, gone):
+        with pytest.raises(Cancelled):
+            job.result(5)
+    assert len(first) < 40
+    writer.close()
+
+
+def test_likeliest_tokens_are_those_of_the_model() -> None:
+    model, _ = model_for("gpt2")
+    told: list[Token] = []
+    writer = Writer(model)
+    settings = Decoding(max_new_tokens=4)
+    found = writer.submit([3, 4], settings=settings, eos_id=None, top=3, on_token=told.append).result(10)[0]
+    drawn = Decoding(max_new_tokens=4, do_sample=True, top_k=2, seed=1)
+    few: list[Token] = []
+    writer.submit([3, 4], settings=drawn, eos_id=None, top=3, on_token=few.append).result(10)
+    writer.close()
+    with torch.no_grad():
+        logprobs = model(torch.tensor([[3, 4, *found.ids]]))[0, 1:-1].log_softmax(-1)
+    for token, row in zip(told, logprobs, strict=True):
+        best = row.topk(3)
+        assert [one for one, _ in token.top] == best.indices.tolist()
+        assert [chance for _, chance in token.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert token.top[0] == pytest.approx((token.id, token.logprob))
+    assert [len(token.top) for token in few] == [2] * 4  # what cannot be drawn is not told

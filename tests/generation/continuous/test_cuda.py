@@ -1,0 +1,20 @@
+"""On a GPU a crowd is answered as each alone, too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from glassformer.generation.ready import ready
+from tests.generation.continuous.requests import requests
+from tests.generation.continuous.test_crowd import crowd
+from tests.generation.test_engine import model_for
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize("family", ["original", "t5", "gpt2", "llama", "mistral", "falcon", "lstm"])
+def test_a_crowd_on_a_gpu(family: str) -> None:
+    model, begins = model_for(family)
+    model.cuda()
+    crowd(ready(model), requests(24, begins))

@@ -1,0 +1,127 @@
+"""Tiny models of the reference library, random but lively, and ours with the same weights."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import glassformer
+from glassformer.generation import Decoding, write
+
+VOCAB, EOS, PAD = 61, 5, 0
+_TEXT = {"vocab_size": VOCAB, "eos_token_id": EOS, "pad_token_id": PAD, "bos_token_id": 1}
+_PAIR = {
+    **_TEXT, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 37, "decoder_ffn_dim": 37, "forced_eos_token_id": None,
+    "max_position_embeddings": 60, "tie_word_embeddings": False,
+}  # fmt: skip
+_DECODER = {
+    **_TEXT, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 37,
+    "num_key_value_heads": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "marian": (
+        "MarianMTModel",
+        {**_PAIR, "pad_token_id": 60, "decoder_start_token_id": 60, "decoder_vocab_size": VOCAB,
+         "share_encoder_decoder_embeddings": False},
+    ),
+    "bart": ("BartForConditionalGeneration", {**_PAIR, "decoder_start_token_id": 2, "pad_token_id": 0,
+                                              "tie_word_embeddings": True}),
+    "t5": (
+        "T5ForConditionalGeneration",
+        {**_TEXT, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2,
+         "decoder_start_token_id": 0, "tie_word_embeddings": False},
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {**_TEXT, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 60, "tie_word_embeddings": False},
+    ),
+    "llama": ("LlamaForCausalLM", _DECODER),
+    "mistral": ("MistralForCausalLM", {**_DECODER, "sliding_window": 7, "head_dim": 6}),
+    "falcon": (
+        "FalconForCausalLM",
+        {**_TEXT, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "alibi": False,
+         "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "bias": False},
+    ),
+}  # fmt: skip
+
+
+@cache
+def pair(family: str) -> tuple[Any, Any]:
+    """The reference's model and ours."""
+    torch.manual_seed(4)
+    name, words = CONFIGS[family]
+    kind = getattr(transformers, name)
+    theirs = kind(kind.config_class(**words)).eval()
+    with torch.no_grad():
+        for value in theirs.parameters():
+            if value.requires_grad and value.dim() > 1:
+                value.copy_(torch.randn_like(value) * 1.2 / value.shape[-1] ** 0.5)
+    with TemporaryDirectory() as folder:
+        theirs.save_pretrained(Path(folder))
+        ours = glassformer.load(Path(folder)).model
+    return theirs, ours
+
+
+def rows(count: int = 3) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(1)
+    lengths = (7, 3, 5, 1)
+    return [torch.randint(6, 50, (lengths[n % 4],), generator=draw).tolist() for n in range(count)]
+
+
+def padded(given: list[list[int]], side: str, pad: int) -> tuple[Tensor, Tensor]:
+    """ids and mask (B, S)."""
+    width = max(map(len, given))
+    ids, real = torch.full((len(given), width), pad), torch.zeros(len(given), width, dtype=torch.bool)
+    for n, row in enumerate(given):
+        at = slice(width - len(row), width) if side == "left" else slice(0, len(row))
+        ids[n, at], real[n, at] = torch.tensor(row), True
+    return ids, real
+
+
+@cache
+def lively_ends(family: str) -> tuple[int, int]:
+    """The two tokens that end what the model writes at the most different lengths."""
+    theirs, ours = pair(family)
+    pad = theirs.config.pad_token_id
+    ids, real = padded(rows(), "right", pad)
+    settings = Decoding(num_beams=4, num_return_sequences=4, max_new_tokens=14)
+    free = write(ours, ids, settings=settings, eos_id=None, pad_id=pad, mask=real)
+    tokens = {token for texts in free for text in texts for token in text.ids}
+
+    def lengths(end: int) -> int:
+        found = write(ours, ids, settings=settings, eos_id=end, pad_id=pad, mask=real)
+        return len({len(text.ids) for texts in found for text in texts})
+
+    first, second, *_ = sorted(tokens - {pad}, key=lambda end: (-lengths(end), end))
+    return first, second
+
+
+def generated(
+    theirs: Any, ids: Tensor, real: Tensor, ends: tuple[int, ...] = (EOS,), **words: Any
+) -> tuple[list[list[int]], Tensor]:
+    """What the reference writes (without its end token) and its scores, as ours are defined."""
+    config = theirs.config
+    out = theirs.generate(
+        input_ids=ids, attention_mask=real.long(), return_dict_in_generate=True, output_scores=True,
+        eos_token_id=list(ends), pad_token_id=config.pad_token_id,
+        **{"top_k": 0, "do_sample": False, **words},
+    )  # fmt: skip
+    begin = ids.shape[1]
+    if config.is_encoder_decoder:
+        begin = words["decoder_input_ids"].shape[1] if "decoder_input_ids" in words else 1
+    texts = []
+    for row in out.sequences[:, begin:].tolist():
+        texts.append(row[: next((n for n, token in enumerate(row) if token in ends), len(row))])
+    if words.get("num_beams", 1) > 1:
+        return texts, out.sequences_scores
+    each = theirs.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    is_end = torch.isin(out.sequences[:, begin:], torch.tensor(ends)).int()
+    behind = is_end.cumsum(1) - is_end > 0  # what pads a finished row
+    return texts, each.masked_fill(behind, 0.0).sum(1)

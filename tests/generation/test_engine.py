@@ -1,0 +1,392 @@
+"""The engine against a search without cache or batch, and what must hold of any search."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.baselines import build_baseline
+from glassformer.baselines import spec as baseline_specs
+from glassformer.errors import GlassformerError
+from glassformer.generation import Decoding, Written, decode_all, decoding_from, write, write_all
+from glassformer.generation.beams import length_term
+from glassformer.generation.stop import before_stop
+from tests.generation.test_greedy import MOST, PAD, START, examples, model_of, padded
+
+FAMILIES = ("original", "t5", "bart", "gpt2", "llama", "mistral", "falcon", "palm", "lstm", "lstm-text")
+
+
+def model_for(family: str) -> tuple[Any, dict[str, Any]]:
+    """A tiny model, and how what it writes begins."""
+    if not family.startswith("lstm"):
+        return model_of(family), {"start_ids": START} if family in ("original", "t5", "bart") else {}
+    torch.manual_seed(0)
+    pairs = baseline_specs.LSTMEncoderDecoder(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
+    text = baseline_specs.LSTMLanguageModel(vocab_size=89, d_model=32)
+    model = build_baseline(pairs if family == "lstm" else text).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.3)
+    return model, {"start_ids": START} if family == "lstm" else {}
+
+
+@torch.no_grad()
+def logprobs_after(model: nn.Module, row: list[int], out: list[int], begins: dict[str, Any]) -> list[float]:
+    """One row, no cache: all of it is read anew."""
+    given = [START, *out] if begins else [*row, *out]
+    texts = [torch.tensor([row]), torch.tensor([given])] if begins else [torch.tensor([given])]
+    logits = model(*texts, *(torch.ones_like(text, dtype=torch.bool) for text in texts))
+    found: list[float] = logits[0, -1].double().log_softmax(-1).tolist()
+    return found
+
+
+def plain_beams(
+    model: nn.Module, row: list[int], ends: set[int], beams: int, penalty: float, begins: dict[str, Any]
+) -> list[tuple[float, list[int]]]:
+    """Beam search as it is told in words: sequences in lists, the best twice as many weighed at each step;
+    it stops when the worst of enough results is as good as the best open beam is now."""
+    open_beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    results: list[tuple[float, list[int]]] = []
+    for n in range(1, MOST + 1):
+        weighed = []
+        for score, out in open_beams:
+            chances = logprobs_after(model, row, out, begins)
+            weighed += [(score + chance, [*out, token]) for token, chance in enumerate(chances)]
+        weighed = sorted(weighed, reverse=True)[: (1 + len(ends)) * beams]
+        over = [out[-1] in ends or n == MOST for _, out in weighed]
+        for (score, out), last in list(zip(weighed, over, strict=True))[:beams]:
+            if last:
+                results.append((score / n**penalty, out[:-1] if out[-1] in ends else out))
+        results = sorted(results, reverse=True)[:beams]
+        open_beams = [one for one, last in zip(weighed, over, strict=True) if not last][:beams]
+        if not open_beams:
+            break
+        if len(results) == beams and open_beams[0][0] / n**penalty <= results[-1][0]:
+            break
+    return results
+
+
+def lively_ends(model: nn.Module, ids: torch.Tensor, begins: dict[str, Any]) -> tuple[int, int]:
+    settings = Decoding(num_beams=3, num_return_sequences=3, max_new_tokens=MOST)
+    free = write(model, ids, settings=settings, eos_id=None, pad_id=PAD, **begins)
+    tokens = {token for texts in free for text in texts for token in text.ids}
+
+    def lengths(end: int) -> int:
+        found = write(model, ids, settings=settings, eos_id=end, pad_id=PAD, **begins)
+        return len({len(text.ids) for texts in found for text in texts})
+
+    first, second, *_ = sorted(tokens, key=lambda end: (-lengths(end), end))
+    return first, second
+
+
+def same(found: list[list[Written]], expected: list[list[Written]]) -> None:
+    assert [[text.ids for text in texts] for texts in found] == [
+        [text.ids for text in texts] for texts in expected
+    ]
+    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
+    for ours, theirs in pairs:
+        assert ours.ended == theirs.ended
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> None:
+    model, begins = model_for(family)
+    rows = examples(4)
+    ids = padded(rows, "right")
+    ends = lively_ends(model, ids, begins)
+    for penalty in (1.0, 0.6):
+        settings = Decoding(num_beams=3, num_return_sequences=3, max_new_tokens=MOST, length_penalty=penalty)
+        options: dict[str, Any] = {"settings": settings, "eos_id": ends, "pad_id": PAD, **begins}
+        found = write(model, ids, **options)
+        for row, texts in zip(rows, found, strict=True):
+            expected = plain_beams(model, row, set(ends), 3, penalty, begins)
+            assert [text.ids for text in texts] == [out for _, out in expected]
+            assert [text.score for text in texts] == pytest.approx([score for score, _ in expected], abs=1e-4)
+            for text in texts:
+                assert sum(text.logprobs) / len(text.logprobs) ** penalty == pytest.approx(
+                    text.score, abs=1e-4
+                )
+                assert len(text.logprobs) == len(text.ids) + (text.ended == "end")
+    same(write(model, padded(rows, "left"), **options), found)
+    same([write(model, torch.tensor([row]), **options)[0] for row in rows], found)
+    for tokens in (1, 150, 10_000):
+        same(list(write_all(model, iter(rows), **options, tokens=tokens)), found)
+    limits = torch.tensor([0, 1, 3, MOST])
+    shorter = write(model, ids, **options, max_new_tokens=limits)
+    alone = [
+        write(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
+        for row, most in zip(rows, limits.tolist(), strict=True)
+    ]
+    same(shorter, alone)
+    assert [text.ids for text in shorter[0]] == [[]] and shorter[0][0].ended == "length"
+
+
+@pytest.mark.parametrize("words", [
+    {"num_beams": 4, "num_return_sequences": 4},
+    {"num_beams": 3, "early_stopping": True, "length_formula": "paper", "length_penalty": 0.6},
+    {"num_beams": 3, "do_sample": True, "temperature": 1.5, "seed": 3, "num_return_sequences": 3},
+    {"num_beams": 3, "stop": ("<7",), "num_return_sequences": 3},
+    {},
+    {"do_sample": True, "seed": 5},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("family", ["original", "gpt2"])
+def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> None:
+    model, begins = model_for(family)
+    ids = padded(examples(4), "right")
+    ends = lively_ends(model, ids, begins)
+    settings = Decoding(**words, max_new_tokens=MOST)
+    options: dict[str, Any] = {"settings": settings, "eos_id": ends, "pad_id": PAD, **begins}
+    options["decode"] = lambda tokens: "".join(f"<{token}" for token in tokens)
+    found = write(model, ids, **options, keep_tree=True)
+    same(write(model, ids, **options), found)  # looking changes nothing
+    beams = settings.num_beams
+    for texts in found:
+        for place, text in enumerate(texts):
+            tree = text.tree
+            assert tree is not None
+            path = tree.path(tree.result(place))
+            assert [node.token for node in path][: len(text.ids)] == text.ids
+            assert [node.logprob for node in path] == pytest.approx(text.logprobs, abs=1e-5)
+            assert path[-1].score / path[-1].length_term == pytest.approx(text.score, abs=1e-5)
+            assert path[-1].state == "finished" and path[-1].why == text.ended
+            assert {node.state for node in path[:-1]} <= {"kept"}
+        assert json.loads(json.dumps(tree.to_json(), allow_nan=False))["num_beams"] == beams
+        steps = max(node.step for node in tree.nodes) + 1
+        assert len(tree.nodes) <= steps * 6 * beams
+        for n, node in enumerate(tree.nodes):
+            before = None if node.parent is None else tree.nodes[node.parent]
+            assert (before is None) == (node.step == 0)
+            score = node.logprob + (before.score if before else 0.0)
+            assert node.score == pytest.approx(score, abs=1e-4)
+            if before is not None:
+                assert before.step == node.step - 1 and node.parent is not None and node.parent < n
+                assert before.state == "kept"
+            whys = {
+                "kept": {"in the beam"},
+                "pruned": {"below the beam", "ended below the beam", "search over"},
+                "finished": {"end", "length", "stop"},
+            }
+            assert node.why in whys[node.state]
+        for step in range(steps):
+            level = sorted((node for node in tree.nodes if node.step == step), key=lambda node: node.rank)
+            assert [node.rank for node in level] == list(range(len(level)))
+            scores = [node.score for node in level]
+            assert scores == sorted(scores, reverse=True)
+            kept = [node for node in level if node.state == "kept" or node.why == "search over"]
+            assert len(kept) <= beams
+            cut = [node for node in level if node.why == "below the beam"]
+            if kept and cut and (not settings.do_sample or beams > 1):
+                assert min(node.score for node in kept) >= max(node.score for node in cut)
+
+
+def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> None:
+    """Many draws of one token, counted against probabilities reckoned by hand from the model's own."""
+    model, _ = model_for("gpt2")
+    row = examples(1)[0]
+    chances = torch.tensor(logprobs_after(model, row, [], {})).double()
+    tempered = (chances / 1.5).softmax(-1)
+    order = tempered.argsort(descending=True)
+    top = order[:20]
+    inside = tempered[top] / tempered[top].sum()
+    top = top[: int((inside.cumsum(0) < 0.9).sum()) + 1]
+    kept = tempered[top]
+    kept, top = kept[kept >= 0.02 * kept.max()], top[kept >= 0.02 * kept.max()]
+    expected = kept / kept.sum()
+    count = 4000
+    settings = Decoding(
+        do_sample=True, temperature=1.5, top_k=20, top_p=0.9, min_p=0.02, seed=0,
+        num_return_sequences=count, max_new_tokens=1,
+    )  # fmt: skip
+    (found,) = write(model, torch.tensor([row]), settings=settings, eos_id=None, pad_id=PAD)
+    drawn = torch.tensor([text.ids[0] for text in found])
+    assert set(drawn.tolist()) <= set(top.tolist()) and len(top) > 3
+    seen = torch.tensor([float((drawn == token).sum()) for token in top])
+    told = {text.ids[0]: text.score for text in found}
+    for token, chance in zip(top.tolist(), expected.tolist(), strict=True):
+        if token in told:
+            assert told[token] == pytest.approx(math.log(chance), abs=1e-4)
+    statistic = float(((seen - count * expected) ** 2 / (count * expected)).sum())
+    freedom = len(top) - 1
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
+    again = write(model, torch.tensor([row]), settings=settings, eos_id=None, pad_id=PAD)
+    assert again == [found]
+
+
+@pytest.mark.parametrize("words", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
+def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where finished rows stay for some steps until someone looks."""
+    for family in ("original", "gpt2", "lstm"):
+        model, begins = model_for(family)
+        ids = padded(examples(6), "right")
+        options: dict[str, Any] = {"eos_id": lively_ends(model, ids, begins), "pad_id": PAD, **begins}
+        settings = Decoding(**words, max_new_tokens=MOST, no_repeat_ngram_size=3, forced_eos_token_id=7)
+        limits = torch.tensor([0, 1, 2, 5, MOST, MOST])
+        found = []
+        for every in (1, 5, 100):
+            for part in ("single", "beam"):
+                monkeypatch.setattr(f"glassformer.generation.{part}.look_every", lambda _, n=every: n)
+            found.append(
+                write(model, ids, settings=settings, **options, max_new_tokens=limits, keep_tree=True)
+            )
+        for other in found[1:]:
+            same(other, found[0])
+            for texts, expected in zip(other, found[0], strict=True):
+                ours, theirs = texts[0].tree, expected[0].tree
+                assert ours is not None and theirs is not None
+                nodes = [
+                    [(n.step, n.token, n.state, n.why, n.place) for n in t.nodes] for t in (ours, theirs)
+                ]
+                assert nodes[0] == nodes[1]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
+    model, begins = model_for("original")
+    with torch.no_grad():
+        model.head.weight.fill_(math.nan)
+    settings = Decoding(num_beams=beams, max_new_tokens=3)
+    options: dict[str, Any] = {"settings": settings, "eos_id": 2, "pad_id": PAD, **begins}
+    with pytest.raises(GlassformerError, match="no numbers"):
+        write(model, padded(examples(2), "right"), **options, keep_tree=True)
+    with pytest.raises(GlassformerError, match="no numbers"):
+        list(write_all(model, examples(2), **options))
+    assert len(decode_all(model, examples(2), eos_id=2, pad_id=PAD, max_new_tokens=3, **begins)) == 2
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
+    model, begins = model_for("original")
+    ids = padded(examples(4), "right")
+
+    def decode(tokens: list[int]) -> str:
+        return "".join(f"{token:02d}" for token in tokens)
+
+    ask: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
+    ask |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
+    options: dict[str, Any] = {"eos_id": None, "pad_id": PAD, "decode": decode, **begins}
+    free = write(model, ids, settings=Decoding(**ask), **options)
+    stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
+    halting = Decoding(**ask, stop=(stop,))
+    found = write(model, ids, settings=halting, **options)
+    assert any(text.ended == "stop" for texts in found for text in texts)
+    for texts, long in zip(found, free, strict=True):
+        for text in texts:
+            whole = decode(text.ids)
+            assert (stop in whole) == (text.ended == "stop")
+            assert stop not in decode(text.ids[:-1])
+            assert whole.startswith(before_stop(whole, [stop])) and stop not in before_stop(whole, [stop])
+        if beams == 1:
+            assert texts[0].ids == long[0].ids[: len(texts[0].ids)]
+    with pytest.raises(GlassformerError, match="give decode"):
+        write(model, ids, settings=halting, eos_id=None, pad_id=PAD, **begins)
+
+
+def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() -> None:
+    model, begins = model_for("original")
+    rows = examples(6)
+    ids = padded(rows, "right")
+    ends = lively_ends(model, ids, begins)
+    options: dict[str, Any] = {"eos_id": ends, "pad_id": PAD, **begins}
+    heard: dict[int, list[int]] = {n: [] for n in range(len(rows))}
+    settings = Decoding(max_new_tokens=MOST)
+    found = write(model, ids, settings=settings, **options, on_token=lambda n, token: heard[n].append(token))
+    assert list(heard.values()) == [text.ids for (text,) in found]
+    with pytest.raises(GlassformerError, match="stream with num_beams 1"):
+        write(model, ids, settings=Decoding(num_beams=2, max_new_tokens=3), **options, on_token=print)
+
+    read = 0
+
+    def many() -> Iterator[list[int]]:
+        nonlocal read
+        for n in range(400):
+            read += 1
+            yield rows[n % len(rows)]
+
+    written = write_all(model, many(), settings=settings, **options, tokens=60)
+    for n, texts in enumerate(written):
+        assert texts[0].ids == found[n % len(rows)][0].ids
+        assert read - n <= 100
+    assert read == 400
+
+
+BAD = {
+    "num_beams": [(0, "1 or more"), (2.0, "whole number"), (True, "whole number")],
+    "num_return_sequences": [(0, "1 or more"), (3, "raise --num-beams")],
+    "temperature": [(0, "above 0"), (math.nan, "finite"), (-1.0, "above 0"), ("hot", "finite number")],
+    "top_p": [(2, "at most at 1"), (0.0, "above 0"), (math.nan, "finite")],
+    "top_k": [(-1, "0 or more"), (1.5, "whole number")],
+    "min_p": [(1.5, "between 0"), (-0.1, "between 0")],
+    "repetition_penalty": [(0, "above 0"), (math.inf, "finite")],
+    "no_repeat_ngram_size": [(-2, "0 or more")],
+    "max_new_tokens": [(-1, "0 or more"), ("ten", "whole number")],
+    "min_new_tokens": [(-1, "0 or more")],
+    "length_penalty": [(math.nan, "finite")],
+    "length_formula": [("google", "one of 'hf', 'fairseq', 'paper'")],
+    "early_stopping": [("always", "one of True"), (1, "one of True")],
+    "stop": [(("",), "not empty"), ("", "not empty")],
+    "num_beans": [(4, "did you mean num_beams")],
+}
+
+
+def test_bad_settings_are_a_sentence() -> None:
+    for name, value, sentence in [(name, *case) for name, some in BAD.items() for case in some]:
+        with pytest.raises(GlassformerError, match=sentence) as told:
+            decoding_from({}, **{name: value})
+        assert name in str(told.value) and "\n" not in str(told.value)
+    with pytest.raises(GlassformerError, match="add --do-sample"):
+        decoding_from({}, temperature=0.7)
+    with pytest.raises(GlassformerError, match="is more than max_new_tokens"):
+        Decoding(max_new_tokens=3, min_new_tokens=4)
+    model, begins = model_for("original")
+    ids = padded(examples(2), "right")
+    options: dict[str, Any] = {"eos_id": 2, "pad_id": PAD, **begins}
+    with pytest.raises(GlassformerError, match="give max_new_tokens"):
+        write(model, ids, settings=Decoding(), **options)
+    with pytest.raises(GlassformerError, match="token 4000 cannot be forced"):
+        write(model, ids, settings=Decoding(max_new_tokens=3), prefix=[4000], **options)
+    with pytest.raises(GlassformerError, match="holds nothing"):
+        list(write_all(model, [[3]], settings=Decoding(max_new_tokens=3), tokens=0, **options))
+
+
+def test_a_folders_generation_config_is_honoured_or_refused() -> None:
+    published = {
+        "bad_words_ids": [[58100], [0]], "bos_token_id": 0, "decoder_start_token_id": 58100,
+        "eos_token_id": 0, "forced_eos_token_id": 0, "max_length": 512, "num_beams": 6, "pad_token_id": 58100,
+        "renormalize_logits": True, "transformers_version": "4.32.0", "_from_model_config": True,
+        "typical_p": 1.0, "top_h": None, "early_stopping": True,
+    }  # fmt: skip
+    settings = decoding_from(published)
+    assert settings == Decoding(
+        suppress_tokens=(58100,), forced_eos_token_id=0, max_length=512, num_beams=6,
+        renormalize_logits=True, early_stopping=True,
+    )  # fmt: skip
+    other = decoding_from(published, num_beams=1, max_new_tokens=20, top_k=None, stop="Q:")
+    assert (other.num_beams, other.max_new_tokens, other.max_length, other.stop) == (1, 20, None, ("Q:",))
+    for name, value in {"typical_p": 0.9, "num_beam_groups": 2, "max_time": 3.0, "new_thing": 1}.items():
+        with pytest.raises(GlassformerError, match=rf"asks for {name} = .*take it out"):
+            decoding_from({name: value})
+    with pytest.raises(GlassformerError, match="only single tokens"):
+        decoding_from({"bad_words_ids": [[4, 5]]})
+
+    model, begins = model_for("original")
+    ids = padded(examples(3), "right")
+    options: dict[str, Any] = {"eos_id": None, "pad_id": PAD, **begins}
+    # the start is counted in these bounds; for a prompt, the prompt is
+    found = write(model, ids, settings=decoding_from({"max_length": 9}), **options)
+    assert {len(text.ids) for (text,) in found} == {8}
+    prompted, _ = model_for("gpt2")
+    found = write(prompted, ids, settings=decoding_from({"max_length": 9}), eos_id=None, pad_id=PAD)
+    assert [len(text.ids) for (text,) in found] == [9 - len(row) for row in examples(3)]
+
+
+@pytest.mark.parametrize("penalty", [-1, 2])
+def test_a_whole_number_is_a_length_penalty_too(penalty: int) -> None:
+    assert float(length_term(Decoding(length_penalty=penalty), torch.tensor(4))) == 4.0**penalty

@@ -1,0 +1,86 @@
+"""Steps that take along what follows them, as on a GPU, write what is written step by step."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.generation import Decoding, begin, write
+from glassformer.generation.ready import Ready
+from glassformer.generation.single import Likeliest, Texts
+from glassformer.generation.stepping import ReadySteps
+from glassformer.generation.steps import Follow
+from tests.generation.test_greedy import MOST, PAD, examples, model_of, padded
+
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {"min_new_tokens": 3, "forced_eos_token_id": 40},
+    "beams": {"num_beams": 3, "num_return_sequences": 3, "suppress_tokens": (7,), "min_length": 6},
+    "forced": {"num_beams": 2, "forced_eos_token_id": 40, "repetition_penalty": 1.2},
+    "stop": {"stop": ("<3",)},
+    "beams, stop": {"num_beams": 3, "num_return_sequences": 2, "stop": ("<3",)},
+}
+
+
+def spelled(ids: list[int]) -> str:
+    return "".join(f"<{token}>" for token in ids)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = model_of("gpt2"), padded(examples(4), "right")
+    settings = Decoding(max_new_tokens=MOST, **ASKED[name])
+    options: dict[str, Any] = {"settings": settings, "eos_id": [3, 40], "pad_id": PAD, "decode": spelled}
+    expected = write(model, ids, **options)
+
+    def step_then(self: ReadySteps, ids: Tensor, follow: Follow) -> tuple[Tensor, ...]:
+        return follow(self.step(ids))
+
+    monkeypatch.setattr(ReadySteps, "step_then", step_then, raising=False)
+    assert write(model, ids, **options) == expected
+    if settings.stop:
+        assert any(text.ended == "stop" for texts in expected for text in texts)
+
+
+def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
+    pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
+    from glassformer.generation import captured
+    from glassformer.inference.gpu.products import OnGpu
+
+    graphs: list[object] = []
+
+    class Graph:
+        def __init__(self, step: object, warmups: int) -> None:
+            graphs.append(self)
+
+    monkeypatch.setattr(captured, "Captured", Graph)
+    model = Ready(model_of("gpt2").to(device), OnGpu)
+    ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
+
+    def follow() -> Likeliest:
+        limits, ends, never = (torch.tensor(x, device=device) for x in ([4, 4], [3], [7]))
+        return Likeliest(Texts(limits, ends), never)
+
+    def begun() -> Any:
+        with torch.inference_mode():
+            return begin(model, ids, ids > 0, start_ids=None, room=4).steps
+
+    with torch.inference_mode():
+        first, steps = follow(), begun()
+        steps._capture(first)
+        read = weakref.ref(first.forbidden)
+        for order in ([1, 0], [0, 1]):
+            del steps
+            first, steps = follow(), begun()
+            steps.reorder(torch.tensor(order, device=device))
+            steps._capture(first)
+            assert steps.graph is graphs[0] and len(graphs) == 1
+            assert steps.rows.tolist() == order
+            assert read() is not None

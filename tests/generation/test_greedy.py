@@ -1,0 +1,153 @@
+"""Greedy decoding against a loop without cache or batch."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.build import build
+from glassformer.core.model import EncoderDecoder
+from glassformer.errors import GlassformerError
+from glassformer.families.registry import tiny
+from glassformer.generation import decode_all, greedy
+from tests.core.models import model_of as core_model
+
+EOS, PAD, START = 2, 0, 1
+MOST = 12
+WITH_SOURCE = ("original", "t5", "bart", "marian")
+WITH_PROMPT = ("gpt2", "llama", "mistral", "falcon", "palm")
+LENGTHS = (7, 1, 4, 6, 2, 9)  # unequal, so that every batch is padded
+
+
+def model_of(family: str, seed: int = 0, **words: Any) -> Any:
+    """A tiny model that writes something else at every step: its head does not know the input's matrix."""
+    torch.manual_seed(seed)
+    model = build(tiny(family, **words)).eval()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            large = 2.0 if name.endswith("embed.token.weight") else 0.25 if value.dim() > 1 else 0.05
+            value.add_(torch.randn_like(value) * large)
+        model.head.weight = nn.Parameter(torch.randn_like(model.head.weight))
+    return model
+
+
+def examples(count: int = len(LENGTHS), seed: int = 0) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, 80, (LENGTHS[n % len(LENGTHS)],), generator=draw).tolist() for n in range(count)]
+
+
+def padded(rows: list[list[int]], side: str) -> Tensor:
+    width = max(map(len, rows))
+    fill = [[PAD] * (width - len(row)) for row in rows]
+    pairs = zip(rows, fill, strict=True)
+    return torch.tensor([f + r if side == "left" else r + f for r, f in pairs])
+
+
+@torch.no_grad()
+def plain(model: nn.Module, row: list[int], ends: tuple[int, ...] = (), most: int = MOST) -> list[int]:
+    """One row, no cache: the whole sequence is read anew for every token."""
+    source = torch.tensor([row])
+    out = [START] if isinstance(model, EncoderDecoder) else list(row)
+    begin = len(out)
+    while len(out) - begin < most:
+        ids = torch.tensor([out])
+        masks = [torch.ones_like(x, dtype=torch.bool) for x in (source, ids)]
+        logits = model(source, ids, *masks) if isinstance(model, EncoderDecoder) else model(ids, masks[1])
+        token = int(logits[0, -1].argmax())
+        if token in ends:
+            break
+        out.append(token)
+    return out[begin:]
+
+
+def ends_for(model: nn.Module, rows: list[list[int]]) -> tuple[int, ...]:
+    """The two tokens that end the rows at the most different places."""
+    free = [plain(model, row) for row in rows]
+    used = sorted({token for row in free for token in row})
+    assert len(used) > 4, "the model repeats itself; nothing is compared"
+
+    def lengths(ends: tuple[int, ...]) -> set[int]:
+        return {next((n for n, token in enumerate(row) if token in ends), MOST) for row in free}
+
+    ends = max(itertools.combinations(used, 2), key=lambda pair: len(lengths(pair)))
+    assert len(lengths(ends)) > 2, "the rows have one length; none leaves the batch early"
+    return ends
+
+
+@pytest.mark.parametrize("family", (*WITH_SOURCE, *WITH_PROMPT))
+def test_batched_and_cached_gives_what_the_plain_loop_gives(family: str) -> None:
+    model, rows = model_of(family), examples()
+    ends = ends_for(model, rows)
+    expected = [plain(model, row, ends) for row in rows]
+    options: dict[str, Any] = {"eos_id": ends, "pad_id": PAD, "max_new_tokens": MOST}
+    if isinstance(model, EncoderDecoder):
+        options["start_ids"] = START
+    for side in ("right", "left"):
+        assert greedy(model, padded(rows, side), **options) == expected, side
+    assert [greedy(model, torch.tensor([row]), **options)[0] for row in rows] == expected
+    limits = torch.tensor([0, 1, 2, MOST, 3, MOST])
+    shortened = greedy(model, padded(rows, "right"), **{**options, "max_new_tokens": limits})
+    assert shortened == [row[:most] for row, most in zip(expected, limits.tolist(), strict=True)]
+    budgets = [decode_all(model, rows, **options, tokens=tokens) for tokens in (1, 50, 10_000)]
+    assert budgets == [expected] * 3
+
+
+@pytest.mark.parametrize("words", [{"position": "relative"}, {"position": "alibi"}, {"window": 3}], ids=str)
+def test_what_counts_in_rows_does_not_see_the_padding(words: dict[str, Any]) -> None:
+    """A bias and a window count columns, so padding must not stand between a prompt and what follows it."""
+    torch.manual_seed(0)
+    model = core_model("decoder_only", **words)
+    rows = [[1 + token % 22 for token in row] for row in examples()]
+    expected = [plain(model, row) for row in rows]
+    for side in ("right", "left"):
+        found = greedy(model, padded(rows, side), eos_id=-5, pad_id=PAD, max_new_tokens=MOST)
+        assert found == expected, side
+
+
+def test_writing_ends_where_the_position_table_does() -> None:
+    rows = examples()
+    prompted = model_of("gpt2", max_len=10)
+    found = greedy(prompted, padded(rows, "right"), eos_id=-5, pad_id=PAD, max_new_tokens=50)
+    assert [len(row) for row in found] == [11 - len(row) for row in rows]
+    assert found == [plain(prompted, row, most=11 - len(row)) for row in rows]
+    sourced = model_of("original", max_len=10)
+    found = greedy(
+        sourced, padded(rows, "right"), start_ids=[START, 7], eos_id=-5, pad_id=PAD, max_new_tokens=50
+    )
+    assert {len(row) for row in found} == {9}
+
+
+def test_a_model_in_training_rests_while_it_writes() -> None:
+    model, rows = model_of("gpt2"), examples()
+    expected = greedy(model, padded(rows, "left"), eos_id=-5, pad_id=PAD, max_new_tokens=MOST)
+    model.train()
+    model.embed.eval()  # a part that someone froze
+    before = [module.training for module in model.modules()]
+    assert greedy(model, padded(rows, "left"), eos_id=-5, pad_id=PAD, max_new_tokens=MOST) == expected
+    assert [module.training for module in model.modules()] == before
+
+
+def test_what_cannot_be_written_is_a_sentence() -> None:
+    ids = torch.tensor([[5, 6], [PAD, PAD]])
+    options: dict[str, Any] = {"eos_id": EOS, "pad_id": PAD, "max_new_tokens": 3}
+    with pytest.raises(GlassformerError, match="a prompt is empty"):
+        greedy(model_of("gpt2"), ids, **options)
+    with pytest.raises(GlassformerError, match="goes on from its prompt"):
+        greedy(model_of("gpt2"), ids, start_ids=1, **options)
+    with pytest.raises(GlassformerError, match="give start_ids"):
+        model = model_of("original")
+        model.spec = replace(model.spec, start_id=None)
+        greedy(model, ids, **options)
+    with pytest.raises(GlassformerError, match="does not write text"):
+        greedy(model_of("bert"), ids, **options)
+    with pytest.raises(GlassformerError, match="one for each of the 2 rows"):
+        greedy(model_of("gpt2"), ids, **{**options, "max_new_tokens": torch.tensor([1, 2, 3])})
+    with pytest.raises(GlassformerError, match="boolean and of the inputs' shape"):
+        greedy(model_of("gpt2"), ids, **options, mask=torch.ones(2, 3, dtype=torch.bool))
+    assert greedy(model_of("gpt2"), ids[:0], **options) == []
+    assert decode_all(model_of("gpt2"), [], **options) == []

@@ -1,0 +1,91 @@
+"""Writing by the kernels for GPUs is writing by the model's own: on a GPU, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
+pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
+
+from glassformer.core import spec  # noqa: E402
+from glassformer.core.build import build  # noqa: E402
+from glassformer.generation import Decoding, begin, write  # noqa: E402
+from glassformer.generation.captured import CapturedSteps  # noqa: E402
+from glassformer.generation.ready import Ready  # noqa: E402
+from glassformer.generation.stepping import ReadySteps  # noqa: E402
+from glassformer.inference.gpu.products import OnGpu, RoundedOnGpu  # noqa: E402
+from tests.generation.test_greedy import PAD, START, model_of  # noqa: E402
+
+DEVICE = "cuda" if HAS_GPU else "cpu"
+LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
+FAMILIES = ["original", "marian", "bart", "t5", "gpt2", "llama", "mistral", "falcon"]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "forbidden": {"min_new_tokens": 3, "suppress_tokens": (7, 11)},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "beams, forbidden": {"num_beams": 2, "min_new_tokens": 4, "suppress_tokens": (7,)},
+    "beams, penalised": {"num_beams": 2, "repetition_penalty": 1.3, "length_penalty": 2.0},
+    "samples": {"do_sample": True, "num_return_sequences": 2, "seed": 3, "top_k": 5},
+}
+
+
+def given(family: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Any]]:
+    model = model_of(family).to(DEVICE)
+    ids = torch.tensor([[5, 9, 14, 33], [21, 6, PAD, PAD], [8, 30, 17, PAD]], device=DEVICE)
+    starts = {"start_ids": [START]} if family in ("original", "marian", "bart", "t5") else {}
+    return model, ids, ids != PAD, starts
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_kernels_write_what_the_model_writes(family: str) -> None:
+    model, ids, real, starts = given(family)
+    for name, words in SETTINGS.items():
+        settings = Decoding(max_new_tokens=6, **words)
+        plain, quick = (
+            write(one, ids, settings=settings, eos_id=[3, 40], pad_id=PAD, mask=real, **starts)
+            for one in (model, Ready(model, OnGpu))
+        )
+        for texts, others in zip(plain, quick, strict=True):
+            assert [text.ids for text in texts] == [text.ids for text in others], name
+            for text, other in zip(texts, others, strict=True):
+                assert text.score == pytest.approx(other.score, abs=1e-3), name
+
+
+@pytest.mark.parametrize("family", ["original", "llama"])
+def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
+    model, ids, real, starts = given(family)
+    words: dict[str, Any] = {"start_ids": starts.get("start_ids"), "room": 4}
+
+    def scores(one: nn.Module) -> Tensor:
+        with torch.inference_mode():
+            begun = begin(one, ids, real, **words)
+            return torch.stack([begun.logits, *(begun.steps.step(ids[:, n]).clone() for n in (0, 0))]).float()
+
+    exact = scores(model)
+    rounded = scores(Ready(model, RoundedOnGpu))
+    low = scores(Ready(model.to(LOW), OnGpu))
+    for found, near in ((rounded, 0.05), (low, 0.03)):
+        assert 0 < float((found - exact).norm() / exact.norm()) < near
+
+
+def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
+    block = spec.Block(
+        attention=spec.Attention(num_heads=4, value_dim=6), feed_forward=spec.FeedForward(d_ff=48)
+    )
+    wide = spec.DecoderOnly(
+        input=spec.Tokens(vocab_size=50),
+        decoder=spec.Stack(d_model=32, num_layers=1, block=block, causal=True),
+        head=spec.LanguageModel(vocab_size=50),
+    )
+    ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
+    for model, kind in ((model_of("llama"), CapturedSteps), (build(wide).eval(), ReadySteps)):
+        with torch.inference_mode():
+            begun = begin(Ready(model.to(DEVICE), OnGpu), ids, ids > 0, start_ids=None, room=4)
+        assert isinstance(begun.steps, kind)

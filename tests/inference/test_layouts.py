@@ -1,0 +1,299 @@
+"""A model laid out for the machine is the model: in every layout, whatever became of it since."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import glassformer
+from glassformer.api import Bundle
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.errors import GlassformerError
+from glassformer.families.registry import families
+from glassformer.generation import Decoding, Written, begin, write
+from glassformer.generation.ready import Ready, ready
+from glassformer.inference import growing
+from glassformer.inference.products import Int8, Lay, Packed, Plain, _onednn
+from glassformer.inference.reader import Reader, reader, takes
+from glassformer.verify import stir
+from glassformer.verify.inputs import at_real, has_tokens, sample_for
+from tests.core.models import model_of as core_model
+from tests.core.models import spec_of
+from tests.generation.test_greedy import PAD, START, examples, padded
+from tests.generation.test_greedy import model_of as writer
+
+LAYOUTS = [Plain]
+LAYOUTS += [Packed] if _onednn() is not None else []
+LAYOUTS += [Int8] if "fbgemm" in torch.backends.quantized.supported_engines else []
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+def fresh(family: str) -> Any:
+    torch.manual_seed(0)
+    model = glassformer.tiny(family).eval()
+    stir(model)
+    return model
+
+
+@torch.inference_mode()
+def gaps(lay: Lay, model: Any, rows: int) -> list[float]:
+    """How far the scores that steps give lie from those of the model's own forward, at every step."""
+    lengths, steps = torch.tensor([5, 2, 4][:rows]), 6
+    given = torch.randint(3, 20, (rows, 5), generator=torch.Generator().manual_seed(1))
+    real = torch.arange(5) < lengths[:, None]
+    more = torch.randint(3, 20, (rows, steps), generator=torch.Generator().manual_seed(2))
+    sourced = isinstance(model, EncoderDecoder)
+    begun = begin(Ready(model, lay), given, real, start_ids=[START] if sourced else None, room=steps)
+    found = [begun.logits, *(begun.steps.step(more[:, n]).clone() for n in range(steps - 1))]
+    told = []
+    for n, logits in enumerate(found):
+        for row, length in enumerate(lengths.tolist()):
+            text, after = given[row : row + 1, :length], more[row : row + 1, :n]
+            if sourced:
+                after = torch.cat((torch.tensor([[START]]), after), 1)
+                own = model(text, after, torch.ones_like(text).bool(), torch.ones_like(after).bool())
+            else:
+                whole = torch.cat((text, after), 1)
+                own = model(whole, torch.ones_like(whole).bool())
+            told.append(far(logits[row], own[0, -1]))
+    return told
+
+
+@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.__name__)
+@pytest.mark.parametrize("family", families())
+def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None:
+    near = 0.06 if lay is Int8 else 1e-4
+    model = fresh(family)
+    if isinstance(model, EncoderDecoder | DecoderOnly):
+        worst = max(gaps(lay, model, rows=3) + gaps(lay, model, rows=1))
+    elif takes(model):
+        sample = sample_for(model, "right" if has_tokens(model) else "none")
+        with torch.inference_mode():
+            own, laid = (at_real(model, sample, sample.run(one)) for one in (model, Reader(model, lay)))  # type: ignore[arg-type]
+        worst = max(far(laid[name], own[name]) for name in own)
+    else:
+        pytest.skip("run as it is")
+    assert worst < near and (lay is not Int8 or worst > 0)
+
+
+def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[Written]]:
+    asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, **words}
+    return write(model, ids, settings=Decoding(**asked), eos_id=[3, 40], pad_id=PAD)
+
+
+def same(found: list[list[Written]], expected: list[list[Written]]) -> None:
+    for some, others in zip(found, expected, strict=True):
+        assert [(text.ids, text.ended) for text in some] == [(text.ids, text.ended) for text in others]
+        assert [text.score for text in some] == pytest.approx([text.score for text in others], abs=1e-4)
+
+
+def changed(model: nn.Module) -> None:
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(1.5)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "written": changed,
+    "loaded": lambda model: model.load_state_dict(writer("gpt2", seed=1).state_dict()),
+    "replaced": lambda model: setattr(model.head, "weight", nn.Parameter(-model.head.weight.detach())),
+    "rounded there and back": lambda model: model.to(torch.float8_e5m2).float(),
+    "double": lambda model: model.double(),
+    "bfloat16": lambda model: model.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_becomes_of_the_weights_is_noticed(name: str) -> None:
+    model, ids = writer("gpt2"), padded(examples(3), "right")
+    bundle = Bundle(model=model)
+    before = texts(bundle.ready(), ids)
+    CHANGES[name](model)
+    after = texts(bundle.ready(), ids)
+    same(after, texts(model, ids))
+    if name not in ("double", "bfloat16"):  # which change little
+        assert [t[0].ids for t in after] != [t[0].ids for t in before]
+
+
+def test_an_encoder_is_read_as_it_is_now() -> None:
+    model = fresh("bert")
+    bundle, ids = Bundle(model=model), torch.tensor([[2, 9, 14, 5], [7, 6, 11, 3]])
+    with torch.inference_mode():
+        bundle.ready()(ids)
+        for change in (changed, nn.Module.double, nn.Module.float):
+            with torch.inference_mode(False):
+                change(model)
+            assert far(bundle.ready()(ids), model(ids)) < 1e-4
+    model.train()
+    model.embed.dropout.p = model.encoder.blocks[0].dropout.p = 0.5
+    with torch.inference_mode():
+        found = bundle.ready()(ids)
+        assert model.training and model.embed.dropout.training
+        assert far(found, model.eval()(ids)) < 1e-4
+
+
+def test_autocast_is_heeded_whenever_it_comes() -> None:
+    model, ids = writer("gpt2"), padded(examples(3), "right")
+    bundle = Bundle(model=model)
+    before = texts(bundle.ready(), ids)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same(texts(bundle.ready(), ids), texts(model, ids))
+        with pytest.raises(GlassformerError, match="int8"):
+            ready(model, "int8")
+    same(texts(bundle.ready(), ids), before)
+
+
+@pytest.mark.skipif(Int8 not in LAYOUTS, reason="this build of torch has no int8 products")
+def test_rounded_weights_come_when_they_are_asked_for() -> None:
+    model, ids = writer("gpt2"), padded(examples(3), "right")
+    bundle = Bundle(model=model)
+    own = texts(bundle.ready(), ids)
+    bundle.weights = "int8"
+    rounded = texts(bundle.ready(), ids)
+    assert rounded != own and bundle.ready() is bundle.ready()
+    bundle.weights = "own"
+    same(texts(bundle.ready(), ids), own)
+    assert max(gaps(Int8, writer("gpt2").bfloat16(), rows=3)) < 0.1  # of any precision
+
+
+@pytest.mark.parametrize("weights", ["own", "int8"])
+def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
+    if weights == "int8" and Int8 not in LAYOUTS:
+        pytest.skip("this build of torch has no int8 products")
+    ids = padded(examples(3), "right")
+    bundle = Bundle(model=writer("gpt2"), weights=weights)
+    before = texts(bundle.ready(), ids)
+    other = copy.deepcopy(bundle)
+    same(texts(other.ready(), ids), before)
+    changed(other.model)
+    assert [t[0].ids for t in texts(other.ready(), ids)] != [t[0].ids for t in before]
+    same(texts(bundle.ready(), ids), before)
+    encoder, words = reader(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
+    with torch.inference_mode():
+        assert torch.equal(copy.deepcopy(encoder)(words), encoder(words))
+
+
+def test_a_stack_that_looks_back_only_is_read_so() -> None:
+    ids = torch.randint(1, 20, (2, 6), generator=torch.Generator().manual_seed(0))
+    for shape in ("encoder_only", "encoder_decoder"):
+        asked: Any = spec_of(shape)
+        torch.manual_seed(0)
+        model: Any = build(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
+        with torch.inference_mode():
+            if isinstance(model.spec, spec.EncoderOnly):
+                assert far(reader(model)(ids), model(ids)) < 1e-5
+            else:
+                begun = begin(ready(model), ids, ids > 0, start_ids=START, room=2)
+                assert far(begun.logits, model(ids, torch.full((2, 1), START))[:, -1]) < 1e-5
+
+
+def test_sources_with_nothing_in_them() -> None:
+    model = writer("t5")
+    options: dict[str, Any] = {
+        "settings": Decoding(max_new_tokens=5, num_beams=2),
+        "eos_id": 3,
+        "pad_id": PAD,
+    }
+    full, empty = torch.tensor([[5, 6, 7], [PAD] * 3]), torch.zeros(1, 0, dtype=torch.long)
+    expected = write(ready(model), full, start_ids=START, **options)
+    same(write(ready(model), empty, start_ids=START, **options), expected[1:])
+    same(write(model, full, start_ids=START, **options), expected)
+
+
+FORGETFUL: list[dict[str, Any]] = [
+    {"window": 3},
+    {"position": "alibi"},
+    {"position": "relative"},
+    {"position": "rotary", "num_kv_heads": 2, "window": 4},
+]
+
+
+@pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
+@pytest.mark.parametrize("words", FORGETFUL, ids=str)
+def test_what_is_forgotten_was_seen_by_no_beam(
+    shape: str, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of unequal lengths and limits, some of which leave early, with and without forgetting."""
+    model: Any = core_model(shape, **words)
+    ids = padded([[1 + token % 22 for token in row] for row in examples(5)], "right")
+    moved: list[bool] = []
+    forget = growing.Growing._forget
+
+    def counted(self: growing.Growing) -> None:
+        forget(self)
+        moved.append(self.since == 0)
+
+    monkeypatch.setattr(growing.Growing, "_forget", counted)
+    for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
+        settings = Decoding(num_beams=4, max_new_tokens=18, **asked)
+        options: dict[str, Any] = {
+            "settings": settings,
+            "eos_id": [2, 7, 99],
+            "pad_id": PAD,
+            "start_ids": START if shape == "encoder_decoder" else None,
+            "max_new_tokens": torch.tensor([3, 18, 0, 9, 14]),
+        }
+        monkeypatch.setattr(growing, "FORGET_EVERY", 10**6)
+        before, expected = len(moved), write(model, ids, **options)
+        assert len(moved) == before
+        monkeypatch.setattr(growing, "FORGET_EVERY", 2)
+        for one in (model, ready(model)):
+            same(write(one, ids, **options), expected)
+    assert any(moved)
+
+
+class Halved(nn.Module):
+    """A projection that someone wrapped: its matrix is not all it does."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -0.5 * self.base(x)
+
+
+def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refused() -> None:
+    model = fresh("original")
+    bundle, ids = Bundle(model=model), padded(examples(), "right")
+    options: dict[str, Any] = {"settings": Decoding(max_new_tokens=3), "eos_id": None, "pad_id": PAD}
+
+    def score() -> float:
+        return write(bundle.ready(), ids, start_ids=[START], **options)[0][0].score
+
+    before, block = score(), model.decoder.blocks[0]
+    block.ffn.up = Halved(block.ffn.up)
+    with torch.inference_mode():
+        logits = model(ids[:1], torch.tensor([[START]]), ids[:1] != PAD)[0, -1]
+    assert score() != before
+    assert write(bundle.ready(), ids, start_ids=[START], **options)[0][0].logprobs[0] == pytest.approx(
+        float(logits.log_softmax(-1).max()), abs=1e-4
+    )
+    block.ffn.up = block.ffn.up.base
+    assert score() == before
+    calls: list[int] = []
+    hook = block.ffn.up.register_forward_hook(lambda *_: calls.append(1))
+    assert score() == pytest.approx(before) and calls
+    hook.remove()
+    block.register_forward_hook(lambda *_: None)
+    with pytest.raises(GlassformerError, match=r"decoder.blocks.0 has a hook"):
+        score()
+
+
+@pytest.mark.skipif(Int8 not in LAYOUTS, reason="this build of torch has no int8 products")
+def test_a_rounded_row_does_not_depend_on_the_others() -> None:
+    torch.manual_seed(0)
+    product, x = Int8([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
+    x[3] *= 100  # nor on a large one among them
+    assert torch.equal(product(x), torch.cat([product(row[None]) for row in x]))

@@ -1,0 +1,135 @@
+"""Slots against attention over lists: whoever comes, goes and changes places, a row sees what it should."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.core.positions import RotaryPositions, rotate
+from glassformer.inference.layers import Layers
+from glassformer.inference.products import Plain
+from glassformer.inference.shelves import FEWEST, Slot, capacity_for
+from glassformer.inference.slots import Slots, Sources
+from tests.core.models import D, H
+from tests.core.models import model_of as core_model
+
+Seen = list[tuple[Tensor, Tensor, int]]  # key (G, K), value (G, V), where it stands
+KINDS: tuple[dict[str, Any], ...] = (
+    {"position": "none"},
+    {"position": "rotary", "num_kv_heads": 1},
+    {"position": "relative", "num_kv_heads": 2},
+    {"position": "alibi"},
+    {"position": "alibi", "window": 5},
+)
+
+
+@dataclass
+class Text:
+    """One slot, and for each of its beams all that it may look at."""
+
+    slot: Slot
+    source: Slot
+    beams: list[Seen]
+    read: tuple[Tensor, Tensor]  # of the source (G, S, K), of the first layer
+    place: int
+
+
+def defined(attention: Any, position: Any, q: Tensor, seen: Seen, at: int) -> Tensor:
+    """softmax(q k * scale + bias) v for one query (H, K) at a place, written out."""
+    keys = torch.stack([k for k, _, _ in seen], 1)  # (G, S, K)
+    values = torch.stack([v for _, v, _ in seen], 1)
+    standing = torch.tensor([where for _, _, where in seen])
+    repeats = attention.num_heads // keys.shape[0]
+    keys, values = (x.repeat_interleave(repeats, 0) for x in (keys, values))
+    if isinstance(position, RotaryPositions):
+        q = rotate(q[None, :, None], position(torch.tensor([[at]])).rotary)[0, :, 0]
+        keys = rotate(keys[None], position(standing[None]).rotary)[0]
+    scores = (keys @ q[:, :, None])[..., 0] * attention.scale  # (H, S)
+    if position is not None and not isinstance(position, RotaryPositions):
+        scores = scores + position(torch.tensor([[at]]), standing[None]).bias[0, :, 0]
+    if attention.window is not None:
+        scores = scores.masked_fill(standing <= at - attention.window, -torch.inf)
+    return (scores.softmax(-1)[:, None] @ values)[:, 0].reshape(-1)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@torch.inference_mode()
+def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> None:
+    model: Any = core_model("encoder_decoder", **kind)
+    decoder = Layers(model.decoder, Plain)
+    own = Slots(decoder, torch.float32, torch.device("cpu"))
+    across = Sources(decoder, torch.float32, torch.device("cpu"))
+    attention, cross, position = decoder.own, decoder.cross, model.decoder.position
+    assert attention is not None and cross is not None
+    groups, width, layers = attention.num_kv_heads, attention.head_dim, len(decoder.layers)
+    draw = random.Random(0)
+    torch.manual_seed(0)
+    texts: list[Text] = []
+    most = 0
+    for _ in range(120):
+        if draw.random() < 0.25 and len(texts) < 9:
+            beams, read = draw.choice((1, 1, 1, 3)), draw.choice((0, 1, 7, 31))
+            k, v = torch.randn(groups, read, width), torch.randn(groups, read, width)
+            turned = k
+            if isinstance(position, RotaryPositions) and read:
+                turned = rotate(k[None], position(torch.arange(read)[None]).rotary)[0]
+            # the second layer holds other numbers, so that it shows when one takes the other's
+            slot = own.add(beams, *([x * (1 + n) for n in range(layers)] for x in (turned, v)))
+            source = torch.randn(H, draw.choice((0, 3, 40)), cross.head_dim)
+            there = across.add(beams, [source] * layers, [source + 1] * layers)
+            seen: Seen = [(k[:, s], v[:, s], s) for s in range(read)]
+            texts.append(Text(slot, there, [list(seen) for _ in range(beams)], (source, source + 1), read))
+        elif draw.random() < 0.08 and texts:
+            gone = texts.pop(draw.randrange(len(texts)))
+            own.drop(gone.slot)
+            across.drop(gone.source)
+        if not texts:
+            continue
+        for text in texts:
+            if text.slot.width > 1 and draw.random() < 0.5:
+                moved = [draw.randrange(text.slot.width) for _ in range(text.slot.width)]
+                own.reorder(text.slot, torch.tensor(moved))
+                text.beams = [list(text.beams[beam]) for beam in moved]
+        rows = [(text, beam) for text in texts for beam in range(text.slot.width)]
+        most = max(most, len(own.shelves))
+        assert own.positions().tolist() == [text.place for text, _ in rows]
+        qkv = torch.randn(len(rows), (attention.num_heads + 2 * groups) * width)
+        own.ready()
+        found, _ = (own(n, qkv * (1 + n)) for n in range(layers))
+        asked = torch.randn(len(rows), H * cross.head_dim)
+        looked = across(0, asked)
+        own.advance()
+        for row, (text, beam) in enumerate(rows):
+            q, k, v = qkv[row].split([attention.num_heads * width, groups * width, groups * width])
+            text.beams[beam].append((k.view(groups, width), v.view(groups, width), text.place))
+            expected = defined(attention, position, q.view(-1, width), text.beams[beam], text.place)
+            assert torch.allclose(found[row], expected, atol=1e-5)
+            memory: Seen = [(*pair, 0) for pair in zip(*(x.unbind(1) for x in text.read), strict=True)]
+            zeros = torch.zeros(H * cross.value_dim)
+            query = asked[row].view(H, -1)
+            expected = defined(cross, None, query, memory, 0) if memory else zeros
+            assert torch.allclose(looked[row], expected, atol=1e-5)
+        for text in texts:
+            text.place += 1
+    assert most > 2  # texts stood on several shelves at once
+    for text in texts:
+        own.drop(text.slot)
+        across.drop(text.source)
+    assert not own.shelves and not across.shelves and own.rows == 0
+
+
+def test_shelves_hold_little_more_than_is_there() -> None:
+    model: Any = core_model("decoder_only")
+    own = Slots(Layers(model.decoder, Plain), torch.float32, torch.device("cpu"))
+    nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
+    held = [own.add(1, nothing, nothing) for _ in range(40)]
+    (shelf,) = own.shelves.values()
+    assert shelf.room == 64 and capacity_for(1) == shelf.capacity
+    for slot in held[2:]:
+        own.drop(slot)
+    assert shelf.room <= 2 * FEWEST and own.order == held[:2]

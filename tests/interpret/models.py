@@ -1,0 +1,116 @@
+"""Tiny random models of every kind, each with what it needs to read: a tokenizer, a scale, a preprocessor."""
+
+from __future__ import annotations
+
+import base64
+import io
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer.api import JOB, PICTURES, Bundle, tiny
+from glassformer.core import spec
+from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
+from glassformer.verify.inputs import stir
+from tests.tasks.folders import VOCABULARY, words
+from tests.tasks.reversing import bytewise
+
+TEXT = "the cat sat on the mat."
+LINES = [TEXT, "a dog ran, and the cat ran after", "where is the glass? on the mat"] * 3
+WRITERS = ("original", "t5", "bart", "marian")
+CONTINUERS = ("gpt2", "llama", "mistral", "falcon", "palm")
+ENCODERS = ("bert", "roberta", "distilbert")
+
+
+@cache
+def wordwise() -> Tokenizer:
+    return train_tokenizer(LINES, TokenizerPlan(kind="word", vocab_size=60))
+
+
+@cache
+def wordpieces() -> Tokenizer:
+    with TemporaryDirectory() as folder:
+        words(Path(folder))
+        return load_tokenizer(folder)
+
+
+def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) -> Bundle:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = tiny(family, **settings).eval()
+    stir(model)
+    return Bundle(model=model, tokenizer=tokenizer, family=family)
+
+
+def bundle(family: str, **settings: Any) -> Bundle:
+    """A tiny model of the family."""
+    match family:
+        case "original":
+            size = wordwise().vocab_size
+            settings = {"src_vocab_size": size, "tgt_vocab_size": size, **settings}
+            made = _bundle(family, wordwise(), **settings)
+            made.generation |= {"decoder_start_token_id": wordwise().eos_id}
+            return made
+        case "t5" | "bart" | "marian":
+            made = _bundle(family, wordwise(), vocab_size=wordwise().vocab_size, **settings)
+            made.generation |= {
+                "decoder_start_token_id": wordwise().pad_id,
+                "eos_token_id": wordwise().eos_id,
+                "pad_token_id": wordwise().pad_id,
+            }
+            return made
+        case "gpt2" | "llama" | "mistral" | "falcon" | "palm":
+            return _bundle(family, bytewise(), vocab_size=bytewise().vocab_size, **settings)
+        case "vit" | "deit":
+            made = _bundle(family, **settings)
+            made.files[PICTURES] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            return made
+        case "patchtst":
+            made = _bundle(family, **settings)
+            made.files[JOB] = {"columns": ["load", "oil"], "mean": [5.0, -3.0], "std": [2.0, 0.5]}
+            return made
+    return _bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
+
+
+def classifier() -> Bundle:
+    made = bundle("bert", head=spec.Classify(num_labels=3, hidden="tanh"))
+    made.files[JOB] = {"classes": ["bad", "so so", "good"]}
+    return made
+
+
+def picture(size: tuple[int, int] = (23, 19), kind: str = "PNG") -> bytes:
+    """The file of a picture of noise."""
+    from PIL import Image
+
+    pixels = np.random.default_rng(3).integers(0, 256, (*size, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def url(file: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def columns(rows: int = 40) -> dict[str, list[float]]:
+    values = np.random.default_rng(5).normal(4, 2, (2, rows)).round(3)
+    return {"load": values[0].tolist(), "oil": values[1].tolist(), "ignored": [0.0] * rows}
+
+
+def given(made: Bundle) -> dict[str, Any]:
+    """An input that fits the model."""
+    read = made.spec.source if isinstance(made.spec, spec.EncoderDecoder) else made.spec.input
+    match read, made.spec.head:
+        case spec.ImagePatches(), _:
+            return {"image": url(picture())}
+        case spec.SeriesPatches(), _:
+            return {"series": {"columns": columns(), "truth": 4}}
+        case _, spec.Answer():
+            return {"question": "where is the cat?", "context": "the dog ran and the cat sat on the mat."}
+        case _, spec.MaskedLanguageModel():
+            return {"text": "the [MASK] sat on the [MASK]."}
+    return {"text": TEXT}

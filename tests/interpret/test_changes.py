@@ -1,0 +1,258 @@
+"""Changes do what they say, checked against models and inputs that are changed by hand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer import tiny
+from glassformer.core.masks import Mask
+from glassformer.core.observe import observe
+from glassformer.errors import GlassformerError
+from glassformer.interpret.altered import altered
+from glassformer.interpret.changes import parse_changes
+from tests.core.models import SHAPES, H, ids, model_of
+
+SOURCE, TARGET = ids(1, 7, seed=1), ids(1, 6, seed=2)
+
+
+def inputs_of(shape: str) -> dict[str, Tensor]:
+    word = {"encoder_only": "inputs", "decoder_only": "ids"}.get(shape)
+    return {"src": SOURCE, "tgt": TARGET} if word is None else {word: SOURCE}
+
+
+def stack_of(shape: str) -> str:
+    return "encoder" if shape == "encoder_only" else "decoder"
+
+
+def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tensor:
+    """The model's output under the changes; neither weights nor inputs may have moved."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    given = {name: value.clone() for name, value in inputs.items()}
+    made = altered(model, inputs, changes)
+    output = observe(made.model, made.inputs, edit=made.edit).output
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, given[name]) for name, value in inputs.items())
+    return output if isinstance(output, Tensor) else output[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_head_off_equals_its_columns_of_the_output_projection_set_to_nothing(shape: str) -> None:
+    model, inputs = model_of(shape), inputs_of(shape)
+    names = [f"{stack_of(shape)}.blocks.1.self_attn"]
+    if shape == "encoder_decoder":
+        names += ["decoder.blocks.0.cross_attn", "encoder.blocks.0.self_attn"]
+    for name in names:
+        other = copy.deepcopy(model)
+        attention: Any = other.get_submodule(name)
+        width = attention.value_dim
+        with torch.no_grad():
+            attention.out_proj.weight[:, 2 * width : 3 * width] = 0
+        expected = observe(other, inputs).output
+        found = after(model, inputs, {"kind": "head_off", "attention": name, "head": 2})
+        torch.testing.assert_close(found, expected)
+        assert not torch.allclose(found, observe(model, inputs).output)
+
+
+@pytest.mark.parametrize("wiring", ["pre", "post", "parallel"])
+@pytest.mark.parametrize("shape", ["encoder_only", "decoder_only"])
+def test_a_layer_off_equals_a_model_without_it(shape: str, wiring: Any) -> None:
+    model, inputs = model_of(shape, wiring=wiring), inputs_of(shape)
+    stack = stack_of(shape)
+    for layer in (0, 1):
+        other = copy.deepcopy(model)
+        shorter: Any = other.get_submodule(stack)
+        shorter.blocks = nn.ModuleList([shorter.blocks[1 - layer]])
+        found = after(model, inputs, {"kind": "layer_off", "block": f"{stack}.blocks.{layer}"})
+        assert torch.equal(found, observe(other, inputs).output)
+
+
+def test_a_hidden_token_equals_a_padding_mask_with_everyone_where_they_stood() -> None:
+    hidden = torch.ones(1, 7, dtype=torch.bool)
+    hidden[0, 3] = False
+    change = {"kind": "mask_token", "sequence": "input", "position": 3}
+    for shape in ("encoder_only", "decoder_only"):
+        model, inputs = model_of(shape), inputs_of(shape)
+        expected = model(*inputs.values(), mask=hidden, positions=torch.arange(7)[None])
+        torch.testing.assert_close(after(model, inputs, change), expected)
+    model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
+    expected = model(SOURCE, TARGET, src_mask=hidden, src_positions=torch.arange(7)[None])
+    torch.testing.assert_close(after(model, inputs, {**change, "sequence": "source"}), expected)
+    seen = Mask(padding=hidden[:, :6])
+    expected = model(SOURCE, TARGET, tgt_mask=seen, tgt_positions=torch.arange(6)[None])
+    torch.testing.assert_close(after(model, inputs, {**change, "sequence": "target"}), expected)
+
+
+def test_a_hidden_token_moves_nobody_by_any_scheme() -> None:
+    """Rounded ALiBi counts real tokens: behind a hidden one they must stand where they stood."""
+    torch.manual_seed(0)
+    model = tiny("falcon", position="alibi").eval()
+    plain = observe(model, {"ids": SOURCE})
+    made = altered(model, {"ids": SOURCE}, [{"kind": "mask_token", "sequence": "input", "position": 3}])
+    record = observe(made.model, made.inputs)
+    for name in record.attentions():
+        bias, wanted = record.attended[name].bias, plain.attended[name].bias
+        assert bias is not None and torch.equal(bias, wanted)
+        assert not record.weights(name)[..., 3].any()
+        assert torch.allclose(record.weights(name)[:, :, 1:].sum(-1), torch.ones(1))
+
+
+def test_a_target_that_starts_with_the_pad_token_still_starts_when_another_is_hidden() -> None:
+    model = model_of("encoder_decoder")
+    target = TARGET.clone()
+    target[0, 0] = 0
+    seen = torch.tensor([[True, True, True, True, False, True]])
+    expected = model(SOURCE, target, tgt_mask=seen, tgt_positions=torch.arange(6)[None])
+    change = {"kind": "mask_token", "sequence": "target", "position": 4}
+    torch.testing.assert_close(after(model, {"src": SOURCE, "tgt": target}, change), expected)
+
+
+def test_swaps_follow_one_another_and_the_order_says_who_stands_where() -> None:
+    model = model_of("decoder_only")
+    changes = [{"kind": "swap", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
+    made = altered(model, {"ids": SOURCE}, changes)
+    assert made.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
+    assert torch.equal(made.inputs["ids"], SOURCE[:, made.orders["input"]])
+    assert torch.equal(after(model, {"ids": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
+
+
+def test_swapped_squares_of_a_picture_are_the_picture_with_these_squares_swapped() -> None:
+    torch.manual_seed(0)
+    model = tiny("vit").eval()
+    embed: Any = model.embed
+    (high, wide), (down, along) = embed.image_size, embed.patch_size
+    picture = torch.randn(1, embed.channels, high, wide)
+    columns, first = wide // along, embed.prefix.shape[1]
+    one, other = 0, columns + 1
+
+    def square(index: int) -> tuple[slice, ...]:
+        row, column = divmod(index, columns)
+        across = slice(column * along, (column + 1) * along)
+        return slice(None), slice(None), slice(row * down, (row + 1) * down), across
+
+    swapped = picture.clone()
+    swapped[square(one)], swapped[square(other)] = picture[square(other)], picture[square(one)]
+    change = {"kind": "swap", "sequence": "input", "positions": [first + one, first + other]}
+    expected = observe(model, {"inputs": swapped}).output
+    found = after(model, {"inputs": picture}, change)
+    torch.testing.assert_close(found, expected if isinstance(expected, Tensor) else expected[0])
+    with pytest.raises(GlassformerError, match="no patches"):
+        altered(model, {"inputs": picture}, [{**change, "positions": [0, first]}])
+
+
+def test_a_residual_is_scaled_at_one_place_and_an_off_layer_passes_that_on() -> None:
+    model = model_of("decoder_only")
+    name = "decoder.blocks.0.resid_out"
+    record = observe(model, {"ids": SOURCE})
+    change = {"kind": "residual", "name": name, "position": 4, "scale": -2}
+    made = altered(model, {"ids": SOURCE}, [change, {"kind": "layer_off", "block": "decoder.blocks.1"}])
+    changed = observe(made.model, made.inputs, edit=made.edit)
+    expected = record[name].clone()
+    expected[:, 4] *= -2
+    assert torch.equal(changed[name], expected)
+    assert torch.equal(changed["decoder.blocks.1.resid_out"], expected)
+
+
+SCHEMES = ["sinusoidal", "learned", "rotary", "relative", "alibi"]
+
+
+@pytest.mark.parametrize("position", SCHEMES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stretch_of_one_changes_no_bit_and_another_one_does(shape: str, position: str) -> None:
+    model, inputs = model_of(shape, position=position), inputs_of(shape)
+    plain = observe(model, inputs).output
+    change = {"kind": "positions", "stack": stack_of(shape), "stretch": 1}
+    assert torch.equal(after(model, inputs, change), plain)
+    assert not torch.allclose(after(model, inputs, {**change, "stretch": 2.5}), plain)
+    assert torch.equal(observe(model, inputs).output, plain)
+
+
+@pytest.mark.parametrize("position", SCHEMES)
+def test_a_stretch_of_two_is_reading_at_every_other_position(position: str) -> None:
+    model = model_of("encoder_only", position=position)
+    found = after(model, {"inputs": SOURCE}, {"kind": "positions", "stack": "encoder", "stretch": 2})
+    if position in ("relative", "alibi"):  # only row numbers count: as among hidden tokens in between
+        wide = torch.ones(1, 13, dtype=torch.long)
+        wide[:, ::2] = SOURCE
+        real = torch.arange(13)[None] % 2 == 0
+        allowed = real[:, None, None].expand(1, 1, 13, 13)
+        expected = model(wide, mask=Mask(allowed=allowed))[:, ::2]
+    else:
+        expected = model(SOURCE, positions=2 * torch.arange(7)[None])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["vit", "patchtst"])
+def test_patches_can_be_hidden_and_their_positions_pressed_together(family: str) -> None:
+    torch.manual_seed(0)
+    model: Any = tiny(family).eval()
+    embed = model.embed
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.3)
+    shape = (
+        (1, embed.channels, *embed.image_size)
+        if family == "vit"
+        else (1, embed.context_length, embed.channels)
+    )
+    inputs = {"inputs": torch.randn(shape)}
+    plain = after(model, inputs)
+    same = {"kind": "positions", "stack": "encoder", "stretch": 1.0}
+    assert torch.equal(after(model, inputs, same), plain)
+    assert not torch.allclose(after(model, inputs, {**same, "stretch": 0.5}), plain)
+    with pytest.raises(GlassformerError, match="beyond the model's table"):
+        altered(model, inputs, [{**same, "stretch": 2.0}])
+    made = altered(model, inputs, [{"kind": "mask_token", "sequence": "input", "position": 2}])
+    record = observe(made.model, made.inputs)
+    assert all(not record.weights(name)[..., 2].any() for name in record.attentions())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": H}, "heads 0 to 3"),
+        ({"kind": "head_off", "attention": "decoder.blocks.9.self_attn", "head": 0}, "no attention"),
+        ({"kind": "head_off", "attention": "decoder.blocks.0.ffn", "head": 0}, "no attention"),
+        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": -1}, "whole number"),
+        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": True}, "whole number"),
+        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn"}, "head_off takes attention, head"),
+        ({"kind": "layer_off", "block": ""}, "no block"),
+        ({"kind": "layer_off", "block": "decoder"}, "no block"),
+        ({"kind": "mask_token", "sequence": "source", "position": 0}, "no sequence 'source'"),
+        ({"kind": "mask_token", "sequence": "input", "position": 7}, "places 0 to 6"),
+        ({"kind": "swap", "sequence": "input", "positions": [0]}, "two places"),
+        ({"kind": "swap", "sequence": "input", "positions": [0, 1], "also": 1}, "'also'"),
+        ({"kind": "residual", "name": "decoder.blocks.0.ffn.up", "position": 0, "scale": 1}, "no residual"),
+        ({"kind": "residual", "name": "decoder.blocks.0.resid_cross", "position": 0, "scale": 1}, "no 'res"),
+        (
+            {"kind": "residual", "name": "decoder.blocks.0.resid_in", "position": 0, "scale": "1"},
+            "from -1000",
+        ),
+        ({"kind": "positions", "stack": "encoder", "stretch": 2}, "no stack 'encoder'"),
+        ({"kind": "positions", "stack": "decoder", "stretch": 0}, "from 0 to 64"),
+        ({"kind": "positions", "stack": "decoder", "stretch": float("nan")}, "from 0 to 64"),
+        ({"kind": "explode"}, "one of the kinds"),
+        ({"kind": "positions", "stack": "decoder", "stretch": 65}, "from 0 to 64"),
+        ("head_off", "one of the kinds"),
+    ],
+)
+def test_a_change_that_cannot_be_is_a_sentence(change: Any, told: str) -> None:
+    with pytest.raises(GlassformerError, match=told):
+        altered(model_of("decoder_only"), {"ids": SOURCE}, [change])
+
+
+def test_too_many_changes_and_a_model_without_positions_are_sentences() -> None:
+    with pytest.raises(GlassformerError, match="too many"):
+        parse_changes([{"kind": "layer_off", "block": "decoder.blocks.0"}] * 257)
+    with pytest.raises(GlassformerError, match="must be a list"):
+        parse_changes({"kind": "layer_off"})
+    twice = [{"kind": "positions", "stack": "decoder", "stretch": 0.5}] * 2
+    with pytest.raises(GlassformerError, match="stretched twice"):
+        altered(model_of("decoder_only"), {"ids": SOURCE}, twice)
+    bare = model_of("decoder_only", position="none")
+    with pytest.raises(GlassformerError, match="no positions"):
+        altered(bare, {"ids": SOURCE}, [{"kind": "positions", "stack": "decoder", "stretch": 2}])

@@ -1,0 +1,133 @@
+"""What heads seem to do, on patterns made by hand and through an edited forward."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.core.observe import observe
+from glassformer.interpret.heads import Ruler, read_heads, ruler_for, thumbnails
+from glassformer.interpret.patterns import Line, cross_patterns, distances, own_patterns
+from tests.core.models import H, ids, model_of
+
+WORDS = ["the", "cat", ",", "the", "dog", "and", "a", "cat", "."]
+TEXT = Line(spelled=[None, *WORDS, None], special=[True, *[False] * 9, True])
+T = len(TEXT)
+
+
+def ruler(line: Line = TEXT, allowed: Tensor | None = None) -> Ruler:
+    full = torch.ones(len(line), len(line), dtype=torch.bool)
+    return Ruler(own_patterns(line), full if allowed is None else allowed, distances(line, line, "self"))
+
+
+def exactly(marked: Tensor) -> Tensor:
+    """Weights (1, 1, T, S) that lie on a pattern alone, and even where it marks nothing."""
+    marked = torch.where(marked.any(-1, keepdim=True), marked, True).float()
+    return (marked / marked.sum(-1, keepdim=True))[None, None]
+
+
+@pytest.mark.parametrize(
+    "name", ["previous", "next", "self", "first", "last", "same", "separator", "punctuation"]
+)
+def test_a_head_that_follows_a_pattern_exactly_has_its_role_with_all_of_its_attention(name: str) -> None:
+    pattern = own_patterns(TEXT)[name]
+    (head,) = ruler().measure(exactly(pattern))
+    # the closing mark is the last token as well, and is told as the mark it is
+    assert head.role == ("separator" if name == "last" else name)
+    assert head.scores[name] == pytest.approx(1.0, abs=1e-6)
+    assert head.share == pytest.approx(1.0, abs=1e-6) and head.chance < 0.5
+
+
+def test_even_attention_is_at_the_chance_level_of_every_pattern_and_spread() -> None:
+    (head,) = ruler().measure(torch.full((1, 1, T, T), 1 / T))
+    for name, chance in head.chances.items():
+        if name != "spread":
+            assert head.scores[name] == pytest.approx(chance, abs=1e-6), name
+    assert head.role == "spread" and head.share == pytest.approx(1.0, abs=1e-5)
+    assert head.entropy == pytest.approx(math.log(T), abs=1e-5)
+    apart = (torch.arange(T)[None] - torch.arange(T)[:, None]).abs().float().mean()
+    assert head.distance == pytest.approx(float(apart), abs=1e-4)
+
+
+def test_chance_of_spread_is_the_mean_over_random_weights() -> None:
+    drawn = torch.distributions.Dirichlet(torch.ones(T)).sample((400, 1, T))
+    (head,) = ruler().measure(drawn)
+    assert head.scores["spread"] == pytest.approx(head.chances["spread"], abs=0.005)
+
+
+def test_a_causal_head_is_judged_only_where_it_has_a_choice() -> None:
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    before = torch.eye(T).roll(-1, 1)
+    before[0] = torch.eye(T)[0]
+    before[-1] = torch.eye(T)[-2]
+    (head,) = ruler(allowed=causal).measure(before[None, None])
+    assert head.role == "previous" and head.share == pytest.approx(1.0)
+    assert "next" not in head.scores  # no query may look there
+    # a query n tokens in has n + 1 keys; the first two have none or one besides the marked one
+    expected = sum(1 / (n + 1) for n in range(1, T)) / (T - 1)
+    assert head.chances["previous"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_and_columns_of_a_picture() -> None:
+    line = Line(spelled=[None] * 13, special=[False] * 13, grid=(3, 4), prefix=1)
+    patterns = own_patterns(line)
+    for name in ("row", "column"):
+        (head,) = ruler(line).measure(exactly(patterns[name]))
+        assert head.role == name and head.share == pytest.approx(1.0, abs=1e-6)
+    # square 6 is in row 1, column 1 (token 0 is the prefix, squares are tokens 1 to 12)
+    assert patterns["row"][6].nonzero().flatten().tolist() == [5, 7, 8]
+    assert patterns["column"][6].nonzero().flatten().tolist() == [2, 10]
+    assert not patterns["row"][0].any() and not patterns["local"][:, 0].any()
+
+
+def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> None:
+    source = Line(spelled=[f"s{n}" for n in range(10)], special=[False] * 10)
+    target = Line(spelled=[f"t{n}" for n in range(8)], special=[False] * 8)
+    full = torch.ones(8, 10, dtype=torch.bool)
+    made = Ruler(cross_patterns(target, source), full, distances(target, source, "cross"))
+    rows = torch.arange(8)
+    along, against = torch.zeros(1, 1, 8, 10), torch.zeros(1, 1, 8, 10)
+    along[0, 0, rows, (rows * 9 / 7).round().long()] = 1
+    against[0, 0, rows, 9 - (rows * 9 / 7).round().long()] = 1
+    (one,), (other,) = made.measure(along), made.measure(against)
+    assert one.role == "alignment" and one.share == 1.0 and one.distance < 0.5
+    assert other.scores["alignment"] < 0.3 and other.role is None
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 25])
+def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glassformer.interpret.heads.AT_ONCE", at_once)
+
+    def looking_back(weights: Tensor) -> Tensor:
+        weights = weights.clone()
+        weights[:, 2] = torch.eye(weights.shape[-1]).roll(-1, 1)
+        weights[:, 2, 0] = torch.eye(weights.shape[-1])[0]
+        return weights
+
+    name = "decoder.blocks.1.self_attn"
+    model, row = model_of("decoder_only"), ids(1, 9)
+    record = observe(model, row, edit={f"{name}.weights": looking_back})
+    line = Line(spelled=[str(n) for n in row[0].tolist()], special=[False] * 9)
+    heads = read_heads(record, name, ruler_for(record, name, line, line, "self"))
+    assert [head.head for head in heads] == list(range(H))
+    assert heads[2].role == "previous" and heads[2].scores["previous"] == pytest.approx(1.0)
+    other = read_heads(record, "decoder.blocks.0.self_attn", ruler_for(record, name, line, line, "self"))
+    weights = record.weights("decoder.blocks.0.self_attn")
+    by_hand = weights[0, :, torch.arange(1, 9), torch.arange(8)].mean(-1)
+    assert [head.scores["previous"] for head in other] == pytest.approx(by_hand.tolist(), abs=1e-6)
+
+
+def test_thumbnails_hold_the_largest_weight_of_each_tile() -> None:
+    torch.manual_seed(0)
+    weights = torch.rand(1, 3, 70, 50)
+    small = thumbnails(weights)
+    assert small.shape == (3, 32, 32) and small.dtype == torch.uint8
+    weights[0, 1, 69, 49] = 1.0
+    assert thumbnails(weights)[1, 31, 31] == 255
+    few = torch.tensor([[[[0.25, 0.75], [1.0, 0.0]]]])
+    assert thumbnails(few)[0].tolist() == [[128, 221], [255, 0]]

@@ -1,0 +1,150 @@
+"""The answer on show is what the verb writes, and under changes what a model changed by hand would write."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import glassformer
+from glassformer.api import Bundle
+from glassformer.errors import GlassformerError
+from glassformer.interpret.changed import Changed
+from glassformer.interpret.search import search_info
+from glassformer.interpret.taken import take
+from tests.interpret.models import TEXT, WRITERS, bundle, wordwise
+
+SENTENCES = (
+    "I would like to learn how it works.",
+    "Click the button to save the file.",
+    "The doctor told him to rest for a week.",
+    "Do you know where I can buy tickets?",
+    "The government announced new measures yesterday.",
+    "She opened the window because it was too hot.",
+)
+NOTHING = {"kind": "residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}
+
+
+@pytest.fixture(scope="module")
+def pocket() -> Bundle:
+    return glassformer.load("pocket")
+
+
+@pytest.mark.parametrize("to", ["de", "ko"])
+def test_pocket_shows_what_it_translates(pocket: Bundle, to: str) -> None:
+    for text in SENTENCES:
+        (told,) = pocket.translate(text, to=to)
+        assert take(pocket, {"text": text, "to": to}).outcome["text"] == told
+        assert search_info(pocket, text=text, to=to)["results"][0]["text"] == told
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 3, "length_penalty": 0.2, "early_stopping": True},
+        {"num_beams": 1},
+        {"num_beams": 2, "num_return_sequences": 2, "max_length": 7},
+        {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+        {"stop_strings": ["sat"], "num_beams": 2},
+    ],
+)
+@pytest.mark.parametrize("family", WRITERS)
+def test_the_folders_settings_hold(family: str, settings: dict[str, Any]) -> None:
+    made = bundle(family)
+    made.generation |= settings
+    (told,) = made.translate(TEXT, details=True)
+    for changes in ((), [NOTHING]):
+        outcome = take(made, {"text": TEXT}, changes).outcome
+        assert (outcome["text"], outcome["ended"]) == (told.text, told.ended)
+
+
+def test_a_folder_that_draws_shows_no_drawn_answer() -> None:
+    made = bundle("original")
+    (plain,) = made.translate(TEXT, num_beams=1)
+    made.generation |= {"do_sample": True, "num_return_sequences": 3}
+    assert take(made, {"text": TEXT}).outcome["text"] == plain
+
+
+def without_head(name: str, head: int) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        attention: Any = model.get_submodule(name)
+        width = attention.value_dim
+        attention.out_proj.weight[:, head * width : (head + 1) * width] = 0
+
+    return change
+
+
+def without_layer(stack: str, layer: int) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        blocks = model.get_submodule(stack).blocks
+        model.get_submodule(stack).blocks = nn.ModuleList(b for n, b in enumerate(blocks) if n != layer)
+
+    return change
+
+
+BY_HAND: tuple[tuple[dict[str, Any], Callable[[Any], None]], ...] = (
+    *(
+        ({"kind": "head_off", "attention": name, "head": 0}, without_head(name, 0))
+        for name in (
+            "encoder.blocks.0.self_attn",
+            "decoder.blocks.0.self_attn",
+            "decoder.blocks.1.cross_attn",
+        )
+    ),
+    ({"kind": "layer_off", "block": "encoder.blocks.0"}, without_layer("encoder", 0)),
+    ({"kind": "layer_off", "block": "decoder.blocks.0"}, without_layer("decoder", 0)),
+)
+
+
+@pytest.mark.parametrize("n", range(len(BY_HAND)))
+def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Bundle, n: int) -> None:
+    change, by_hand = BY_HAND[n]
+    other = copy.deepcopy(pocket.model)
+    with torch.no_grad():
+        by_hand(other)
+    changed = Bundle(
+        model=other, tokenizer=pocket.tokenizer, files=pocket.files, generation=pocket.generation
+    )
+    moved = 0
+    for text in SENTENCES[:3]:
+        (told,) = changed.translate(text, to="de")
+        assert take(pocket, {"text": text, "to": "de"}, [change]).outcome["text"] == told
+        moved += [told] != pocket.translate(text, to="de")
+    assert moved or change["kind"] == "head_off"  # a trained model may do without one head
+
+
+def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:
+    """Step by step, the scores that the search is given are those of a forward under the changes so far."""
+    made = bundle("original")
+    change = {"kind": "mask_token", "sequence": "target", "position": 2}
+    model: Any = made.model
+    src = torch.tensor([wordwise().encode(TEXT).ids])
+    begun = Changed(model, [change]).begin(src, src.eq(src), start_ids=[1], room=9)
+    steps, target = begun.steps, torch.tensor([[1]])
+    steps.select(torch.tensor([0, 0]))
+    target = target.expand(2, -1)
+    for ids in torch.tensor([[4, 5], [6, 6], [7, 8], [5, 4]]):
+        found = steps.step(ids)
+        target = torch.cat((target, ids[:, None]), 1)
+        seen = torch.ones_like(target, dtype=torch.bool)
+        seen[:, 2:3] = False
+        with torch.no_grad():
+            places = torch.arange(target.shape[1]).expand_as(target)
+            wanted = model(src.expand(2, -1), target, tgt_mask=seen, tgt_positions=places)[:, -1]
+        torch.testing.assert_close(found, wanted)
+    steps.select(torch.tensor([1]))
+    assert steps.step(torch.tensor([4])).shape == wanted[:1].shape
+
+
+def test_changes_beyond_all_numbers_are_a_sentence() -> None:
+    made = bundle("original")
+    down: Any = made.model.get_submodule("decoder.blocks.0.ffn.down")
+    with torch.no_grad():
+        down.weight.fill_(3e38)
+    change = {"kind": "residual", "name": "decoder.blocks.0.resid_out", "position": 0, "scale": 1000.0}
+    with pytest.raises(GlassformerError, match="no numbers; change less"):
+        take(made, {"text": TEXT}, [change])

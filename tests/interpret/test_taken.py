@@ -1,0 +1,152 @@
+"""A trace is the model's own forward, to the bit, and goes on with what the library writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.api import Bundle
+from glassformer.core.build import build
+from glassformer.errors import GlassformerError
+from glassformer.interpret.outline import stacks_of
+from glassformer.interpret.stations import growth_of
+from glassformer.interpret.taken import take
+from glassformer.verify.inputs import outputs
+from tests.interpret.models import (
+    CONTINUERS,
+    ENCODERS,
+    TEXT,
+    WRITERS,
+    bundle,
+    bytewise,
+    given,
+    wordwise,
+)
+
+FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patchtst")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_recorded_output_is_the_models_own_and_every_station_is_there(family: str) -> None:
+    made = bundle(family)
+    trace = take(made, given(made))
+    with torch.no_grad():
+        wanted = outputs(made.model(**trace.ready.inputs))
+    for name, found in outputs(trace.record.output).items():
+        assert torch.equal(found, wanted[name])
+    info = trace.info()
+    named = {name for station in info["stations"] for name in station["tensors"].values()}
+    assert set(trace.record) <= named
+    ids = [station["id"] for station in info["stations"]]
+    assert len(set(ids)) == len(ids) and ids[-1] == "head"
+    assert {a["name"] for a in info["attentions"]} == set(trace.record.attentions())
+    for stack in stacks_of(made):
+        layers = [s["layer"] for s in info["stations"] if s["stack"] == stack.name and s["layer"] is not None]
+        assert layers == sorted(layers) and set(layers) == set(range(stack.layers))
+        assert len(trace.sequence(stack.sequence)) == trace.record[f"{stack.embed}.out"].shape[1]
+        assert growth_of(stack, trace.record)[-1] == f"{stack.name}.blocks.{stack.layers - 1}.resid_out"
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "falcon", "palm", "original"])
+def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
+    made = bundle(family)
+    trace = take(made, given(made))
+    stations = [s for s in trace.info()["stations"] if s["kind"] == "add_norm"]
+    assert stations
+    for station in stations:
+        x = {role: trace.record[name] for role, name in station["tensors"].items()}
+        added = x["before"] + x["sublayer"] + x.get("sublayer_ffn", 0)
+        assert torch.allclose(x["sum"], added, atol=1e-5)
+        block = made.model.get_submodule(f"{station['stack']}.blocks.{station['layer']}")
+        norm = getattr(block, station["id"].rpartition(".")[2])
+        before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
+        with torch.no_grad():
+            assert torch.allclose(norm(before), x["normed"], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_the_target_is_what_translate_writes(family: str) -> None:
+    made = bundle(family)
+    (plain,) = made.translate(TEXT, num_beams=1)
+    trace = take(made, {"text": TEXT})
+    (told,) = made.translate(TEXT, details=True)
+    assert trace.outcome["text"] == trace.sequence("target").text == told.text != plain
+    written = trace.ready.inputs["tgt"][0, trace.ready.start :].tolist()
+    assert trace.outcome["written"] == len(written) > 0 and trace.outcome["ended"] == told.ended
+    # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
+    ids = [*written, wordwise().eos_id] if told.ended == "end" else written
+    chances = trace.record.output[0, trace.ready.start - 1 :].log_softmax(-1)
+    total = sum(float(chances[n, index]) for n, index in enumerate(ids))
+    assert told.score == pytest.approx(total / len(ids), abs=1e-4)
+    again = take(made, {"text": TEXT, "target": written})
+    assert torch.equal(again.record.output, trace.record.output) and again.outcome["ended"] is None
+    assert again.id != trace.id
+
+
+def test_text_given_as_target_is_read_as_it_is() -> None:
+    made = bundle("original")
+    trace = take(made, {"text": "the cat", "target": "a dog ran"})
+    assert [t.piece.strip() for t in trace.sequence("target").tokens][1:] == ["a", "dog", "ran"]
+    assert trace.outcome == {"kind": "translate", "text": "a dog ran", "written": 3, "ended": None}
+    with pytest.raises(GlassformerError, match="knows"):
+        take(made, {"text": "the cat", "target": [10**6]})
+
+
+@pytest.mark.parametrize("family", CONTINUERS)
+def test_a_prompt_goes_on_with_what_was_written(family: str) -> None:
+    made = bundle(family)
+    prompt, written = made.tokenizer.encode("the sea").ids, made.tokenizer.encode(" sang 늙").ids
+    trace = take(made, {"text": "the sea", "target": written})
+    assert trace.ready.inputs["ids"].tolist() == [[*prompt, *written]]
+    assert trace.outcome["text"] == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
+    assert trace.outcome["written"] == len(written) and trace.ready.start == len(prompt)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 1.7},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 6, "max_new_tokens": 9},
+        {"forced_eos_token_id": 3, "max_new_tokens": 5},
+        {"forced_bos_token_id": 7},
+        {"suppress_tokens": [18]},
+    ],
+)
+def test_a_change_that_changes_nothing_writes_the_same(settings: dict[str, Any]) -> None:
+    made = bundle("original")
+    made.generation |= settings
+    nothing = [{"kind": "residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}]
+    plain, changed = take(made, {"text": TEXT}), take(made, {"text": TEXT}, nothing)
+    assert plain.outcome["written"] > 0 and changed.outcome == plain.outcome
+    assert changed.ready.inputs["tgt"].tolist() == plain.ready.inputs["tgt"].tolist()
+
+
+@pytest.mark.parametrize("changes", [(), [{"kind": "layer_off", "block": "decoder.blocks.0"}]])
+def test_an_answer_without_an_end_stops_where_the_table_of_positions_does(changes: Any) -> None:
+    made = bundle("original", max_len=9)
+    made.generation |= {"suppress_tokens": [wordwise().eos_id]}
+    trace = take(made, {"text": "the cat"}, changes)
+    assert len(trace.sequence("target")) == 9 and trace.outcome["ended"] == "length"
+
+
+def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
+    made = bundle("llama")
+    ids = bytewise().encode("sos").ids
+    read = dataclasses.replace(made.spec.input, pad_id=ids[0])
+    padded = build(dataclasses.replace(made.spec, input=read)).eval()
+    padded.load_state_dict(made.model.state_dict())
+    trace = take(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
+    assert torch.equal(trace.record.output, take(made, {"text": "sos"}).record.output)
+
+
+def test_a_model_may_write_more_tokens_than_its_tokenizer_spells() -> None:
+    size = wordwise().vocab_size
+    made = bundle("original", src_vocab_size=size + 5, tgt_vocab_size=size + 5)
+    trace = take(made, {"text": TEXT, "target": [size + 4]})
+    assert trace.ready.inputs["tgt"][0, -1] == size + 4
+    with pytest.raises(GlassformerError, match=f"knows {size + 5}"):
+        take(made, {"text": TEXT, "target": [size + 5]})

@@ -1,0 +1,192 @@
+"""Tensors by name and slice, against numpy and the definition of attention; hostile slices are refused."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given as drawing
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from glassformer.core.observe import Record
+from glassformer.errors import GlassformerError
+from glassformer.interpret import tensors
+from glassformer.interpret.kinds import TooLargeError, UnknownNameError
+from glassformer.interpret.outline import stacks_of
+from glassformer.interpret.slices import parse, shape_after
+from glassformer.interpret.taken import Trace, take
+from glassformer.interpret.tensors import cut
+from tests.interpret.models import TEXT, bundle, given
+
+
+@cache
+def traced(family: str, text: str = TEXT) -> Trace:
+    made = bundle(family)
+    return take(made, {**given(made), "text": text} if "text" in given(made) else given(made))
+
+
+def numbers(trace: Trace, name: str, slices: str = "", **words: int | Trace | None) -> np.ndarray:
+    found = cut(trace, name, slices, **words)  # type: ignore[arg-type]
+    return np.frombuffer(found.data(), np.dtype(found.dtype).newbyteorder("<")).reshape(found.shape)
+
+
+@st.composite
+def _slices(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int | slice, ...]]:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    items: list[int | slice] = []
+    spelt = []
+    for size in shape[: draw(st.integers(0, len(shape)))]:
+        if draw(st.booleans()):
+            items.append(draw(st.integers(0, size - 1)))
+            spelt.append(f" {items[-1]}")
+            continue
+        begin = draw(st.integers(0, size - 1))
+        end, step = draw(st.integers(begin + 1, size)), draw(st.integers(1, 7))
+        items.append(slice(begin, end, step))
+        first, last = "" if begin == 0 and draw(st.booleans()) else begin, "" if end == size else end
+        spelt.append(f"{first}:{last}:{step}" if step > 1 else f"{first}:{last}")
+    return shape, ",".join(spelt), tuple(items)
+
+
+@drawing(_slices())
+def test_slices_take_what_numpy_takes(drawn: tuple[tuple[int, ...], str, tuple[int | slice, ...]]) -> None:
+    shape, text, items = drawn
+    array = np.arange(math.prod(shape)).reshape(shape)
+    found = parse(text, shape)
+    assert np.array_equal(array[found], array[items])
+    assert shape_after(found, shape) == array[items].shape
+
+
+HOSTILE = ("9", "-1", "1,1,1,1", "a", "0:0", "2:1", "0:9", "::0", "1.5", "0,", ",", ":,:,:,:", "0x1", "1e3")
+ODD = ("\u0663", "\uff11", "\u00b2", "9" * 500, "0;0", "...", "None", "0:1:2:3", "[0]", "0 1", "1\0", "../0")
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *ODD])
+def test_hostile_slices_are_sentences(text: str) -> None:
+    with pytest.raises(GlassformerError, match=r"slice|places|takes nothing"):
+        parse(text, (3, 3, 3))
+
+
+@drawing(st.text(max_size=12))
+def test_no_text_takes_anything_but_a_part_or_a_sentence(text: str) -> None:
+    array = np.zeros((2, 3))
+    try:
+        found = array[parse(text, array.shape)]
+    except GlassformerError:
+        return
+    assert found.size
+
+
+@pytest.mark.parametrize("family", ["original", "mistral", "falcon", "t5", "patchtst"])
+def test_matrices_are_the_definition_for_the_heads_that_are_asked(family: str) -> None:
+    trace = traced(family)
+    for about in trace.attentions():
+        record, name = trace.record, about.name
+        q, k = record[f"{name}.q"], record[f"{name}.k"]
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        dot = q @ k.transpose(-1, -2)
+        used = record.attended[name]
+        scaled = dot * about.scale + (0 if used.bias is None else used.bias)
+        places = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        if about.causal:
+            seen &= places[1] <= places[0]
+        if about.window is not None:
+            seen &= places[1] > places[0] - about.window
+        masked = scaled.masked_fill(~seen, -torch.inf)
+        wanted = {"dot": dot, "scaled": scaled, "masked": masked, "weights": masked.softmax(-1)}
+        for stage, whole in wanted.items():
+            assert np.allclose(numbers(trace, f"{name}.{stage}"), whole.numpy(), atol=1e-5)
+            one = numbers(trace, f"{name}.{stage}", "0,1")
+            assert np.allclose(one, whole[0, 1].numpy(), atol=1e-5)
+            some = numbers(trace, f"{name}.{stage}", ":,1:3,0:2,::2")
+            assert np.allclose(some, whole[:, 1:3, 0:2, ::2].numpy(), atol=1e-5)
+
+
+def test_one_head_costs_one_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced("gpt2")
+    asked: list[int | None] = []
+    real = Record.weights
+
+    def counted(record: Record, name: str, head: int | None = None) -> torch.Tensor:
+        asked.append(head)
+        return real(record, name, head)
+
+    monkeypatch.setattr(Record, "weights", counted)
+    cut(trace, "decoder.blocks.0.self_attn.weights", "0,2")
+    cut(trace, "decoder.blocks.0.self_attn.weights", "0,1:3")
+    assert asked == [2, 1, 2]
+
+
+def test_pooling_keeps_the_largest_and_never_more_than_asked() -> None:
+    trace = traced("gpt2", "the old captain sang to the sea")
+    whole = numbers(trace, "decoder.blocks.1.self_attn.masked", "0")
+    for most in (1, 2, 3, 7, 100):
+        small = numbers(trace, "decoder.blocks.1.self_attn.masked", "0", pool=most)
+        assert max(small.shape[1:]) <= most and len(small) == len(whole)
+        assert np.array_equal(small.max((1, 2)), whole.max((1, 2)))
+        patch = -(-whole.shape[-1] // most)
+        wanted = F.pad(torch.from_numpy(whole.copy()), (0, (-whole.shape[-1]) % patch) * 2, value=-math.inf)
+        wanted = wanted.unfold(1, patch, patch).unfold(2, patch, patch).amax((-1, -2))
+        assert np.array_equal(small, wanted.numpy())
+    assert numbers(trace, "embed.out", "0,0", pool=5).shape == (5,)
+
+
+def test_a_difference_is_of_the_same_part_of_traces_of_one_shape() -> None:
+    one, other, longer = (
+        traced("gpt2", "abcdef"),
+        traced("gpt2", "abcxyz"),
+        traced("gpt2", "abcdefghi"),
+    )
+    name = "decoder.blocks.0.self_attn.masked"
+    found = numbers(one, name, "0,1", minus=other)
+    mine, theirs = numbers(one, name, "0,1"), numbers(other, name, "0,1")
+    hidden = np.isinf(mine)
+    assert hidden.any() and not found[hidden].any()
+    assert np.array_equal(found[~hidden], mine[~hidden] - theirs[~hidden]) and found.any()
+    with pytest.raises(GlassformerError, match="other trace"):
+        cut(one, name, minus=longer)
+    with pytest.raises(GlassformerError, match="another shape"):
+        cut(longer, "embed.out", f"0,{len(longer.sequences[0]) - 1}", minus=one)
+
+
+def test_what_is_not_there_or_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced("gpt2")
+    for name in (
+        "nothing",
+        "decoder.blocks.9.self_attn.weights",
+        "decoder.growths",
+        "embed.position.waves",
+        "",
+    ):
+        with pytest.raises(UnknownNameError):
+            cut(trace, name)
+    monkeypatch.setattr(tensors, "MOST_BYTES", 1000)
+    with pytest.raises(TooLargeError, match="slice it"):
+        cut(trace, "head.logits")
+    assert cut(trace, "head.logits", "0,0,0:200").shape == (200,)
+    monkeypatch.setattr(tensors, "MOST_WORKED_OUT", 1000)
+    with pytest.raises(TooLargeError, match="slice it"):
+        cut(trace, "decoder.blocks.0.self_attn.weights", pool=1)
+
+
+@pytest.mark.parametrize("family", ["bart", "vit", "patchtst"])
+def test_growth_is_the_length_of_the_residual(family: str) -> None:
+    trace = traced(family)
+    sites = trace.info()["growth"]
+    for stack in stacks_of(trace.bundle):
+        found = numbers(trace, f"{stack.name}.growth")
+        wanted = [np.linalg.norm(trace.record[n].numpy(), axis=-1).mean(0) for n in sites[stack.name]]
+        assert np.allclose(found, wanted, atol=1e-4)
+
+
+def test_bytes_are_little_endian_whatever_the_precision() -> None:
+    trace = traced("vit")
+    pixels = cut(trace, "input.pixels")
+    assert pixels.dtype == "uint8" and len(pixels.data()) == 16 * 16 * 3
+    half = cut(trace, "embed.out", "0,0,0:2")
+    assert half.data() == trace.record["embed.out"][0, 0, 0:2].numpy().astype("<f4").tobytes()

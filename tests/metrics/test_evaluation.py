@@ -1,0 +1,128 @@
+"""Every figure against the library that defines it, or against a case worked out by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+
+from glassformer.errors import GlassformerError
+from glassformer.metrics.bleu import bleu, chrf
+from glassformer.metrics.exact import Exact
+from glassformer.metrics.labels import Labels
+from glassformer.metrics.perplexity import Perplexity
+
+HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
+REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나는 어제 학교에 갔습니다.", "y z"]
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
+@pytest.mark.parametrize("case", ["mixed", "lower"])
+def test_translations_are_scored_as_sacrebleu_scores_them(tokenize, case) -> None:
+    lower = case == "lower"
+    found = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
+    assert found.score == expected.score and found.note is None
+    assert found.signature.startswith(f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|")
+    # the function of that name leaves the case alone, so the texts are lowered for it
+    told = [[t.lower() for t in texts] if lower else texts for texts in (HYPOTHESES, REFERENCES)]
+    found = chrf(HYPOTHESES, REFERENCES, case=case)
+    assert found.score == sacrebleu.corpus_chrf(told[0], [told[1]]).score
+    assert "nc:6|nw:0" in found.signature
+
+
+def test_several_references_and_a_missing_tokenizer() -> None:
+    second = ["The cat sat on a mat, quietly.", "a man rides a horse", "나는 학교에 갔다.", "x y"]
+    found = bleu(HYPOTHESES, list(zip(REFERENCES, second, strict=True)))
+    assert found.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
+    assert "nrefs:2" in found.signature
+    if importlib.util.find_spec("mecab_ko") is None:
+        korean = bleu(HYPOTHESES, REFERENCES, tokenize="ko-mecab")
+        assert "sacrebleu[ko]" in korean.note and "tok:char" in korean.signature
+        assert korean.score == bleu(HYPOTHESES, REFERENCES, tokenize="char").score
+
+
+def test_what_cannot_be_scored_is_a_sentence(monkeypatch) -> None:
+    for score in (bleu, chrf):
+        with pytest.raises(GlassformerError, match="0 translations and 0 references"):
+            score([], [])
+        with pytest.raises(GlassformerError, match="1 translations and 2 references"):
+            score(["a"], ["a", "b"])
+        with pytest.raises(GlassformerError, match="unlike numbers"):
+            score(["a", "b"], [["a"], ["b", "c"]])
+    with pytest.raises(GlassformerError, match="no BLEU tokenizer 'moses'"):
+        bleu(["a"], ["a"], tokenize="moses")
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(GlassformerError, match="pip install sacrebleu"):
+        chrf(["a"], ["a"])
+
+
+def test_labels_are_counted_as_scikit_learn_counts_them() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(0)
+    true = draw.choice([0, 1, 2, 4], 500, p=[0.7, 0.2, 0.08, 0.02])  # class 3 never occurs, 5 is only said
+    said = np.where(draw.random(500) < 0.6, true, draw.choice([0, 1, 2, 4, 5], 500))
+    found = Labels([f"class {n}" for n in range(7)])
+    for part in np.array_split(np.arange(500), 7):
+        found.add(said=torch.tensor(said[part]), true=true[part].tolist())
+    every = list(range(7))
+    assert found.confusion.tolist() == metrics.confusion_matrix(true, said, labels=every).tolist()
+    assert found.accuracy == metrics.accuracy_score(true, said)
+    assert math.isclose(found.macro_f1, metrics.f1_score(true, said, average="macro", zero_division=0))
+    table = metrics.precision_recall_fscore_support(true, said, labels=every, zero_division=0)
+    for n, row in enumerate(found.table()):
+        assert row.name == f"class {n}"
+        assert np.allclose(row[1:], [column[n] for column in table])
+
+
+def test_no_labels_and_wrong_ones() -> None:
+    found = Labels(["no", "yes"])
+    empty = Labels(["only"])
+    empty.add(said=[], true=[])
+    assert (empty.count, empty.accuracy, empty.macro_f1) == (0, 0.0, 0.0)
+    for said, true, sentence in (
+        ([2], [0], "class number 2"),
+        ([0], [-1], "number -1"),
+        ([0], [0, 1], "1 labels"),
+    ):
+        with pytest.raises(GlassformerError, match=sentence):
+            found.add(said=said, true=true)
+    with pytest.raises(GlassformerError, match="no classes"):
+        Labels([])
+
+
+def test_exact_match_and_token_accuracy_by_hand() -> None:
+    found = Exact()
+    found.add([[1, 2, 3], [1, 9, 3]], [[1, 2, 3], [1, 2, 3]])  # 6 places, 5 right
+    found.add([[], [7, 7, 7]], [[], [7]])  # an empty row is the same as an empty row; two tokens too many
+    found.add(["abc"], ["abd"])
+    assert (found.match, found.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
+    assert (Exact().match, Exact().token_accuracy) == (0.0, 0.0)
+    with pytest.raises(GlassformerError, match="2 rows were written and 1 are expected"):
+        found.add([[1], [2]], [[1]])
+
+
+def test_perplexity_does_not_depend_on_the_batches() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(100, 11, dtype=torch.float64) * 3, torch.randint(11, (100,))
+    found = Perplexity()
+    for part in torch.arange(100).split((61, 1, 38)):
+        loss = torch.nn.functional.cross_entropy(logits[part], labels[part], reduction="sum")
+        found.add(loss=float(loss), tokens=len(part), characters=3 * len(part), bytes=7 * len(part))
+    mean = float(torch.nn.functional.cross_entropy(logits, labels))
+    assert math.isclose(found.perplexity, math.exp(mean), rel_tol=1e-12)
+    assert math.isclose(found.bits_per_character, mean / math.log(2) / 3, rel_tol=1e-12)
+    assert math.isclose(found.bits_per_byte, mean / math.log(2) / 7, rel_tol=1e-12)
+
+
+def test_perplexity_of_nothing_and_of_too_much() -> None:
+    empty = Perplexity()
+    assert math.isnan(empty.perplexity) and empty.bits_per_byte is None and empty.bits_per_character is None
+    assert Perplexity(loss=1e6, tokens=1).perplexity == math.inf
+    with pytest.raises(GlassformerError, match="negative"):
+        empty.add(loss=1.0, tokens=-1)

@@ -1,0 +1,168 @@
+"""A drawn search shows the search: every node once, its numbers, its fate, and the way to the best result."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, PathPatch
+
+import glassformer
+from glassformer import GlassformerError, draw
+from glassformer.generation import Decoding, Tree, Written, write
+from glassformer.plotting.canvas import ORANGE
+from glassformer.plotting.tree.places import MOST_ROWS, places
+
+END = 1
+WORDS = ["<pad>", "</s>", "<s>", " 파란", " 셔츠를", " 입은", " 남자가", "$", "\n", " a", "b"]
+
+
+def spelled(ids: list[int]) -> list[str]:
+    return [f"{WORDS[n % len(WORDS)]}{n}" if n > 2 else WORDS[n] for n in ids]
+
+
+def search(**settings: object) -> list[Written]:
+    """What a model of random numbers, fond of ending, writes."""
+    torch.manual_seed(5)
+    model = glassformer.tiny("original")
+    with torch.no_grad():
+        model.tgt_embed.token.weight[END] *= 3
+    words = {"max_new_tokens": 12, **settings}
+    source = torch.arange(3, 9)[None]
+    return write(
+        model, source, settings=Decoding(**words), eos_id=END, pad_id=0, start_ids=2, keep_tree=True
+    )[0]
+
+
+def tree_of(**settings: object) -> Tree:
+    tree = search(**settings)[0].tree
+    assert tree is not None
+    return tree
+
+
+def texts(figure: Figure) -> Counter[str]:
+    return Counter(text.get_text() for text in figure.axes[0].texts)
+
+
+WAYS = [
+    {"num_beams": 4, "num_return_sequences": 3},
+    {"num_beams": 3, "length_penalty": 0.6, "length_formula": "paper"},
+    {"num_beams": 2, "length_penalty": 0.0, "early_stopping": True},
+    {},
+    {"do_sample": True, "seed": 3},
+]
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=lambda one: "-".join(one) or "greedy")
+def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
+    found = search(**settings)
+    tree = found[0].tree
+    assert tree is not None and {node.state for node in tree.nodes} > {"kept"}
+    figure = draw.search_tree(tree, spelled)
+    shown = texts(figure)
+    sums = Counter(f"{n.logprob + 0.0:.2f}   Σ {n.score:.2f}".replace("-", "−") for n in tree.nodes)
+    assert sums <= shown
+    repeated = sum(
+        place.again for band in places(tree, columns=7, most_steps=48).bands for place in band.spots
+    )
+    legend = len({_fate(node) for node in tree.nodes})
+    boxes = [one for one in figure.axes[0].patches if isinstance(one, FancyBboxPatch)]
+    assert len(boxes) == len(tree.nodes) + repeated + legend
+    # the engine's own scores stand at the results, and in the list below
+    divided = settings.get("num_beams", 1) > 1 and settings.get("length_penalty") != 0
+    for place, text in enumerate(found):
+        score = f"{text.score:.3f}".replace("-", "−")
+        node = tree.result(place)
+        assert not divided or shown[f"÷ {node.length_term:.4g} = {score}"]
+        assert any(line.startswith(f"{place + 1}:   {score}   ") for line in shown)
+        ended = {"end": "end token", "length": "limit"}[text.ended]
+        assert shown[f"{place + 1}: {ended}"] == 1
+
+
+def _fate(node) -> tuple[str, bool]:
+    return (node.state if node.state == "finished" else node.why, node.place is None)
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=lambda one: "-".join(one) or "greedy")
+def test_the_thick_line_leads_to_the_best_result(settings: dict) -> None:
+    tree = tree_of(**settings)
+    drawn = draw.search_tree(tree, spelled, columns=40).axes[0].patches
+    lines = [one for one in drawn if isinstance(one, PathPatch)]
+    thick = [one for one in lines if to_hex(one.get_edgecolor()) == ORANGE]
+    assert len(lines) == len(tree.nodes)
+    rows = [
+        one.get_path().vertices[-1][1] for one in sorted(thick, key=lambda n: n.get_path().vertices[0][0])
+    ]
+    ranks = [node.rank for node in tree.path(tree.result())]
+    first = min(one.get_path().vertices[-1][1] for one in lines)
+    assert rows == pytest.approx([first + 0.66 * rank for rank in ranks])
+
+
+@pytest.mark.parametrize("columns", [2, 3, 5, 7, 11, 12, 40])
+def test_bands_hold_every_candidate_once_and_all_lines_begin_somewhere(columns: int) -> None:
+    tree = tree_of(num_beams=4)
+    bands = places(tree, columns=columns, most_steps=48).bands
+    assert max(len(band.steps) for band in bands) <= columns
+    own = [spot.node for band in bands for spot in band.spots if not spot.again]
+    assert sorted(own) == list(range(len(tree.nodes)))
+    for band in bands:
+        there = {spot.node for spot in band.spots}
+        assert len({(spot.column, spot.row) for spot in band.spots}) == len(band.spots)
+        for parent, child in band.lines:
+            assert child in there and (parent in there if parent is not None else band.steps[0] == 0)
+
+
+def test_what_is_left_out_is_said() -> None:
+    tree = tree_of(num_beams=12, min_new_tokens=9, max_new_tokens=9)
+    shown = texts(draw.search_tree(tree, spelled, most_steps=5))
+    assert shown["(steps 6 to 9 are not drawn)"] == 1
+    hidden = sum(n.step < 5 and n.rank >= MOST_ROWS and n.state == "pruned" for n in tree.nodes)
+    assert hidden and shown[f"({hidden} candidates below rank {MOST_ROWS} are not drawn)"] == 1
+    assert not shown["step 6"]
+
+
+def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> None:
+    tree = tree_of(num_beams=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a letter that no font has is a warning
+        for kind in ("svg", "png"):
+            files = [
+                draw.save(draw.search_tree(tree, spelled, title="파란 $1 셔츠"), tmp_path / f"{n}.{kind}")
+                for n in range(2)
+            ]
+            assert files[0].read_bytes() == files[1].read_bytes()
+    assert ElementTree.parse(tmp_path / "0.svg").getroot().tag.endswith("svg")
+    assert (tmp_path / "0.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_to_draw_is_a_sentence() -> None:
+    with pytest.raises(GlassformerError, match="nothing was written"):
+        draw.search_tree(Tree(nodes=[], num_beams=4), spelled)
+    with pytest.raises(GlassformerError, match="2 columns"):
+        draw.search_tree(tree_of(num_beams=2), spelled, columns=1)
+
+
+def test_bars_show_what_is_cut_away() -> None:
+    plain = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]).softmax(0)
+    cut = torch.tensor([0.75, 0.25, 0.0, 0.0, 0.0])
+    figure = draw.next_token_bars({"plain": plain, "top-k 2": cut}, list("abcde"))
+    first, second = figure.axes
+    assert [text.get_text().strip() for text in second.texts] == [
+        "75.0 %",
+        "25.0 %",
+        "never",
+        "never",
+        "never",
+    ]
+    assert [text.get_text().strip() for text in first.texts] == [f"{100 * p:.1f} %" for p in plain.tolist()]
+    wide = draw.next_token_bars({"plain": torch.full((40,), 1 / 40)}, ["x"] * 40).axes[0]
+    assert wide.get_yticklabels()[-1].get_text() == "all others"
+    assert wide.texts[-1].get_text().strip() == "75.0 %"
+    with pytest.raises(GlassformerError, match="all 3 words"):
+        draw.next_token_bars({"plain": plain}, list("abc"))

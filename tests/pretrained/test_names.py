@@ -1,0 +1,181 @@
+"""A bare name stands for a model that comes along, wherever a model is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer import pretrained as models
+from glassformer.errors import GlassformerError
+from glassformer.interpret.series import names_of
+from glassformer.interpret.tags import tag_apart
+from tests.interpret import models as tiny
+
+Shipped = Callable[[str], Path]
+NAMES = ["pocket", "pocket-digits", "pocket-lm", "pocket-series"]
+
+
+def test_they_are_listed_with_what_their_cards_say(run: Any, shipped: Shipped) -> None:
+    assert models.names() == NAMES
+    done = run("models")
+    assert done.code == 0 and all(name in done.out for name in NAMES) and "CC BY 2.0" in done.out
+    told = json.loads(run("models", "--json").out)
+    assert [one["name"] for one in told] == NAMES
+    weights = (shipped("pocket") / "model.safetensors").stat().st_size
+    assert told[0]["bytes"] > weights and told[0]["languages"] == ["de", "en", "ko"]
+    count = sum(one.numel() for one in glassformer.load("pocket").model.parameters())
+    assert told[0]["parameters"] == count
+    assert run("models", "pocket-lm") == (0, "# pocket-lm\n", "")
+
+
+def test_a_card_without_its_facts_is_one_sentence(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / models.CARD).write_text("# x\n")
+    monkeypatch.setattr(models, "HERE", tmp_path)
+    done = run("models")
+    assert done.code == 2 and "does not begin with its facts" in done.err
+
+
+def test_loading_by_name_is_loading_its_folder(shipped: Shipped) -> None:
+    bundle = glassformer.load("pocket")
+    assert bundle.folder == shipped("pocket")
+    by_path = glassformer.load(shipped("pocket")).model.state_dict()
+    assert all(torch.equal(one, by_path[name]) for name, one in bundle.model.state_dict().items())
+
+
+def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("en\tde\tto\nthe cat\ta dog\tde\n")
+    (tmp_path / "lines.txt").write_text("the cat\na dog\n")
+    drawn = _picture(tmp_path / "seven.png")
+    columns = names_of(glassformer.load("pocket-series"))
+    rows = [columns, *([str(n)] * len(columns) for n in range(64))]
+    (tmp_path / "series.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    asked = [
+        ("translate", "pocket", "the cat", "--to", "de", "--max-new-tokens", 4),
+        ("translate", "pocket", "--file", "lines.txt", "--to", "de", "--max-new-tokens", 4, "--out", "o.txt"),
+        ("generate", "pocket-lm", "the cat", "--max-new-tokens", 4),
+        ("classify", "pocket-digits", drawn),
+        ("embed", "pocket-digits", drawn),
+        ("forecast", "pocket-series", "series.csv"),
+        ("inspect", "pocket"),
+        ("verify", "pocket", "--no-reference"),
+        ("evaluate", "pocket", "pairs.tsv", "--columns", "en,de", "--set", "data.to=to"),
+        ("convert", "pocket", "converted", "--dtype", "int8"),
+        ("average", "pocket", "pocket", "--out", "mean"),
+        ("export", "pocket", "--to", "ctranslate2", "--out", "exported"),
+        ("explore", "pocket", "--to", "ko", "--export", "page.html"),
+    ]
+    for words in asked:
+        done = run(*words)
+        assert done.code == 0, (words, done.out, done.err)
+
+
+def _picture(path: Path) -> Path:
+    from PIL import Image
+
+    Image.new("RGB", (16, 16), (200, 30, 90)).save(path)
+    return path
+
+
+def test_a_folder_here_comes_first_and_that_is_said(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+    other = tiny.bundle("gpt2")
+    glassformer.save(other, tmp_path / "pocket")
+    assert glassformer.load("pocket").family == "gpt2"
+    done = run("inspect", "pocket")
+    assert done.code == 0 and "gpt2" in done.out and "not the model that comes along" in done.err
+    assert run("inspect", "./pocket").err == ""
+
+
+def test_a_folder_of_other_things_does_not_stand_in_the_way(shipped: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "pocket").mkdir()
+    (tmp_path / "pocket" / "train.tsv").write_text("source\ttarget\n")
+    assert glassformer.load("pocket").folder == shipped("pocket")
+
+
+def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "recipe.yaml").write_text("job: lm\n")
+    for words in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
+        done = run(words[0], "runs/mine", *words[1:])
+        assert done.code == 2 and "'runs/mine' has no model yet" in done.err, (words, done.err)
+    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
+    assert glassformer.load("runs/mine").folder == Path("runs/mine/best")
+    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
+    assert glassformer.load("runs/mine").folder == Path("runs/mine/model")
+    (tmp_path / "lines.txt").write_text("the cat\na dog\n")
+    for words in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):
+        done = run(words[0], "runs/mine", *words[1:])
+        assert done.code == 0, (words, done.err)
+
+
+def test_a_recipe_beside_a_published_model_makes_it_no_run(tmp_path: Path) -> None:
+    glassformer.save(tiny.bundle("gpt2"), tmp_path)
+    (tmp_path / "recipe.yaml").write_text("quantization: none\n")
+    assert glassformer.load(tmp_path).folder == tmp_path
+
+
+def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:
+    with pytest.raises(GlassformerError, match="did you mean 'pocket-lm'"):
+        glassformer.load("poket-lm")
+    with pytest.raises(GlassformerError, match=r"holds config\.json$"):
+        glassformer.load("somewhere/pocket")
+    for words in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
+        done = run(*words)
+        assert done.code == 2 and "did you mean 'pocket'?" in done.err, words
+
+
+def test_the_explorer_opens_all_of_them_the_translator_first(
+    run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glassformer.cli import explore
+    from glassformer.cli.source import opened as open_one
+    from glassformer.server.models import opened
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(explore, "serving", lambda named, **_: asked.append(list(named)))
+    assert run("explore", "--no-browser").code == 0
+    assert asked == [NAMES]
+    places = [str(models.located(name)) for name in asked[0]]
+    bundles, runs = opened(places, lambda model: open_one(model, device="cpu", dtype=None, threads=None))
+    assert list(bundles) == NAMES and not runs
+
+
+def test_what_the_page_begins_with_can_be_read(shipped: Shipped) -> None:
+    from glassformer.interpret.models import model_info
+    from glassformer.interpret.taken import take
+
+    for name in NAMES:
+        bundle = glassformer.load(name)
+        told = model_info(bundle, name)
+        take(bundle, told["example"], model=name)
+    told = model_info(glassformer.load("pocket"), "pocket")
+    assert told["languages"] == ["de", "en", "ko"]
+    assert len(told["examples"]) > 3 and told["examples"][0] == told["example"]
+    for one in told["examples"]:
+        take(glassformer.load("pocket"), one, model="pocket")
+    assert told["example"]["to"] in told["languages"] and told["example"]["to"] != "en"
+
+
+def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:
+    bundle = glassformer.load("pocket")
+    assert tag_apart(bundle, ">>ko<< the cat") == ("the cat", "ko")
+    assert tag_apart(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
+    assert tag_apart(bundle, "a << b") == ("a << b", None)
+
+
+def test_a_word_that_names_nothing_is_told_the_nearest_model(run: Any, shipped: Shipped) -> None:
+    """Presets are no answer where a model has to have learnt something."""
+    for word, meant in (("poket", "pocket"), ("pocket_digits", "pocket-digits")):
+        told = f"error: there is no folder or model '{word}'; did you mean '{meant}'?\n"
+        assert run("translate", word, "--to", "de", "hello") == (2, "", told)
+    done = run("translate", "gpt22", "hello")
+    assert done.code == 2 and f"comes along ({', '.join(NAMES)})" in done.err and "gpt2-xl" not in done.err
+    assert "did you mean 'gpt2'?" in run("inspect", "gpt22").err

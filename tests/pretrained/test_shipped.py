@@ -1,0 +1,116 @@
+"""The models that come with the package themselves: how large, what their cards say, and that they work."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassformer
+from glassformer import pretrained as models
+from glassformer.interpret.examples import example_of
+from glassformer.interpret.models import model_info
+from glassformer.interpret.taken import take
+
+MEGABYTE = 1_000_000
+MOST = {  # bytes of the whole folder
+    "pocket": 25 * MEGABYTE,
+    "pocket-digits": MEGABYTE // 2,
+    "pocket-lm": 15 * MEGABYTE,
+    "pocket-series": MEGABYTE // 2,
+}
+SECTIONS = ("Data", "Licence and attribution", "How it was made", "Scores", "What it is bad at")
+
+each = pytest.mark.parametrize("name", sorted(MOST))
+
+
+def test_all_four_are_there() -> None:
+    assert models.names() == sorted(MOST)
+
+
+@each
+def test_it_is_small_and_whole(name: str) -> None:
+    folder = models.folder_of(name)
+    assert (folder / "checksums.json").is_file()
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= MOST[name]
+
+
+@each
+def test_its_card_says_what_is_to_be_known(name: str) -> None:
+    card = models.card(name)
+    headings = re.findall(r"^## (.+)$", card.text, re.MULTILINE)
+    assert [one for one in SECTIONS if one not in headings] == []
+    assert card.does and card.licence
+    assert card.parameters == sum(one.numel() for one in glassformer.load(name).model.parameters())
+
+
+@each
+def test_it_passes_verify(name: str, run: Any) -> None:
+    done = run("verify", name, "--json")
+    assert done.code == 0 and json.loads(done.out)["holds"], done.out + done.err
+
+
+@each
+def test_the_page_has_something_to_begin_with(name: str) -> None:
+    bundle = glassformer.load(name)
+    told = model_info(bundle, name)
+    assert told["name"] == name
+    take(bundle, told["example"], model=name)
+
+
+def test_pocket_translates_into_every_language_it_names(run: Any) -> None:
+    languages = set(models.card("pocket").languages)
+    told = model_info(glassformer.load("pocket"), "p")["languages"]
+    assert languages == {"en", "de", "fr", "ko"} <= set(told)
+    found = {
+        to: run("translate", "pocket", "--to", to, "The old man is reading a book.").out
+        for to in sorted(languages - {"en"})
+    }
+    assert len(set(found.values())) == 3 and re.search("[가-힣]", found["ko"])
+    assert "buch" in found["de"].lower() and "livre" in found["fr"].lower()
+    back = run("translate", "pocket", "--to", "en", "Der alte Mann liest ein Buch.").out
+    assert "book" in back.lower()
+
+
+def test_pocket_lm_goes_on(run: Any) -> None:
+    done = run("generate", "pocket-lm", "Once upon a time", "--max-new-tokens", 20, "--no-do-sample")
+    assert done.code == 0 and len(done.out.split()) > 8
+
+
+def test_pocket_digits_reads_the_drawn_seven(run: Any, tmp_path: Path) -> None:
+    drawn = example_of(glassformer.load("pocket-digits")).image
+    assert drawn is not None
+    (tmp_path / "drawn.png").write_bytes(base64.b64decode(drawn.partition(",")[2]))
+    done = run("classify", "pocket-digits", tmp_path / "drawn.png", "--json")
+    label = json.loads(done.out)["labels"][0]
+    assert done.code == 0 and label["label"] == "7" and label["score"] > 0.5, done.out
+
+
+def test_pocket_series_sees_a_wave_go_on(run: Any, tmp_path: Path) -> None:
+    """Nearer to what was held back than the last value, repeated."""
+    series = example_of(glassformer.load("pocket-series")).series
+    assert series is not None and series.truth
+    past = {name: column[: -series.truth] for name, column in series.columns.items()}
+    with (tmp_path / "past.csv").open("w", newline="") as file:
+        rows = zip(itertools.count(), *past.values(), strict=False)
+        csv.writer(file).writerows([["ds", *past], *rows])
+    found = glassformer.load("pocket-series").forecast(tmp_path / "past.csv")
+    assert found.names == tuple(past)
+    truth = np.array([column[-series.truth :] for column in series.columns.values()]).T  # (N, C)
+    last = np.array([column[-1] for column in past.values()])
+    ours = found.values[0, : len(truth)]
+    assert np.abs(ours - truth[: len(ours)]).mean() < 0.5 * np.abs(last - truth[: len(ours)]).mean()
+    assert run("forecast", "pocket-series", tmp_path / "past.csv").code == 0
+
+
+@pytest.mark.parametrize(("name", "told"), [("pocket", "no language 'xx'"), ("pocket-lm", "that translate")])
+def test_the_explorer_opens_on_no_language_that_a_model_lacks(name: str, told: str, run: Any) -> None:
+    done = run("explore", name, "--to", "xx", "--no-browser", "--port", "0")
+    assert done.code == 2 and told in done.err

@@ -1,0 +1,42 @@
+"""The models and the server that most of these tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassformer
+from glassformer.api import Bundle
+from tests.faults.scale import Report
+from tests.server.made import Server, make, serving
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def bundles(folders: dict[str, Path]) -> dict[str, Bundle]:
+    return {name: glassformer.load(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="session")
+def server(folders: dict[str, Path]) -> Iterator[Server]:
+    with serving(list(folders.values())) as running:
+        yield running
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, Any], None]) -> Report:
+    """As in the fault suite: a row of the table of faults, and a failure where a trial did harm."""
+
+    def note(what: str, tried: int, failures: Sequence[str]) -> None:
+        record_property("faults", [what, tried, len(failures)])
+        shown = "\n".join(failures[:20])
+        assert not failures, f"{len(failures)} of {tried} failed:\n{shown}"
+
+    return note

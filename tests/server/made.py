@@ -1,0 +1,171 @@
+"""Tiny models of every kind that is served, each with what its folder needs, and one server for them all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import torch
+
+import glassformer
+from glassformer.core.spec import Classify
+from glassformer.tokenization.train import Kind, Marks, TokenizerPlan, train_tokenizer
+from tests.faults.scale import WHOLE
+
+WORDS = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
+LINES = [" ".join(WORDS[(n * k + k) % len(WORDS)] for n in range(9)) + "." for k in range(1, 60)]
+KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot")
+LANGUAGES = ("de", "en")
+T = TypeVar("T")
+
+
+def awaited(coming: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives, in a thread of its own: the browser of other tests keeps a loop in this one."""
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(asyncio.run, coming).result()
+
+
+def make(folder: Path) -> dict[str, Path]:
+    """The models, by what they do; random, so that they write whatever comes."""
+    torch.manual_seed(5)
+    found = {kind: folder / kind for kind in KINDS}
+    translator = _tokenizer("bpe", "end")
+    size = translator.vocab_size
+    _save(
+        found["translator"],
+        glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, num_layers=1, start_id=2),
+        translator,
+    )
+    writer = _tokenizer("byte", "none")
+    _save(found["writer"], glassformer.tiny("gpt2", vocab_size=writer.vocab_size, max_len=128), writer)
+    reader = _tokenizer("bpe", "around")
+    _save(found["encoder"], glassformer.tiny("sentence", vocab_size=reader.vocab_size), reader)
+    _save(
+        found["classifier"],
+        glassformer.tiny("bert", vocab_size=reader.vocab_size, head=Classify(num_labels=3)),
+        reader,
+    )
+    _save(found["pictures"], glassformer.tiny("vit"), None)
+    about = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (found["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
+    _save(found["series"], glassformer.tiny("patchtst"), None)
+    cut = _tokenizer("bpe", "end", tags=tuple(f">>{one}<<" for one in LANGUAGES))
+    size = cut.vocab_size
+    _save(
+        found["polyglot"],
+        glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, num_layers=1, start_id=2),
+        cut,
+    )
+    about = {"job": "translate", "languages": list(LANGUAGES)}
+    (found["polyglot"] / "job.json").write_text(json.dumps(about))
+    return found
+
+
+def _tokenizer(kind: Kind, marks: Marks, *, tags: tuple[str, ...] = ()) -> glassformer.tokenization.Tokenizer:
+    return train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=320, marks=marks, tags=tags))
+
+
+def _save(folder: Path, model: torch.nn.Module, tokenizer: object) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # so that answers differ from prompt to prompt
+    glassformer.save(glassformer.Bundle(model=model.eval(), tokenizer=tokenizer), folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, **words: object) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, **words)  # type: ignore[arg-type]
+
+    def send(self, raw: bytes, *, wait: float = 5.0, half: bool = True) -> bytes:
+        """Bytes on a fresh connection -> all that comes back until it closes or falls silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as sock:
+            heard = b""
+            try:
+                sock.sendall(raw)
+                if half:
+                    sock.shutdown(socket.SHUT_WR)
+                while chunk := sock.recv(65_536):
+                    heard += chunk
+            except OSError:
+                pass
+            return heard
+
+    def gauge(self, name: str, label: str = "") -> float:
+        """The sum of a metric over its labels, or over those that hold `label`."""
+        with self.client() as client:
+            lines = client.get("/metrics").text.splitlines()
+        found = [line for line in lines if re.match(rf"glassformer_{name}[{{ ]", line) and label in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self, number: int = signal.SIGTERM, wait: float = 60) -> int:
+        if self.alive():
+            self.process.send_signal(number)
+        return self.process.wait(wait)
+
+
+@contextmanager
+def serving(folders: Sequence[Path], *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server on a free port; it is ended with the block."""
+    asked = [sys.executable, "-m", "glassformer", "serve", *map(str, folders), "--port", "0", *words]
+    process = subprocess.Popen(
+        asked,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        port = None
+        for line in process.stdout:
+            if found := re.search(r":(\d+)/v1", line):
+                port = int(found.group(1))
+                break
+        if port is None:
+            raise AssertionError(f"the server did not start: {process.stderr.read()}")
+        server = Server(process=process, port=port)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with httpx.Client() as client:
+                if client.get(f"{server.url}/login").status_code in (200, 404):
+                    break
+        yield server
+    finally:
+        process.kill() if process.poll() is None else None
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def part(whole: int) -> int:
+    """How many of the trials to make: a tenth with the ordinary tests, all of them in `make test-slow`."""
+    return whole if WHOLE else math.ceil(whole / 10)

@@ -1,0 +1,296 @@
+"""Many clients at once: each gets its lone answer, those who leave leave nothing, too many are told so."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import math
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from PIL import Image
+
+from glassformer.generation.continuous import Token
+from glassformer.server.streaming import _Stream
+from tests.server.made import LINES, Server, awaited, part, serving
+
+LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperature": 0}
+
+
+def _picture(n: int) -> str:
+    made = io.BytesIO()
+    Image.new("RGB", (20 + n, 16), (40 * n % 256, 200 - n, n)).save(made, "PNG")
+    return base64.b64encode(made.getvalue()).decode()
+
+
+def _requests() -> list[tuple[str, dict[str, Any]]]:
+    """Requests of every kind, of many lengths."""
+    draw = random.Random(1)
+    found: list[tuple[str, dict[str, Any]]] = []
+    for n in range(8):
+        text = " ".join(draw.choice(LINES).split()[: draw.randint(1, 9)])
+        words = {"prompt": text, "max_tokens": draw.randint(1, 60), "model": "writer"}
+        found.append(("/v1/completions", {**words, "temperature": 0}))
+        found.append(("/v1/completions", {**words, "temperature": 1.0, "seed": n, "n": 2}))
+        found.append(("/v1/completions", {**words, "temperature": 0, "stream": True}))
+        found.append(
+            ("/translate", {"model": "translator", "text": text, "max_new_tokens": draw.randint(2, 30)})
+        )
+        found.append(
+            ("/translate", {"texts": [text, "", "a cat"], "num_beams": 1 + n % 3, "max_new_tokens": 12})
+        )
+        found.append(("/v1/embeddings", {"model": "encoder", "input": [text, "a"][: 1 + n % 2]}))
+        found.append(("/classify", {"model": "classifier", "texts": [text]}))
+        found.append(("/classify", {"model": "pictures", "images": [_picture(n)]}))
+        series = {name: [math.sin(n + k * t) for t in range(30)] for k, name in enumerate("ab", 1)}
+        found.append(("/forecast", {"series": {"columns": series}}))
+        found.append(("/trace", {"model": "translator", "text": text}))
+    return found
+
+
+def _answer(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+    """What matters of an answer; numbers that depend on who else is written with are rounded."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    if body.get("stream"):
+        events = [json.loads(line[6:]) for line in answer.text.split("\n\n")[:-2]]
+        assert answer.text.endswith("data: [DONE]\n\n")
+        return "".join(one["text"] for event in events for one in event["choices"])
+    found = answer.json()
+    match path:
+        case "/v1/completions":
+            return found["choices"], found["usage"]
+        case "/translate":
+            return [(one["text"], one["tokens"], round(one["score"], 3)) for one in found["translations"]]
+        case "/trace":
+            return found["id"], found["outcome"], found["sequences"]
+    return found
+
+
+@pytest.mark.slow
+def test_everybody_gets_the_lone_answer(server, report):
+    asked = _requests()
+    with server.client() as client:
+        alone = [_answer(client, *one) for one in asked]
+    order = list(range(part(64 * 20)))
+    random.Random(2).shuffle(order)
+    failures: list[str] = []
+
+    def one_client(n: int) -> None:
+        with server.client() as client:
+            for number in order[n::64]:
+                path, body = asked[number % len(asked)]
+                found = _answer(client, path, body)
+                if found != alone[number % len(asked)]:
+                    failures.append(f"{path} {body}: {found} and alone {alone[number % len(asked)]}")
+
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(one_client, range(64)))
+    report("answers under load", len(order), failures)
+
+
+def _settled(test: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if test():
+            return True
+        time.sleep(0.05)
+    return test()
+
+
+def _idle(server: Server) -> bool:
+    return all(server.gauge(name) == 0 for name in ("slots_used", "queue_length", "requests_under_way"))
+
+
+@pytest.mark.slow
+def test_those_who_leave_leave_nothing_behind(server, report):
+    """Gone before, during or after the body, or in mid-answer: slots, threads, files and memory come back."""
+    draw = random.Random(3)
+    process = psutil.Process(server.process.pid)
+
+    def leave() -> None:
+        words = {**LONG, "stream": draw.random() < 0.5, "n": draw.choice([1, 4])}
+        path = "/v1/completions"
+        if draw.random() < 0.3:
+            words = {"model": "translator", "texts": LINES[:20], "num_beams": 4, "max_new_tokens": 30}
+            path = "/translate"
+        body = json.dumps(words).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
+        raw = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            sock.settimeout(2)
+            match draw.randrange(4):
+                case 0:
+                    sock.sendall(raw[: draw.randrange(len(raw))])
+                case 1:
+                    sock.sendall(raw)
+                case 2:
+                    sock.sendall(raw)
+                    time.sleep(draw.random() * 0.05)
+                case 3:
+                    sock.sendall(raw)
+                    with suppress(TimeoutError):  # a busy machine answers later
+                        sock.recv(10)
+            if draw.random() < 0.5:  # gone without a word
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+
+    for _ in range(10):  # what is made once and kept is there before counting begins
+        leave()
+    assert _settled(lambda: _idle(server), 10)
+    threads, files, memory = process.num_threads(), process.num_fds(), process.memory_info().rss
+    tried = part(300)
+    for _ in range(tried):
+        leave()
+    failures = []
+    if not _settled(lambda: _idle(server), 5):
+        failures.append("slots or requests are still taken after 5 s")
+    if not _settled(lambda: process.num_fds() <= files + 2, 20):
+        failures.append(f"{process.num_fds()} open files, {files} before")
+    if process.num_threads() > threads + 2:
+        failures.append(f"{process.num_threads()} threads, {threads} before")
+    if process.memory_info().rss > memory + (64 << 20):
+        failures.append(f"memory grew from {memory >> 20} to {process.memory_info().rss >> 20} MiB")
+    if server.gauge("clients_left_total") < tried / 4:
+        failures.append("hardly anybody left")
+    report("clients that leave", tried, failures)
+
+
+@pytest.fixture(scope="module")
+def small(folders):
+    """A server of few places and little patience."""
+    with serving([folders["writer"]], "--queue", "4", "--slots", "1", "--seconds", "4") as running:
+        yield running
+
+
+def test_too_many_are_told_so_and_it_recovers(small):
+    server = small
+    seen: list[httpx.Response] = []
+
+    def ask(_: int) -> None:
+        with server.client() as client:
+            seen.append(client.post("/v1/completions", json={**LONG, "max_tokens": 30}))
+
+    with ThreadPoolExecutor(40) as pool, server.client() as client:
+        asking = pool.map(ask, range(40))
+        began = time.monotonic()
+        assert client.get("/health").status_code == 200
+        assert time.monotonic() - began < 3
+        list(asking)
+    codes = [one.status_code for one in seen]
+    assert set(codes) == {200, 429}
+    refused = next(one for one in seen if one.status_code == 429)
+    assert refused.headers["retry-after"] == "1" and "ask again" in refused.json()["error"]["message"]
+    with server.client() as client:
+        short = {**LONG, "max_tokens": 5}
+        assert _settled(lambda: client.post("/v1/completions", json=short).status_code == 200, 5)
+        # an answer that takes longer than anybody may wait
+        slow = {**LONG, "prompt": [LONG["prompt"]] * 128, "max_tokens": 120}
+        answer = client.post("/v1/completions", json=slow)
+        assert answer.status_code == 503 and "4 seconds" in answer.json()["error"]["message"]
+        assert _settled(lambda: _idle(server), 5)
+        with client.stream("POST", "/v1/completions", json={**slow, "stream": True}) as streamed:
+            last = streamed.read().decode().strip().split("\n\n")[-1]
+        assert "longer" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        assert _settled(lambda: _idle(server), 5)
+    # one that is left: its slots are free long before it would have been done
+    with pytest.raises(httpx.ReadTimeout), server.client() as client:
+        client.post("/v1/completions", json=slow, timeout=0.5)
+    assert _settled(lambda: _idle(server), 2.5)
+
+
+def test_a_stream_with_much_to_tell_lets_others_have_their_turn():
+    """A queue and a connection that are never waited for must not keep the loop to themselves, nor go on for
+    ever."""
+
+    async def turns(seconds: float) -> int:
+        count, heard = 0, asyncio.Queue()
+        for _ in range(100):
+            heard.put_nowait((0, Token(0, 1, 0.0)))
+
+        async def other() -> None:
+            nonlocal count
+            while True:
+                count += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        completing = SimpleNamespace(asked=SimpleNamespace(stream_options=None))
+        choice = SimpleNamespace(push=lambda _: {"text": "a"})
+        lines = _Stream(completing, {}, None, heard, [None], [choice]).lines(time.monotonic() + seconds)
+        for _ in range(100):
+            await anext(lines)
+        task.cancel()
+        return count
+
+    assert awaited(turns(60)) >= 99
+    with pytest.raises(TimeoutError):
+        awaited(turns(0))
+
+
+def test_answers_under_way_are_finished_when_it_is_to_end(folders, bundles):
+    (whole,) = bundles["writer"].generate([LONG["prompt"]], max_new_tokens=120)
+    with serving([folders["writer"]], "--slots", "4") as server:
+        body, found = {**LONG, "n": 2}, []
+
+        def taken() -> bool:
+            done = server.gauge("requests_total", "/v1/completions")
+            return done + server.gauge("requests_under_way") >= 9
+
+        def ask(streamed: bool) -> None:
+            with (
+                server.client() as client,
+                client.stream("POST", "/v1/completions", json={**body, "stream": streamed}) as answer,
+            ):
+                found.append(answer.read().decode())
+
+        threads = [threading.Thread(target=ask, args=(n < 6,)) for n in range(9)]
+        for thread in threads:
+            thread.start()
+        assert _settled(taken, 20)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        assert server.process.wait(30) == 0
+        assert "SIGTERM: finishing" in server.process.stderr.read()
+        assert len(found) == 9
+        for answer in found:
+            if answer.startswith("data: "):
+                assert answer.endswith("data: [DONE]\n\n")
+                events = [json.loads(line[6:]) for line in answer.split("\n\n")[:-2]]
+                texts = [""] * 2
+                for event in events:
+                    for one in event["choices"]:
+                        texts[one["index"]] += one["text"]
+            else:
+                texts = [one["text"] for one in json.loads(answer)["choices"]]
+            assert texts == [whole] * 2
+
+
+def test_a_second_signal_ends_it_at_once(small):
+    server = small
+    slow = {**LONG, "prompt": [LONG["prompt"]] * 128}
+    raw = json.dumps(slow).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(head.encode() + raw)
+        assert _settled(lambda: server.gauge("slots_used") > 0, 5)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert server.alive()
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(2) == 130
+    assert server.process.stderr.read().startswith("Ctrl-C: finishing")

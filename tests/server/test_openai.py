@@ -1,0 +1,197 @@
+"""The official client works, and what it gets is what the library gives."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+import torch
+
+from glassformer.generation.continuous import Token
+from glassformer.server.likelihoods import Likelihoods, Spelling
+from glassformer.tokenization import encode_tagged
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
+from tests.server.made import LANGUAGES, LINES, Server
+
+PROMPT = "the cat sat on"
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def test_models(client, server):
+    assert [one.id for one in client.models.list()][:2] == ["translator", "writer"]
+    assert client.models.retrieve("writer").owned_by == "glassformer"
+    with pytest.raises(openai.NotFoundError, match="no model"):
+        client.models.retrieve("other")
+
+
+def test_completions_are_what_generate_gives(client, bundles):
+    prompts = [PROMPT, "안녕", "dog 🙂"]
+    wanted = bundles["writer"].generate(prompts, max_new_tokens=24)
+    found = client.completions.create(model="writer", prompt=prompts, max_tokens=24, temperature=0)
+    assert [one.text for one in found.choices] == wanted
+    assert {one.finish_reason for one in found.choices} <= {"length", "stop"}
+    read = sum(len(bundles["writer"].tokenizer.encode(one).ids) for one in prompts)
+    assert found.usage.prompt_tokens == read
+    assert found.usage.total_tokens == read + found.usage.completion_tokens
+
+
+def test_ids_echo_stop_and_many(client, bundles):
+    tokenizer = bundles["writer"].tokenizer
+    ids = tokenizer.encode(PROMPT).ids
+    (whole,) = bundles["writer"].generate([PROMPT], max_new_tokens=24)
+    for given in (ids, [ids], PROMPT):
+        found = client.completions.create(
+            model="writer", prompt=given, max_tokens=24, temperature=0, echo=True, n=2
+        )
+        assert [one.text for one in found.choices] == [PROMPT + whole] * 2
+    stop = whole[0]
+    found = client.completions.create(
+        model="writer", prompt=PROMPT, max_tokens=24, temperature=0, stop=[stop]
+    )
+    assert found.choices[0].text == whole.split(stop)[0]
+    assert found.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_draws_the_same_as_the_library(client, bundles):
+    words = {"max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_p": 0.9}
+    found = client.completions.create(
+        model="writer", prompt=PROMPT, max_tokens=16, temperature=0.9, top_p=0.9, seed=7, n=3
+    )
+    for index, one in enumerate(found.choices):
+        assert one.text == bundles["writer"].generate([PROMPT], seed=7 + index, **words)[0]
+    assert len({one.text for one in found.choices}) > 1
+
+
+@pytest.mark.parametrize("words", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("model", ["writer", "translator"])
+def test_a_stream_joins_to_the_whole(client, model, words):
+    prompts = [PROMPT, "안녕 세계", "🙂 naïve"]
+    asked = {"model": model, "prompt": prompts, "max_tokens": 40, "n": 2, **words}
+    whole = client.completions.create(**asked)
+    texts, ended, usage = [""] * 6, [None] * 6, None
+    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        for one in chunk.choices:
+            texts[one.index] += one.text
+            ended[one.index] = one.finish_reason or ended[one.index]
+        usage = chunk.usage or usage
+    assert texts == [one.text for one in whole.choices]
+    assert ended == [one.finish_reason for one in whole.choices]
+    assert usage == whole.usage
+
+
+def test_logprobs(client, bundles):
+    found = client.completions.create(model="writer", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3)
+    told = found.choices[0].logprobs
+    model, tokenizer = bundles["writer"].model, bundles["writer"].tokenizer
+    ids = tokenizer.encode(PROMPT).ids
+    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+        with torch.inference_mode():
+            wanted = model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+        best = wanted.topk(3)
+        assert chosen == pytest.approx(float(wanted.max()), abs=1e-4)
+        assert sorted(top.values(), reverse=True) == pytest.approx(best.values.tolist(), abs=1e-4)
+        ids.append(int(wanted.argmax()))
+
+
+@pytest.mark.parametrize("model", ["writer", "translator"])
+def test_tokens_stand_where_it_is_told_in_a_stream_too(client, model):
+    asked = {"model": model, "prompt": PROMPT, "max_tokens": 60, "temperature": 2, "seed": 1, "logprobs": 2}
+    (whole,) = client.completions.create(**asked).choices
+    told = whole.logprobs
+    ends = [*told.text_offset[1:], len(whole.text)]
+    plain = 0
+    for piece, begin, end in zip(told.tokens, told.text_offset, ends, strict=True):
+        if piece.strip().isalnum():  # neither a share of a letter nor a mark
+            plain += 1
+            assert whole.text[begin:end] == (piece if begin else piece.removeprefix(" "))
+    assert plain > 10
+    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+        assert chosen in top.values() and len(top) <= 3
+    pieces = [one for chunk in client.completions.create(**asked, stream=True) for one in chunk.choices]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(told, name)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "word"])
+def test_places_are_those_of_a_translation(kind):
+    tokenizer = train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=300, marks="end"))
+    text = "glass is where the cat ran 안녕 naïve 🙂 was"
+    ids = tokenizer.encode(text).ids
+    likely = Likelihoods(Spelling(tokenizer), 0, bare=True)
+    told = likely.told([Token(0, token, -1.0) for token in ids])
+    whole = tokenizer.decode(ids)
+    for place, (begin, piece) in enumerate(zip(told["text_offset"], told["tokens"], strict=True)):
+        if piece.strip().isalnum():
+            assert whole[begin:].startswith(piece if begin else piece.removeprefix(" ")), (place, piece)
+    assert told["text_offset"][-1] == len(whole)  # where the mark of the end stands
+
+
+def test_a_translator_of_several_languages_writes_the_one_that_is_asked_for(client, bundles):
+    bundle = bundles["polyglot"]
+    asked = {"model": "polyglot", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+    found = {}
+    for to in LANGUAGES:
+        (wanted,) = bundle.translate([PROMPT], to=to, num_beams=1, max_new_tokens=24)
+        (told,) = client.completions.create(**asked, extra_body={"to": to}).choices
+        assert told.text.strip() == wanted
+        pieces = client.completions.create(**asked, extra_body={"to": to}, stream=True)
+        assert "".join(one.text for chunk in pieces for one in chunk.choices) == told.text
+        (ids,) = (one.ids for one in encode_tagged(bundle.tokenizer, [PROMPT], f">>{to}<<"))
+        (marked,) = client.completions.create(**{**asked, "prompt": ids}).choices
+        assert marked.text == told.text
+        (shouted,) = client.completions.create(**asked, extra_body={"to": to.upper()}).choices
+        assert shouted.text == told.text
+        found[to] = told.text
+    assert len(set(found.values())) == len(LANGUAGES)
+    unsaid = "'polyglot' writes several languages; say which with `to`: de, en"
+    with pytest.raises(openai.UnprocessableEntityError, match=unsaid):
+        client.completions.create(**asked)
+    for words in ({"model": "writer"}, {"prompt": [5, 3]}):
+        with pytest.raises(openai.UnprocessableEntityError, match="leave out to"):
+            client.completions.create(**{**asked, **words}, extra_body={"to": "de"})
+
+
+def test_the_model_that_fits_best_answers_where_none_is_named(server):
+    with server.client() as client:
+
+        def who(path: str, **body: object) -> str:
+            return client.post(path, json=body).json()["model"]
+
+        assert who("/v1/completions", prompt="a cat") == "writer"
+        assert who("/v1/completions", prompt="a cat", to="de") == "polyglot"
+        assert who("/translate", text="a cat", to="de") == "polyglot"
+        assert who("/translate", text="a cat") == "translator"
+
+
+def test_embeddings_are_what_embed_gives(client, bundles):
+    texts = ["the cat", "안녕 dog", "a"]
+    wanted = bundles["encoder"].embed(texts)
+    found = client.embeddings.create(model="encoder", input=texts)  # as base64, which the client asks for
+    assert torch.equal(torch.tensor([one.embedding for one in found.data]), wanted)
+    plain = client.embeddings.create(model="encoder", input=texts, encoding_format="float")
+    assert torch.equal(torch.tensor([one.embedding for one in plain.data]), wanted)
+    ids = [bundles["encoder"].tokenizer.encode(text).ids for text in texts]
+    by_ids = client.embeddings.create(model="encoder", input=ids)
+    assert torch.equal(torch.tensor([one.embedding for one in by_ids.data]), wanted)
+    assert by_ids.usage == found.usage
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ({"model": "other"}, openai.NotFoundError, "no model 'other'"),
+        ({"model": "encoder"}, openai.UnprocessableEntityError, "writes no text"),
+        ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens"),
+        ({"presence_penalty": 1.0}, openai.UnprocessableEntityError, "repetition_penalty"),
+        ({"prompt": "a " * 500}, openai.UnprocessableEntityError, "reads at most 128"),
+        ({"prompt": [[1, 99999]]}, openai.UnprocessableEntityError, "token 99999"),
+        ({"extra_body": {"temprature": 1}}, openai.UnprocessableEntityError, "did you mean temperature?"),
+        ({"extra_body": {"n": "2"}}, openai.UnprocessableEntityError, "n: "),
+    ],
+)
+def test_errors_are_sentences(client, words, error, said):
+    with pytest.raises(error, match=said.replace("?", r"\?")):
+        client.completions.create(**{"model": "writer", "prompt": PROMPT, "max_tokens": 4, **words})

@@ -1,0 +1,68 @@
+"""A model that reverses short rows of words, trained on the spot, and a byte-level language model."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import random
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+
+import glassformer
+from glassformer.tokenization import Tokenizer, TokenizerPlan, train_tokenizer
+
+WORDS = ("red", "blue", "green", "gold")
+ROWS = [" ".join(row) for n in (1, 2, 3) for row in itertools.product(WORDS, repeat=n)]
+KOREAN = "늙은 선장이 바다에 노래를 불렀다. 🌊🐚 ça va, señor? 👩‍🚀"
+
+
+def reverse(row: str) -> str:
+    return " ".join(reversed(row.split()))
+
+
+@cache
+def reverser() -> Path:
+    """The folder of a model taught to reverse `ROWS`; taught once a process, in seconds."""
+    place = Path(mkdtemp(prefix="glassformer-reverser-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    drawn = random.Random(0).choices(ROWS[:20], k=300) + random.Random(1).choices(ROWS, k=700)
+    (place / "pairs.tsv").write_text("".join(f"{row}\t{reverse(row)}\n" for row in drawn))
+    recipe = {
+        "job": "translate",
+        "seed": 1,
+        "data": {"train": str(place / "pairs.tsv")},
+        "tokenizer": {"kind": "word"},
+        "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1, "dropout": 0.0},
+        "training": {
+            "steps": 180,
+            "batch": 512,
+            "lr": 5e-3,
+            "warmup": 20,
+            "label_smoothing": 0.0,
+            "validate_every": 180,
+            "device": "cpu",
+        },
+    }
+    glassformer.train(recipe, place / "run", say=lambda sentence: None)
+    return place / "run" / "model"
+
+
+@cache
+def bytewise() -> Tokenizer:
+    """A byte-level tokenizer that knows few whole letters of Korean and none of the pictures."""
+    plan = TokenizerPlan(kind="byte", vocab_size=300, marks="none")
+    return train_tokenizer([KOREAN[:9], "the old captain sang to the sea"] * 3, plan)
+
+
+def speaker(folder: Path, family: str = "gpt2", **words: object) -> Path:
+    """The folder of a language model of random numbers over bytes."""
+    torch.manual_seed(3)
+    tokenizer = bytewise()
+    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size, **words)
+    generation = {"eos_token_id": tokenizer.eos_id}
+    bundle = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
+    return glassformer.save(bundle, folder)

