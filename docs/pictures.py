@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import glassformer
-from glassformer import Mask, SinusoidalPositions, draw
+from glassformer import Mask, SinusoidalPositions, plotting
 from glassformer.cli import dates
 from glassformer.interpret.taken import take
 
@@ -18,11 +18,11 @@ FOLDER = Path(__file__).parent / "pictures"
 
 def positions() -> None:
     table = SinusoidalPositions(64, max_len=100).table
-    draw.save(
-        draw.position_heatmap(table, title="Sinusoidal positions, d_model = 64"),
+    plotting.save(
+        plotting.position_heatmap(table, title="Sinusoidal positions, d_model = 64"),
         FOLDER / "position-heatmap.png",
     )
-    draw.save(draw.position_waves(table, (0, 8, 16, 24, 32)), FOLDER / "position-waves.png")
+    plotting.save(plotting.position_waves(table, (0, 8, 16, 24, 32)), FOLDER / "position-waves.png")
 
 
 def masks() -> None:
@@ -39,11 +39,11 @@ def masks() -> None:
         dense = mask.dense(8, 8)
         assert dense is not None
         squares[name] = dense.expand(1, 1, 8, 8)
-    draw.save(draw.mask_row(squares), FOLDER / "masks.png")
+    plotting.save(plotting.mask_row(squares), FOLDER / "masks.png")
 
 
 def wirings() -> None:
-    draw.save(draw.wirings(), FOLDER / "wirings.png")
+    plotting.save(plotting.wirings(), FOLDER / "wirings.png")
 
 
 def attention(steps: int = 900, folder: Path = FOLDER) -> None:
@@ -72,7 +72,7 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
     # each row writes the piece after the one it reads
     written = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
     heads = trace.record.weights("decoder.blocks.1.cross_attn")[0]  # (H, T, S)
-    figure = draw.attention_map(
+    figure = plotting.attention_map(
         heads.mean(0),
         queries=written,
         keys=read,
@@ -80,9 +80,9 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
         query_name="written",
         key_name="read",
     )
-    draw.save(figure, folder / "attention.png")
+    plotting.save(figure, folder / "attention.png")
     title = "The last cross-attention, head by head"
-    draw.save(draw.attention_grid(heads, queries=written, keys=read, title=title), folder / "heads.png")
+    plotting.save(plotting.attention_grid(heads, queries=written, keys=read, title=title), folder / "heads.png")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer import baselines, models
+from glassformer import baselines
+from glassformer import pretrained as models
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec

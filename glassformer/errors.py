@@ -1,5 +1,221 @@
-"""The one error a person sees: a sentence that says what is wrong, where, and how to put it right."""
+"""Errors raised for bad input: typed exceptions whose fields carry the facts.
+
+Every error has a `code`, stable across releases and languages, and `fields`, the values that a program or
+a translation needs. `str(error)` renders the English message from the class's template; nothing may parse it.
+The command line prints it and exits with status 2, the server returns code, message and fields, and the page
+translates by code.
+
+>>> error = InputTooLongError(length=700, limit=512)
+>>> error.code, error.fields
+('input_too_long', {'length': 700, 'limit': 512, 'unit': 'tokens'})
+>>> print(error)
+the input has 700 tokens, but the model reads at most 512
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar
 
 
 class GlassformerError(ValueError):
-    """Bad input, told in one sentence. The command line prints it and leaves with exit code 2."""
+    """Base of all errors for bad input.
+
+    code: derived from the class name: `InputTooLongError` -> `input_too_long`.
+    hint: how to fix it; every subclass may take one.
+    """
+
+    code: ClassVar[str] = "glassformer"
+    template: ClassVar[str] = "{message}"
+
+    def __init_subclass__(cls) -> None:
+        name = cls.__name__.removesuffix("Error")
+        cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The facts by name, as plain values."""
+        return {name: _plain(value) for name, value in self._values().items() if name != "hint"}
+
+    def __str__(self) -> str:
+        if not is_dataclass(self):
+            return super().__str__()
+        hint = self._values().get("hint")
+        return f"{self.message()}; {hint}" if hint else self.message()
+
+    def message(self) -> str:
+        """The English message without the hint."""
+        return self.template.format(**self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+
+    def __reduce__(self) -> Any:  # errors cross processes, and keyword arguments are not in `args`
+        return (_restore, (type(self), self._values())) if is_dataclass(self) else super().__reduce__()
+
+
+@dataclass(eq=False)
+class InvalidValueError(GlassformerError):
+    """A parameter, setting or field has a value it cannot have.
+
+    name: as the caller wrote it: `num_beams`, `training.lr`, `config.json: hidden_size`.
+    """
+
+    name: str
+    value: Any
+    expected: str
+    hint: str = ""
+    template: ClassVar[str] = "{name} is {value!r:.80}; expected {expected}"
+
+
+@dataclass(eq=False)
+class ConflictError(GlassformerError):
+    """Settings that do not go together."""
+
+    names: Sequence[str]
+    reason: str
+    hint: str = ""
+
+    def message(self) -> str:
+        return f"{' and '.join(self.names)} do not go together: {self.reason}"
+
+
+@dataclass(eq=False)
+class MissingValueError(GlassformerError):
+    """Something required was not given. needed_for: what cannot be done without it."""
+
+    name: str
+    needed_for: str
+    hint: str = ""
+    template: ClassVar[str] = "{name} is required {needed_for}"
+
+
+@dataclass(eq=False)
+class UnknownNameError(GlassformerError):
+    """A name that is not one of those known. kind: `model`, `recipe key`, `language`, `layer`."""
+
+    kind: str
+    name: str
+    known: Iterable[str] = ()
+    hint: str = ""
+
+    def message(self) -> str:
+        known = [str(name) for name in self.known]
+        text = f"unknown {self.kind} {self.name!r}"
+        close = get_close_matches(self.name, known, n=1)
+        if close:
+            return f"{text}; did you mean {close[0]!r}?"
+        return f"{text}; choose from {', '.join(known)}" if 0 < len(known) <= 20 else text
+
+
+@dataclass(eq=False)
+class UnsupportedError(GlassformerError):
+    """A valid request that this model, device or file format cannot serve. subject: what cannot."""
+
+    subject: str
+    feature: str
+    hint: str = ""
+    template: ClassVar[str] = "{subject} does not support {feature}"
+
+
+@dataclass(eq=False)
+class InputTooLongError(GlassformerError):
+    """An input longer than the model can read. unit: tokens, characters, steps."""
+
+    length: int
+    limit: int
+    unit: str = "tokens"
+    hint: str = ""
+    template: ClassVar[str] = "the input has {length:,} {unit}, but the model reads at most {limit:,}"
+
+
+@dataclass(eq=False)
+class EmptyInputError(GlassformerError):
+    """An input with nothing to work on. what: `text`, `file`, `column`."""
+
+    what: str
+    hint: str = ""
+    template: ClassVar[str] = "the {what} is empty"
+
+
+@dataclass(eq=False)
+class ShapeError(GlassformerError):
+    """A tensor or array of the wrong shape."""
+
+    what: str
+    shape: Sequence[int]
+    expected: str
+    hint: str = ""
+
+    def message(self) -> str:
+        return f"{self.what} has shape {tuple(self.shape)}; expected {self.expected}"
+
+
+@dataclass(eq=False)
+class NonFiniteError(GlassformerError):
+    """NaN or infinity where numbers are needed."""
+
+    what: str
+    hint: str = ""
+    template: ClassVar[str] = "{what} contains NaN or infinity"
+
+
+@dataclass(eq=False)
+class FileProblemError(GlassformerError):
+    """A file or folder that cannot be read, parsed or written. line: counted from 1."""
+
+    path: str | Path
+    problem: str
+    line: int | None = None
+    hint: str = ""
+
+    def message(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line is not None else f"{self.path}"
+        return f"{where}: {self.problem}"
+
+
+@dataclass(eq=False)
+class FileMissingError(GlassformerError):
+    """A file or folder that is not there. kind: `file`, `folder`, `model folder`."""
+
+    path: str | Path
+    kind: str = "file"
+    hint: str = ""
+    template: ClassVar[str] = "{kind} not found: {path}"
+
+
+@dataclass(eq=False)
+class FileExistsAlreadyError(GlassformerError):
+    """Something would be overwritten."""
+
+    path: str | Path
+    hint: str = ""
+    template: ClassVar[str] = "{path} already exists"
+
+
+@dataclass(eq=False)
+class MissingDependencyError(GlassformerError):
+    """An optional package is not installed. extra: the extra of glassformer that brings it."""
+
+    package: str
+    extra: str
+    template: ClassVar[str] = "{package} is not installed; install glassformer with the extra [{extra}]"
+
+
+def _restore(kind: type[GlassformerError], values: dict[str, Any]) -> GlassformerError:
+    return kind(**values)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    return str(value)

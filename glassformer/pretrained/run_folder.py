@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from glassformer.errors import GlassformerError
 
@@ -18,12 +20,13 @@ def is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
+@dataclass(eq=False)
 class NotARunError(GlassformerError):
     """A folder to train in already holds files that no training run wrote."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        super().__init__(f"'{folder}' holds files and is not a run; choose a new or empty folder to train in")
+    folder: Path
+    hint: str = "choose a new or empty folder to train in"
+    template: ClassVar[str] = "{folder} is not empty and is not a training run"
 
 
 def check_run_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch
 
 import glassformer
-from glassformer import GlassformerError, draw
+from glassformer import GlassformerError, plotting
 from glassformer.generation import Decoding, Tree, Written, write
 from glassformer.plotting.canvas import ORANGE
 from glassformer.plotting.tree.places import MOST_ROWS, places
@@ -64,7 +64,7 @@ def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
     found = search(**settings)
     tree = found[0].tree
     assert tree is not None and {node.state for node in tree.nodes} > {"kept"}
-    figure = draw.search_tree(tree, spelled)
+    figure = plotting.search_tree(tree, spelled)
     shown = texts(figure)
     sums = Counter(f"{n.logprob + 0.0:.2f}   Σ {n.score:.2f}".replace("-", "−") for n in tree.nodes)
     assert sums <= shown
@@ -92,7 +92,7 @@ def _fate(node) -> tuple[str, bool]:
 @pytest.mark.parametrize("settings", WAYS, ids=lambda one: "-".join(one) or "greedy")
 def test_the_thick_line_leads_to_the_best_result(settings: dict) -> None:
     tree = tree_of(**settings)
-    drawn = draw.search_tree(tree, spelled, columns=40).axes[0].patches
+    drawn = plotting.search_tree(tree, spelled, columns=40).axes[0].patches
     lines = [one for one in drawn if isinstance(one, PathPatch)]
     thick = [one for one in lines if to_hex(one.get_edgecolor()) == ORANGE]
     assert len(lines) == len(tree.nodes)
@@ -120,7 +120,7 @@ def test_bands_hold_every_candidate_once_and_all_lines_begin_somewhere(columns: 
 
 def test_what_is_left_out_is_said() -> None:
     tree = tree_of(num_beams=12, min_new_tokens=9, max_new_tokens=9)
-    shown = texts(draw.search_tree(tree, spelled, most_steps=5))
+    shown = texts(plotting.search_tree(tree, spelled, most_steps=5))
     assert shown["(steps 6 to 9 are not drawn)"] == 1
     hidden = sum(n.step < 5 and n.rank >= MOST_ROWS and n.state == "pruned" for n in tree.nodes)
     assert hidden and shown[f"({hidden} candidates below rank {MOST_ROWS} are not drawn)"] == 1
@@ -133,7 +133,7 @@ def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> N
         warnings.simplefilter("error")  # a letter that no font has is a warning
         for kind in ("svg", "png"):
             files = [
-                draw.save(draw.search_tree(tree, spelled, title="파란 $1 셔츠"), tmp_path / f"{n}.{kind}")
+                plotting.save(plotting.search_tree(tree, spelled, title="파란 $1 셔츠"), tmp_path / f"{n}.{kind}")
                 for n in range(2)
             ]
             assert files[0].read_bytes() == files[1].read_bytes()
@@ -143,15 +143,15 @@ def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> N
 
 def test_nothing_to_draw_is_a_sentence() -> None:
     with pytest.raises(GlassformerError, match="nothing was written"):
-        draw.search_tree(Tree(nodes=[], num_beams=4), spelled)
+        plotting.search_tree(Tree(nodes=[], num_beams=4), spelled)
     with pytest.raises(GlassformerError, match="2 columns"):
-        draw.search_tree(tree_of(num_beams=2), spelled, columns=1)
+        plotting.search_tree(tree_of(num_beams=2), spelled, columns=1)
 
 
 def test_bars_show_what_is_cut_away() -> None:
     plain = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]).softmax(0)
     cut = torch.tensor([0.75, 0.25, 0.0, 0.0, 0.0])
-    figure = draw.next_token_bars({"plain": plain, "top-k 2": cut}, list("abcde"))
+    figure = plotting.next_token_bars({"plain": plain, "top-k 2": cut}, list("abcde"))
     first, second = figure.axes
     assert [text.get_text().strip() for text in second.texts] == [
         "75.0 %",
@@ -161,8 +161,8 @@ def test_bars_show_what_is_cut_away() -> None:
         "never",
     ]
     assert [text.get_text().strip() for text in first.texts] == [f"{100 * p:.1f} %" for p in plain.tolist()]
-    wide = draw.next_token_bars({"plain": torch.full((40,), 1 / 40)}, ["x"] * 40).axes[0]
+    wide = plotting.next_token_bars({"plain": torch.full((40,), 1 / 40)}, ["x"] * 40).axes[0]
     assert wide.get_yticklabels()[-1].get_text() == "all others"
     assert wide.texts[-1].get_text().strip() == "75.0 %"
     with pytest.raises(GlassformerError, match="all 3 words"):
-        draw.next_token_bars({"plain": plain}, list("abc"))
+        plotting.next_token_bars({"plain": plain}, list("abc"))
