@@ -1,233 +1,248 @@
-"""The package keeps its architecture, and each rule that says so is able to fail."""
+"""The package keeps its architecture: imports point one way, core names no family, no untrusted code runs.
 
+Each rule maps sources (path -> text) to violations, and is also tried on a small source that breaks it.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.architecture import rules
-
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("glassformer", "tests", "benchmarks", "docs", "examples")
+FOLDERS = ("glassformer", "tests", "benchmarks", "docs", "examples", "experiments")
+Sources = Mapping[str, str]
 
-
-def repository() -> dict[str, str]:
-    files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files}
-
-
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_repository_keeps(rule):
-    sources = repository()
-    assert "glassformer/__init__.py" in sources
-    broken = list(rule(sources))
-    assert not broken, "\n".join(broken)
-
-
-# A small package around the offending file, so that imports find something to resolve to.
-NEIGHBOURS = {
-    f"glassformer/{path}.py": ""
-    for path in (
-        *("__init__", "api", "core/__init__", "core/errors", "core/spec", "data/__init__"),
-        *("decoding/__init__", "families/__init__", "families/llama", "serve/__init__"),
-        *("text/__init__", "training/__init__", "weights/__init__", "weights/ops"),
-    )
+# A part (package or top-level module) may import itself and any part above it in this list.
+ORDER = """
+    errors core weights tokenization data families inference generation baselines metrics plotting pretrained
+    bundle tasks torch_modules recipes training export interpret verify api explorer server cli __main__
+""".split()
+# The parts at the bottom stay independent of each other.
+ONLY: dict[str, set[str]] = {
+    "core": {"errors"},
+    "weights": {"errors"},
+    "tokenization": {"errors"},
+    "data": {"errors"},
+    "families": {"errors", "core", "weights"},
+    "inference": {"errors", "core"},
+    "generation": {"errors", "core", "inference"},
+    "torch_modules": {"errors", "core"},
+    "plotting": {"errors", "core"},
 }
+# Third-party packages of the parts that must stay small; the others may use any dependency.
+THIRD_PARTY: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"torch"},
+    "torch_modules": {"torch"},
+    "weights": {"torch", "numpy", "safetensors"},
+    "tokenization": {"tokenizers", "sentencepiece"},
+    "inference": {"torch", "triton"},
+    "generation": {"torch"},
+    "interpret": {"torch", "numpy", "PIL"},
+}
+LAZY = {"matplotlib"}  # slow to import: inside functions only
+VAGUE = {"utils", "helpers", "common", "misc"}
+FAMILY = re.compile(
+    r"(?<![a-z])(?:distil[ _-]?bert|roberta|bert|patch[ _-]?tst|mini[ _-]?lm|hugging[ _-]?face|mistral|falcon"
+    r"|qwen\d*|gemma\d*|cohere|marian|bart|palm|deit|vit|t5|(?:llama|gpt)\d*)(?![a-z])",
+    re.IGNORECASE,
+)
+UNPICKLERS = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN = (
+    {"eval", "exec", "builtins.eval", "builtins.exec", "os.system", "os.popen"}
+    | {"torch.load", "torch.serialization.load", "torch.jit.load", "torch.hub.load"}
+    | {"yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "yaml.unsafe_load_all"}
+)
 
 
-def broken(rule, path: str, text: str) -> list[str]:
-    return list(rule({**NEIGHBOURS, f"glassformer/{path}": text}))
+def part_of(module: str) -> str:
+    """`glassformer.core.spec` -> `core`; the package's own __init__ -> `glassformer`."""
+    names = module.split(".")
+    return names[1] if len(names) > 1 else names[0]
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def package(sources: Sources) -> Iterator[tuple[str, ast.Module]]:
+    for path, text in sources.items():
+        if path.startswith("glassformer/"):
+            yield path, ast.parse(text, path)
+
+
+def imported_modules(tree: ast.AST, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every import, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                yield node.lineno, full if full in modules else str(node.module)
+
+
+def imports_point_one_way(sources: Sources) -> Iterator[str]:
+    """Imports of a part from below itself in ORDER, or outside ONLY and THIRD_PARTY; relative imports."""
+    modules = {module_of(path) for path in sources if path.startswith("glassformer/")}
+    for path, tree in package(sources):
+        part = part_of(module_of(path))
+        if part == "glassformer":  # the public names, imported when first used
+            continue
+        if part not in ORDER:
+            yield f"{path}: {part} is not in ORDER"
+            continue
+        if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+            yield f"{path}: relative import"
+        for line, target in imported_modules(tree, modules):
+            top, other = target.split(".")[0], part_of(target)
+            if top != "glassformer":
+                if part in THIRD_PARTY and top not in sys.stdlib_module_names | THIRD_PARTY[part]:
+                    yield f"{path}:{line}: {part} imports {top}"
+            elif other == "glassformer":
+                if part not in ("cli", "server"):
+                    yield f"{path}:{line}: {part} imports the facade"
+            elif other != part and not (
+                other in ONLY.get(part, ORDER) and other in ORDER and ORDER.index(other) < ORDER.index(part)
+            ):
+                yield f"{path}:{line}: {part} imports {other}"
+
+
+def heavy_imports_are_lazy(sources: Sources) -> Iterator[str]:
+    """Imports of LAZY packages that run when the module is imported."""
+
+    def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in node.orelse if typing_only else ast.iter_child_nodes(node):
+            yield from at_import_time(child)
+
+    for path, tree in package(sources):
+        for node in at_import_time(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else [n.name for n in node.names]
+                for name in names:
+                    if str(name).split(".")[0] in LAZY:
+                        yield f"{path}:{node.lineno}: imports {name} outside a function"
+
+
+def core_names_no_family(sources: Sources) -> Iterator[str]:
+    """Family names in core: in a file name, an identifier, a string or a comment."""
+    for path, text in sources.items():
+        if not path.startswith("glassformer/core/"):
+            continue
+        words = [(0, path.removeprefix("glassformer/core/"))]
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT):
+                words.append((token.start[0], token.string))
+        for line, word in words:
+            spaced = re.sub(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", word)
+            for match in FAMILY.finditer(spaced):
+                yield f"{path}:{line}: core names a family: {match.group()}"
+
+
+def file_names_are_specific(sources: Sources) -> Iterator[str]:
+    for path in sources:
+        if VAGUE & set(path.removesuffix(".py").split("/")):
+            yield f"{path}: the name does not say what is inside"
+
+
+def untrusted_code_never_runs(sources: Sources) -> Iterator[str]:
+    """Unpickling, evaluating text and shells, under any alias."""
+    for path, text in sources.items():
+        tree = ast.parse(text, path)
+        aliases: dict[str, str] = {}
+        found: list[tuple[int, str]] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                aliases |= {name.asname: name.name for name in node.names if name.asname}
+                found += [(node.lineno, n.name) for n in node.names if n.name.split(".")[0] in UNPICKLERS]
+            elif isinstance(node, ast.ImportFrom):
+                aliases |= {n.asname or n.name: f"{node.module}.{n.name}" for n in node.names}
+                if str(node.module).split(".")[0] in UNPICKLERS:
+                    found.append((node.lineno, str(node.module)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name | ast.Attribute):
+                first, _, rest = ast.unparse(node).partition(".")
+                full = aliases.get(first, first) + (f".{rest}" if rest else "")
+                if full in FORBIDDEN:
+                    found.append((node.lineno, full))
+            elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
+                value = ast.unparse(node.value)
+                found += [(node.value.lineno, f"{node.arg}={value}")] if value != "False" else []
+        yield from (f"{path}:{line}: {name}" for line, name in found)
+
+
+RULES: tuple[Callable[[Sources], Iterator[str]], ...] = (
+    imports_point_one_way,
+    heavy_imports_are_lazy,
+    core_names_no_family,
+    file_names_are_specific,
+    untrusted_code_never_runs,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_repository_keeps(rule):
+    files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files}
+    violations = list(rule(sources))
+    assert not violations, "\n".join(violations)
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("rule", "path", "text"),
     [
-        ("core/block.py", "from glassformer.families import llama"),
-        ("core/block.py", "from ..families import llama"),
-        ("core/block.py", "from .. import families"),
-        ("core/block.py", "def f():\n    from glassformer.weights.ops import Rename"),
-        ("core/__init__.py", "from ..weights import ops"),
-        ("core/deep/__init__.py", "from ...weights import ops"),
-        ("core/block.py", "import numpy"),
-        ("core/block.py", "from numpy import array"),
-        ("core/block.py", "import glassformer"),
-        ("core/block.py", "from glassformer import build"),
-        ("core/block.py", "import importlib\nimportlib.import_module('glassformer.api')"),
-        (
-            "core/block.py",
-            "from importlib import import_module as f\nf('..weights.ops', __package__)",
-        ),
-        ("core/block.py", "from importlib import import_module\nimport_module(name)"),
-        ("core/block.py", "__import__('numpy')"),
-        ("families/llama.py", "from glassformer.api import load"),
-        ("weights/store.py", "from glassformer.core import spec"),
-        ("weights/store.py", "from glassformer.core import GlassformerError"),
-        ("weights/store.py", "import glassformer.core.spec"),
-        ("weights/store.py", "from glassformer.tokenization import load_tokenizer"),
-        ("text/tokenizer.py", "from ..core.spec import Stack"),
-        ("text/tokenizer.py", "import torch"),
-        ("data/pairs.py", "from glassformer.core.spec import Stack"),
-        ("decoding/beam.py", "from glassformer.api import load"),
-        ("training/loop.py", "from glassformer.verify import claims"),
-        ("evaluation/bleu.py", "from glassformer.core.spec import Stack"),
-        ("draw/maps.py", "from glassformer.api import load"),
-        ("serve/http.py", "from glassformer.training import loop"),
-        ("trace/taken.py", "from glassformer.server import app"),
-        ("explorer/export.py", "from glassformer.tasks.classify import classify"),
-        ("api.py", "from glassformer.training import loop"),
-        ("verify/claims.py", "import glassformer.cli.main"),
-        ("__init__.py", "from glassformer.cli.main import main"),
-        ("magic/__init__.py", ""),
+        (imports_point_one_way, "core/block.py", "from glassformer.families import llama"),
+        (imports_point_one_way, "core/block.py", "def f():\n    from glassformer.weights.ops import Rename"),
+        (imports_point_one_way, "core/block.py", "from ..spec import Stack"),
+        (imports_point_one_way, "core/block.py", "import numpy"),
+        (imports_point_one_way, "core/block.py", "from glassformer import build"),
+        (imports_point_one_way, "tasks/translate.py", "from glassformer.api import load"),
+        (imports_point_one_way, "interpret/trace.py", "from glassformer.server import app"),
+        (imports_point_one_way, "magic/__init__.py", ""),
+        (heavy_imports_are_lazy, "plotting/maps.py", "import matplotlib.pyplot as plt"),
+        (heavy_imports_are_lazy, "plotting/maps.py", "class A:\n    from matplotlib import cm"),
+        (core_names_no_family, "core/block.py", "# as in BERT"),
+        (core_names_no_family, "core/block.py", "x.from_gpt2()"),
+        (core_names_no_family, "core/block.py", "class TinyGPT: ..."),
+        (core_names_no_family, "core/gpt2.py", ""),
+        (file_names_are_specific, "core/utils.py", ""),
+        (untrusted_code_never_runs, "data/pairs.py", "import pickle"),
+        (untrusted_code_never_runs, "data/pairs.py", "import torch as t\nread = t.load"),
+        (untrusted_code_never_runs, "data/pairs.py", "from yaml import load\nload(f)"),
+        (untrusted_code_never_runs, "data/pairs.py", "map(exec, x)"),
+        (untrusted_code_never_runs, "data/pairs.py", "import subprocess as s\ns.run(x, shell=flag)"),
     ],
 )
-def test_forbidden_import_is_found(path, text):
-    found = broken(rules.import_edges, path, text)
-    assert len(found) == 1
-    assert found[0].startswith(f"glassformer/{path}:")
+def test_rule_finds_a_violation(rule, path, text):
+    neighbours = {f"glassformer/{name}/__init__.py": "" for name in ("core", "families", "weights")}
+    assert len(list(rule({**neighbours, f"glassformer/{path}": text}))) == 1
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("rule", "text"),
     [
-        (
-            "core/block.py",
-            "import math, torch.nn.functional as F\nfrom . import spec\nfrom .spec import Stack",
-        ),
-        ("core/__init__.py", "from .spec import Stack"),
-        ("families/llama.py", "from ..core.spec import Stack\nfrom glassformer.weights import ops"),
-        (
-            "families/__init__.py",
-            "import importlib\nimportlib.import_module(f'glassformer.families.{x}')",
-        ),
-        (
-            "weights/store.py",
-            "from ..core import errors\nfrom glassformer.errors import GlassformerError",
-        ),
-        ("data/pairs.py", "from glassformer.errors import GlassformerError\nimport numpy"),
-        ("api.py", "from .core import spec\nfrom . import families, weights, text"),
-        ("serve/http.py", "from .. import api, decoding"),
-        (
-            "cli/main.py",
-            "import glassformer, typer, importlib\nfrom ..training import loop\nimportlib.import_module(x)",
-        ),
-        (
-            "__init__.py",
-            "from .api import load\nfrom importlib import import_module as f\nf(where[name])",
-        ),
+        (imports_point_one_way, "import math, torch\nfrom glassformer.errors import GlassformerError"),
+        (heavy_imports_are_lazy, "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
+        (core_names_no_family, "invite = activity = st5 = 1  # vital, BARTER, llamas, best at T = 5"),
+        (untrusted_code_never_runs, "model.eval()\nimport yaml\nyaml.safe_load(f)\nrun(x, shell=False)"),
     ],
 )
-def test_allowed_import_passes(path, text):
-    assert broken(rules.import_edges, path, text) == []
+def test_rule_passes_ordinary_code(rule, text):
+    assert list(rule({"glassformer/core/block.py": text})) == []
 
 
-def test_every_part_has_a_row_in_the_table():
-    assert set(rules.ALLOWED) == rules.PARTS | {"glassformer"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import matplotlib.pyplot as plt",
-        "from matplotlib import cm",
-        "class A:\n    import matplotlib",
-        "if TYPE_CHECKING:\n    pass\nelse:\n    import matplotlib",
-        "if not TYPE_CHECKING:\n    import matplotlib",
-    ],
-)
-def test_eager_import_is_found(text):
-    assert len(broken(rules.eager_imports, "draw/maps.py", text)) == 1
-
-
-def test_lazy_import_passes():
-    text = """
-    from typing import TYPE_CHECKING
-    if TYPE_CHECKING:
-        from matplotlib.figure import Figure
-    def heat_map():
-        import matplotlib.pyplot as plt
-    """
-    assert broken(rules.eager_imports, "draw/maps.py", "if True:\n" + text) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# as in BERT",
-        "# LLaMA's rotary",
-        "class ViTModel: ...",
-        "class TinyGPT: ...",
-        "class HFBertNorm: ...",
-        "T5Bias = 1",
-        "x.from_gpt2()",
-        "f(distilbert=1)",
-        "'Hugging Face'",
-        '"""Loads facebook/bart-base."""',
-        "f'{x} RoBERTa {y}'",
-        "kind = 'llama3'",
-        "b'mistral'",
-        "import palm_blocks",
-    ],
-)
-def test_family_name_in_the_core_is_found(text):
-    assert len(broken(rules.family_names, "core/block.py", text)) == 1
-    assert broken(rules.family_names, "weights/block.py", text) == []
-
-
-def test_family_name_in_a_core_file_name_is_found():
-    assert len(broken(rules.family_names, "core/gpt2.py", "")) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"'\t5 \bart'",
-        "invite = activity = 1  # vital, VITAL, bartender, BARTER, palmer, coherent, BERTHA",
-        "t50 = st5 = gravity = albert = liberty = 1",
-        "# 0.84147 at T = 5; alpha, best, part, debit, llamas",
-    ],
-)
-def test_ordinary_words_in_the_core_pass(text):
-    assert broken(rules.family_names, "core/block.py", text) == []
-
-
-@pytest.mark.parametrize("path", ["core/utils.py", "text/helpers.py", "common.py", "data/utils/x.py"])
-def test_vague_file_is_found(path):
-    assert len(broken(rules.vague_files, path, "")) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import torch\ntorch.load(f)",
-        "import torch as t\nread = t.load",
-        "from torch import load",
-        "from torch.serialization import load as read",
-        "import yaml\nyaml.load(f)",
-        "from yaml import load",
-        "eval(x)",
-        "map(exec, x)",
-        "import builtins\nbuiltins.eval(x)",
-        "import subprocess\nsubprocess.run(x, shell=True)",
-        "import subprocess as s\ns.run(x, shell=flag)",
-        "import numpy\nnumpy.load(f, allow_pickle=True)",
-        "import os\nos.system(x)",
-    ],
-)
-def test_forbidden_call_is_found(text):
-    assert len(broken(rules.forbidden_calls, "data/pairs.py", text)) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "model.eval()",
-        "import yaml\nyaml.safe_load(f)",
-        "import json\njson.load(f)",
-        "import subprocess\nsubprocess.run([x], shell=False)",
-        "from safetensors import safe_open\nbundle.load(x)",
-        "'never torch.load(x) or pickle'  # nor eval(x)",
-    ],
-)
-def test_harmless_call_passes(text):
-    assert broken(rules.forbidden_calls, "data/pairs.py", text) == []
+@pytest.mark.parametrize("heavy", ["torch", "numpy", "matplotlib", "tokenizers", "transformers"])
+def test_command_line_imports_nothing_heavy(heavy):
+    program = f"import sys, glassformer.cli.main; print({heavy!r} in sys.modules)"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert child.stdout == "False\n", child.stderr
