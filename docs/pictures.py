@@ -82,7 +82,9 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
     )
     plotting.save(figure, folder / "attention.png")
     title = "The last cross-attention, head by head"
-    plotting.save(plotting.attention_grid(heads, queries=written, keys=read, title=title), folder / "heads.png")
+    plotting.save(
+        plotting.attention_grid(heads, queries=written, keys=read, title=title), folder / "heads.png"
+    )
 
 
 if __name__ == "__main__":

@@ -133,7 +133,9 @@ def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> N
         warnings.simplefilter("error")  # a letter that no font has is a warning
         for kind in ("svg", "png"):
             files = [
-                plotting.save(plotting.search_tree(tree, spelled, title="파란 $1 셔츠"), tmp_path / f"{n}.{kind}")
+                plotting.save(
+                    plotting.search_tree(tree, spelled, title="파란 $1 셔츠"), tmp_path / f"{n}.{kind}"
+                )
                 for n in range(2)
             ]
             assert files[0].read_bytes() == files[1].read_bytes()
