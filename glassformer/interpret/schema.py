@@ -1,0 +1,715 @@
+"""The plain data of the explorer: what a trace is requested with, and everything that is reported about it.
+
+Field names are those of the JSON that the page reads. Nothing here validates: requests that arrive over HTTP
+are checked by the server's models, everything else is typed Python. `to_json` converts any of these objects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, ClassVar, Final, Literal
+
+from glassformer.errors import GlassformerError, UnknownNameError
+
+Kind = Literal["translate", "generate", "fill", "embed", "classify", "answer", "image", "forecast"]
+SequenceName = Literal["source", "target", "input"]
+StackName = Literal["encoder", "decoder"]
+
+
+@dataclass(eq=False)
+class NotFoundError(UnknownNameError):
+    """A model, run, trace, tensor or layer that does not exist."""
+
+
+@dataclass(eq=False)
+class TooLargeError(GlassformerError):
+    """A trace or a tensor larger than is held or sent at once."""
+
+    what: str
+    size: int
+    limit: int
+    unit: str
+    hint: str = ""
+    template: ClassVar[str] = "{what} has {size:,} {unit}; the limit is {limit:,}"
+
+
+OMIT: Final = {"omit_none": True}  # metadata of a field that is left out of the JSON if it is None
+
+
+# Requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesColumns:
+    """Columns of equal length; the last `truth` values of each are held back from the model."""
+
+    columns: Mapping[str, tuple[float, ...]]
+    truth: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceInput:
+    """The input of one trace; the model's kind decides which fields count.
+
+    text: the source, prompt or text. target: what was generated so far, as ids or text; without it an
+    encoder-decoder generates its own answer. image: a data: URL or base64. to: the target language.
+    question, context: the input of a question-answering model.
+    """
+
+    text: str | None = field(default=None, metadata=OMIT)
+    target: str | tuple[int, ...] | None = field(default=None, metadata=OMIT)
+    image: str | None = field(default=None, metadata=OMIT)
+    series: SeriesColumns | None = field(default=None, metadata=OMIT)
+    to: str | None = field(default=None, metadata=OMIT)
+    question: str | None = field(default=None, metadata=OMIT)
+    context: str | None = field(default=None, metadata=OMIT)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TraceInput:
+        """An input from parsed JSON: a model card's example, or a validated request.
+
+        >>> TraceInput.from_json({"text": "a", "target": [5, 6]}).target
+        (5, 6)
+        """
+        known = {one.name for one in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise UnknownNameError("input field", str(name), sorted(known))
+        result = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        if isinstance(series := result.get("series"), Mapping):
+            columns = {name: tuple(column) for name, column in series["columns"].items()}
+            result["series"] = SeriesColumns(columns=columns, truth=series.get("truth"))
+        return cls(**result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOff:
+    """The output of one attention head becomes zero."""
+
+    kind: Literal["head_off"] = "head_off"
+    attention: str
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOff:
+    """A block such as `encoder.blocks.3` passes its input on unchanged."""
+
+    kind: Literal["layer_off"] = "layer_off"
+    block: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskToken:
+    """No token may attend to this one; all positions stay the same."""
+
+    kind: Literal["mask_token"] = "mask_token"
+    sequence: str
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapTokens:
+    """Two tokens, or image patches, change places."""
+
+    kind: Literal["swap"] = "swap"
+    sequence: str
+    positions: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleResidual:
+    """The residual stream at one site (`decoder.blocks.2.resid_out`) is multiplied at one position."""
+
+    kind: Literal["residual"] = "residual"
+    name: str
+    position: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StretchPositions:
+    """All position ids of a stack are multiplied."""
+
+    kind: Literal["positions"] = "positions"
+    stack: str
+    stretch: float
+
+
+Intervention = HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions
+INTERVENTIONS: Mapping[str, type[Intervention]] = {
+    "head_off": HeadOff,
+    "layer_off": LayerOff,
+    "mask_token": MaskToken,
+    "swap": SwapTokens,
+    "residual": ScaleResidual,
+    "positions": StretchPositions,
+}
+
+
+def intervention_from_json(values: Mapping[str, Any]) -> Intervention:
+    """An intervention from a validated request.
+
+    >>> intervention_from_json({"kind": "swap", "sequence": "source", "positions": [0, 2]})
+    SwapTokens(kind='swap', sequence='source', positions=(0, 2))
+    """
+    return INTERVENTIONS[values["kind"]](
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    )
+
+
+# Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionInfo:
+    """The position scheme of a stack. name: prefix of the names of its derived tensors."""
+
+    kind: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
+    max_len: int | None = None
+    base: float | None = None
+    layout: Literal["interleaved", "halves"] | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackInfo:
+    """An encoder or decoder stack and the embedding that feeds it; all layers are alike.
+
+    embed_scale: factor of the token embeddings. biases: the feed-forward projections that have a bias.
+    """
+
+    name: StackName
+    embed: str
+    embed_scale: float
+    sequence: SequenceName
+    layers: int
+    wiring: Literal["pre", "post", "parallel"]
+    causal: bool
+    window: int | None
+    norm: str
+    final_norm: bool
+    heads: int
+    kv_heads: int
+    head_dim: int
+    d_ff: int
+    activation: str
+    gated: bool
+    biases: tuple[str, ...]
+    cross: bool
+    position: PositionInfo
+    parameters: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputHeadInfo:
+    """The model's output head."""
+
+    kind: str
+    vocab: int | None
+    labels: int | None
+    tied: bool
+    bias: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOutline:
+    """The parts of a model and their sizes."""
+
+    d_model: int
+    stacks: tuple[StackInfo, ...]
+    head: OutputHeadInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo:
+    """How a model cuts an image into patches. patch: height, width. grid: rows, columns."""
+
+    height: int
+    width: int
+    channels: int
+    patch: tuple[int, int]
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesInfo:
+    """How a forecasting model cuts a series into patches."""
+
+    context: int
+    horizon: int
+    channels: tuple[str, ...]
+    patch: int
+    stride: int
+    scaling: Literal["std", "mean", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """A model as the page lists it.
+
+    languages: those it can translate to. examples: inputs to choose from, the default first; empty if there
+    is only one.
+    """
+
+    id: str
+    name: str
+    family: str | None
+    shape: Literal["encoder-decoder", "encoder-only", "decoder-only"]
+    kind: Kind
+    parameters: int
+    bytes: int
+    max_length: int | None
+    labels: tuple[str, ...] | None
+    languages: tuple[str, ...] | None
+    outline: ModelOutline
+    example: TraceInput
+    examples: tuple[TraceInput, ...]
+    image: ImageInfo | None
+    series: SeriesInfo | None
+
+
+# Traces
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceToken:
+    """One position of a sequence.
+
+    piece: readable text. raw: the vocabulary entry. start, end: characters of the sequence's text.
+    bytes: hex, if the token is part of a character. box: x, y, width, height of an image patch.
+    span: first step of a series patch, and one past its last.
+    """
+
+    id: int | None = None
+    piece: str
+    raw: str | None = None
+    start: int | None = None
+    end: int | None = None
+    bytes: str | None = None
+    special: bool = False
+    box: tuple[int, int, int, int] | None = field(default=None, metadata=OMIT)
+    span: tuple[int, int] | None = field(default=None, metadata=OMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSequence:
+    """The input of one stack. grid: rows, columns of patches. prefix: tokens before the input's own."""
+
+    name: SequenceName
+    kind: Literal["text", "patches", "series"]
+    text: str | None = None
+    tokens: tuple[TraceToken, ...]
+    grid: tuple[int, int] | None = None
+    prefix: int = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """One step of the data flow. tensors: role at this step -> name of the recorded tensor."""
+
+    id: str
+    kind: Literal[
+        "tokens", "embedding", "position", "attention", "add_norm", "feed_forward", "final_norm", "head"
+    ]
+    stack: StackName | None
+    layer: int | None
+    sequence: SequenceName
+    tensors: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionInfo:
+    """One attention layer. queries, keys: the sequences they come from."""
+
+    name: str
+    stack: StackName
+    layer: int
+    kind: Literal["self", "cross"]
+    queries: SequenceName
+    keys: SequenceName
+    heads: int
+    kv_heads: int
+    scale: float
+    head_dim: int
+    biased: bool
+    causal: bool
+    window: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A token or label that the model's head predicts."""
+
+    id: int
+    text: str
+    probability: float | None = field(default=None, metadata=OMIT)
+    logit: float | None = field(default=None, metadata=OMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOutcome:
+    """Generated text. written: tokens of the target after its start tokens. ended: why generation stopped."""
+
+    kind: Literal["translate", "generate"]
+    text: str
+    written: int
+    ended: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskPredictions:
+    """The most likely tokens at one mask."""
+
+    position: int
+    guesses: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillOutcome:
+    kind: Literal["fill"] = "fill"
+    masks: tuple[MaskPredictions, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingOutcome:
+    """An embedding; the vector itself is the tensor `vector_name`."""
+
+    kind: Literal["embed"] = "embed"
+    vector_name: str
+    dims: int
+    norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelProbability:
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsOutcome:
+    """The labels of a classifier, most likely first."""
+
+    kind: Literal["classify", "image"]
+    labels: tuple[LabelProbability, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOutcome:
+    """An extracted answer; start, end: characters of the context."""
+
+    kind: Literal["answer"] = "answer"
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastTensors:
+    """The names of a forecast's tensors: (C, steps), quantiles (C, Q, steps)."""
+
+    past: str
+    forecast: str
+    truth: str | None
+    quantiles: str | None
+    persistence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastOutcome:
+    """A forecast in the units of the columns. past: steps read. quantiles: the predicted levels."""
+
+    kind: Literal["forecast"] = "forecast"
+    columns: tuple[str, ...]
+    horizon: int
+    past: int
+    quantiles: tuple[float, ...] | None
+    names: ForecastTensors
+
+
+Outcome = TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSeconds:
+    """Where the time went: the observed forward, generating the target, and everything else."""
+
+    forward: float = 0.0
+    trace: float = 0.0
+    writing: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceInfo:
+    """A trace without its tensors.
+
+    tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the
+    batch rows, the channels of a series. kernel: the attention kernels that ran.
+    """
+
+    id: str
+    model: str
+    kind: Kind
+    input: TraceInput
+    changes: tuple[Intervention, ...]
+    sequences: tuple[TokenSequence, ...]
+    stations: tuple[Station, ...]
+    tensors: Mapping[str, tuple[int, ...]]
+    attentions: tuple[AttentionInfo, ...]
+    growth: Mapping[str, tuple[str, ...]]
+    outcome: Outcome
+    rows: tuple[str, ...] | None
+    seconds: TraceSeconds
+    kernel: str
+
+
+# Views of a trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextInfo:
+    """The model's prediction at one position, best first. logits: the tensor that holds all of them."""
+
+    position: int
+    vocabulary: int
+    logsumexp: float
+    words: tuple[Prediction, ...]
+    logits: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensLayer:
+    """What the head would predict after one layer.
+
+    entropy: in nats; None for a regression. rank_of_final: rank of the model's final choice, 1 the best.
+    """
+
+    site: str
+    words: tuple[Prediction, ...]
+    entropy: float | None
+    rank_of_final: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensInfo:
+    """The logit lens at one position."""
+
+    position: int
+    stack: str
+    layers: tuple[LensLayer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitInfo:
+    """The tokens whose logits a feed-forward unit raises and lowers most."""
+
+    promotes: tuple[Prediction, ...] = ()
+    suppresses: tuple[Prediction, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadInfo:
+    """How one head's attention compares with known patterns.
+
+    scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no
+    pattern is clear; share and chance are then those of the nearest one. entropy in nats; distance in tokens
+    (patches on an image; from the diagonal in cross-attention).
+    """
+
+    head: int
+    scores: Mapping[str, float]
+    chances: Mapping[str, float]
+    role: str | None
+    share: float
+    chance: float
+    entropy: float
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionHeads:
+    """The heads of one attention layer."""
+
+    name: str
+    heads: tuple[HeadInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsInfo:
+    """The heads of all attention layers of a trace."""
+
+    attentions: tuple[AttentionHeads, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomePair:
+    before: Outcome
+    after: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbabilityChange:
+    word: Prediction
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualChange:
+    """Where the residual streams of two traces can be compared; the tensor `name` is (sites, T)."""
+
+    stack: str
+    sites: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceInfo:
+    """What differs between two traces. words: largest changes in probability. positions: KL by position."""
+
+    outcome: OutcomePair
+    words: tuple[ProbabilityChange, ...]
+    kl: float | None
+    positions: tuple[float, ...] | None
+    residual: tuple[ResidualChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInfo:
+    """One generation step: the candidates for the next token, and the tokens generated so far."""
+
+    words: tuple[Prediction, ...]
+    logsumexp: float
+    vocabulary: int
+    ended: bool
+    position: int
+    tokens: tuple[TraceToken, ...]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchNode:
+    """One candidate of a beam search. parent: index of the node before. place: rank among the results."""
+
+    id: int
+    step: int
+    token: int
+    logprob: float
+    score: float
+    length_term: float
+    parent: int | None
+    rank: int
+    state: Literal["kept", "pruned", "finished"]
+    why: str
+    place: int | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    place: int
+    text: str
+    ids: tuple[int, ...]
+    score: float
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchInfo:
+    """A beam search as a tree. formula: how a finished hypothesis is scored."""
+
+    num_beams: int
+    length_penalty: float
+    formula: str
+    nodes: tuple[SearchNode, ...]
+    results: tuple[SearchResult, ...]
+
+
+# Runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    step: tuple[int, ...]
+    value: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointInfo:
+    """Weights of one step; path is relative to the run folder."""
+
+    step: int
+    path: str
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleInfo:
+    source: str
+    wanted: str | None
+    got: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSamples:
+    step: int
+    items: tuple[SampleInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """A training run. live: whether a process trains in the folder now. total: planned steps."""
+
+    id: str
+    name: str
+    job: str
+    live: bool
+    steps: int
+    total: int | None
+    curves: Mapping[str, Curve]
+    checkpoints: tuple[CheckpointInfo, ...]
+    samples: tuple[ValidationSamples, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotFrame:
+    """One input read with the weights of one step. trace: id. sample: what these weights predict."""
+
+    step: int
+    trace: str
+    heads: HeadsInfo
+    sample: str | None
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotsInfo:
+    """The same input read with weights from several steps of a run. text: the input, if it is text."""
+
+    frames: tuple[SnapshotFrame, ...]
+    text: str | None = field(default=None, metadata=OMIT)
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, tuples and mappings as JSON values; NaN and infinity become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        named = ((name, getattr(value, name), omit) for name, omit in _json_fields(type(value)))
+        return {name: to_json(one) for name, one, omit in named if one is not None or not omit}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(one) for name, one in value.items()}
+    return [to_json(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _json_fields(kind: type) -> tuple[tuple[str, bool], ...]:
+    return tuple((one.name, "omit_none" in one.metadata) for one in fields(kind))
