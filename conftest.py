@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 _ON_GPUS = [
-    "glassformer/training/slopes.py",
+    "glassformer/training/cross_entropy_triton.py",
     "glassformer/inference/gpu",
     "glassformer/generation/captured.py",
 ]

@@ -14,15 +14,15 @@ import torch
 
 from benchmarks import peers
 from glassformer.data.store import Store, write_store
-from glassformer.training.feed import ReadAhead
-from glassformer.training.jobs.job import Job
-from glassformer.training.loop import Loop
-from glassformer.training.machine import settle_machine
-from glassformer.training.notes.log import RunLog
-from glassformer.training.parallel import Alone
+from glassformer.training.data_loader import ReadAhead
+from glassformer.training.distributed import Alone
+from glassformer.training.hardware import settle_machine
+from glassformer.training.jobs.base import Job
+from glassformer.training.logging.run_log import RunLog
 from glassformer.training.recipe import Recipe, recipe_from
 from glassformer.training.run import begin
 from glassformer.training.signals import Stopping
+from glassformer.training.trainer import Loop
 
 ENDLESS = 1_000_000  # steps: nothing here trains to an end
 

@@ -75,7 +75,7 @@ def batch_times(store: Path) -> dict[str, float]:
     """Processor milliseconds for a batch of each kind, of the tree that this process imports from."""
     from glassformer.data import Store
     from glassformer.data.examples import PairExamples
-    from glassformer.training.feed import batches_of
+    from glassformer.training.data_loader import batches_of
 
     pairs = PairExamples(Store(store), pad_id=0, start_id=3)
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)

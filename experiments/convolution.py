@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from experiments.trained import Trained
 from glassformer.data.augment import Augment
 from glassformer.recipes import ready
-from glassformer.training.labelling import exchanged
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
+from glassformer.training.learner import exchanged
 from glassformer.training.recipe import ImageData, Recipe, read_recipe
 
 Pictures = NDArray[np.uint8]

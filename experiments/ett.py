@@ -26,7 +26,7 @@ from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.windows import Parts, Scaler, Windows, by_rows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 ROW = "ett"
 FILES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "ettm2": "ETTm2"}

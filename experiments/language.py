@@ -21,7 +21,7 @@ from experiments.place import glassformer as command
 from experiments.text_loss import Ids, Scores
 from experiments.trained import Trained, log, train
 from glassformer.tokenization import Tokenizer, load_tokenizer
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 from glassformer.weights.replacing import replacing
 
 SECONDS = 25.0  # of steps, for each side

@@ -16,7 +16,7 @@ from experiments.noted import note
 from experiments.place import Place
 from experiments.trained import train
 from glassformer.metrics.bleu import bleu, chrf
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 RECIPE, LANGUAGES = "multi30k-en-de", ("en", "de", "fr")
 TESTS = {"val": "val", "2016": "test_2016_flickr", "2017": "test_2017_flickr", "coco": "test_2017_mscoco"}

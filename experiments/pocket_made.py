@@ -21,7 +21,7 @@ from experiments.place import environment
 from experiments.pocket_data import Row, read, share_of, write
 from experiments.pocket_text import fitting, same
 from glassformer.errors import GlassformerError
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 LANGUAGES = ("de", "fr", "ko")
 TRUSTED = ("de", "fr")  # as targets

@@ -21,7 +21,7 @@ from experiments.place import data_folder
 from experiments.pocket_data import read, write
 from experiments.pocket_text import tidy
 from glassformer.metrics.bleu import bleu, chrf
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 Set = list[tuple[str, str]]  # sources and references
 AT_ONCE = 64_000  # tokens of a batch on a GPU

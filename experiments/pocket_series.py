@@ -24,7 +24,7 @@ from glassformer import api
 from glassformer.data.problems import Problems
 from glassformer.data.series import read_series
 from glassformer.tasks.quantiles import quantiles
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 ROW = "pocket-series"
 CONTEXT, HORIZON = 96, 24

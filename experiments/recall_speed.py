@@ -14,9 +14,9 @@ from experiments.place import Place
 from experiments.trained import Trained
 from glassformer.baselines import build_baseline, lstm_spec
 from glassformer.recipes import ready
-from glassformer.training.building import fresh, fresh_spec
+from glassformer.training.hardware import device_for
 from glassformer.training.learner import PairLearner
-from glassformer.training.machine import device_for
+from glassformer.training.model_setup import fresh, fresh_spec
 from glassformer.training.recipe import changed, read_data, recipe_from
 
 LENGTHS = (16, 32, 64, 128, 256, 512)  # symbols of each string

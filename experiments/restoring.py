@@ -20,7 +20,7 @@ from experiments.place import Place
 from experiments.recall import pace
 from glassformer.data.noise import damage
 from glassformer.metrics.bleu import chrf
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 from glassformer.weights.replacing import replacing
 
 ROW = "restore"

@@ -12,7 +12,7 @@ from experiments import text_loss
 from experiments.noted import note
 from experiments.place import Place
 from experiments.trained import train
-from glassformer.training.machine import device_for
+from glassformer.training.hardware import device_for
 
 ROW = "shakespeare"
 

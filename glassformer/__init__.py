@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from glassformer.core.stack import Stack
     from glassformer.errors import GlassformerError
     from glassformer.torch_modules import from_torch
-    from glassformer.training.train import train
+    from glassformer.training.run import train
 
 # where each public name lives; imported when first used, so that `glassformer --help` needs no torch
 _HOMES = {
@@ -52,7 +52,7 @@ _HOMES = {
     ),
     "glassformer.core.stack": ("Stack",),
     "glassformer.torch_modules": ("from_torch",),
-    "glassformer.training.train": ("train",),
+    "glassformer.training.run": ("train",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

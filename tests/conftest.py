@@ -15,7 +15,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from glassformer.training.notes.curves import Curve, Panel
+    from glassformer.training.logging.curves import Curve, Panel
 
 # The suite runs as several processes, so one thread each is faster than all of them on every core; and what
 # is forked from one of them would wait for ever for threads that only its parent has.
@@ -60,7 +60,7 @@ def alike_is_drawn_once() -> Iterator[None]:
 
     To draw them takes longer than most trainings here. Tests of the drawing itself have the real one.
     """
-    from glassformer.training.notes import curves, report
+    from glassformer.training.logging import curves, report
 
     known: dict[Any, bytes] = {}
 

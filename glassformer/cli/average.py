@@ -30,7 +30,7 @@ def average(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GlassformerError(f"'{out}' is there already; give another folder with --out")
     from glassformer.pretrained.run_folder import is_run
-    from glassformer.training.saving.keeping import average_folders, replace_folder
+    from glassformer.training.model_folders import average_folders, replace_folder
 
     chosen = _of_run(folders, last, best) if last or best else [located(folder) for folder in folders]
     for folder in chosen:
@@ -68,9 +68,9 @@ def _of_run(folders: list[Path], last: int | None, best: int | None) -> list[Pat
 
 def _scores(root: Path) -> dict[str, float]:
     """How good the kept weights were, a higher number being better whatever the metric."""
-    from glassformer.training.machine import device_for
-    from glassformer.training.parallel import Alone
-    from glassformer.training.saving.sharded import load_sharded
+    from glassformer.training.distributed import Alone
+    from glassformer.training.hardware import device_for
+    from glassformer.training.sharded_checkpoint import load_sharded
 
     newest = load_sharded(root / "checkpoints", parallel=Alone(device=device_for("cpu")))
     kept = newest.state.get("kept", []) if newest is not None else []

@@ -203,7 +203,7 @@ def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
 
     from glassformer.cli import dates
     from glassformer.training.recipe import changed
-    from glassformer.training.train import train
+    from glassformer.training.run import train
 
     learn, held_out = dates.split()
     table, test, run = out / "dates.tsv", out / "dates-test.tsv", out / "dates"

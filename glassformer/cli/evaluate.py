@@ -21,7 +21,7 @@ from glassformer.cli.target import Overwrite, check_target
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.training.judging import Judged
+    from glassformer.training.evaluation import Judged
 
 TOLD_EVERY = 15.0  # seconds
 LEARNING = ("recut", "hide", "guess", "flip", "shift", "rotate", "erase", "cutmix")  # for training alone
@@ -79,7 +79,7 @@ def evaluate(
     if out is not None:
         check_target(out, "--out", overwrite=overwrite, read=data)
     _refuse_idle(changes)
-    from glassformer.training.judging import judge
+    from glassformer.training.evaluation import judge
 
     where = named(model)
     names = [name.strip() for name in columns.split(",")] if columns else []

@@ -13,7 +13,7 @@ from glassformer.cli.screen import bytes_text, console
 from glassformer.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from glassformer.training.loop import Loop
+    from glassformer.training.trainer import Loop
 
 STEPS = 4  # the first warms up
 
@@ -26,13 +26,13 @@ def rehearse(asked: Recipe) -> None:
     from glassformer.cli.drawing import drawing
     from glassformer.cli.stations import report
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-    from glassformer.training.loop import Loop
-    from glassformer.training.machine import device_for, settle_machine
-    from glassformer.training.notes.log import RunLog, most_memory
-    from glassformer.training.parallel import Alone
+    from glassformer.training.distributed import Alone
+    from glassformer.training.hardware import device_for, settle_machine
+    from glassformer.training.logging.run_log import RunLog, most_memory
+    from glassformer.training.model_setup import told_time
     from glassformer.training.run import begin
     from glassformer.training.signals import Stopping
-    from glassformer.training.sizing import told_time
+    from glassformer.training.trainer import Loop
 
     out = console()
     with TemporaryDirectory(prefix="glassformer-") as name:

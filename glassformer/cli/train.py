@@ -49,8 +49,7 @@ def train(
     from glassformer.cli.rehearsal import rehearse
     from glassformer.pretrained.run_folder import is_run
     from glassformer.training.recipe import recipe_from
-    from glassformer.training.run import run
-    from glassformer.training.train import tell
+    from glassformer.training.run import run, tell
 
     data, name = _asked(what, files or [], valid or [], changes or [])
     recipe = recipe_from(data, name)

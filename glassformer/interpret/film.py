@@ -29,7 +29,7 @@ from glassformer.interpret.runs import (
 from glassformer.interpret.store import BYTES, Store
 from glassformer.interpret.tags import tag_apart
 from glassformer.interpret.taken import Trace, take
-from glassformer.training.notes.history import read_history
+from glassformer.training.logging.history import read_history
 
 __all__ = ["FRAMES", "Films", "run_info"]
 

@@ -15,9 +15,9 @@ from glassformer.core.build import canonical, materialise
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, is_run
 from glassformer.training.lock import holder_of
-from glassformer.training.notes.history import History, Line, read_history
+from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_data
-from glassformer.training.saving.slices import Slices
+from glassformer.training.sharded_checkpoint import Slices
 
 POINTS: Final = 2000  # of a curve that are told at most
 VALIDATIONS: Final = 60  # whose samples are told at most

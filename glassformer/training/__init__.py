@@ -1,8 +1,10 @@
 """Training: checkpoints that survive what machines do to them, losses, and learning rates over time."""
 
+from __future__ import annotations
+
+from glassformer.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
-from glassformer.training.saving.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from glassformer.training.schedule import Constant, Cosine, InverseSqrt, Linear, Schedule
+from glassformer.training.optimizer import Constant, Cosine, InverseSqrt, Linear, Schedule
 
 __all__ = [
     "Checkpoint",

@@ -120,7 +120,7 @@ def _loss_and_slope(
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of some tokens (n, D), and its slope by each logit (n, V) in their precision."""
     if part.is_cuda and (torch.compiler.is_compiling() or _has_triton()):  # compiling there needs Triton
-        from glassformer.training.slopes import replace_by_slopes
+        from glassformer.training.cross_entropy_triton import replace_by_slopes
 
         logits = F.linear(part, matrix, None if bias is None else bias.to(part.dtype))
         return replace_by_slopes(logits, labels, smoothing, IGNORED).sum(), logits

@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,24 +24,25 @@ from typing import Any
 
 import torch
 
+from glassformer.api import Bundle, load
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
+from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.distributed import Parallel, parallel_from_environment
+from glassformer.training.hardware import best_speed, device_for, precision_for, settle_machine
 from glassformer.training.jobs import job_for
-from glassformer.training.jobs.job import Job
+from glassformer.training.jobs.base import Job
 from glassformer.training.lock import RunLock
-from glassformer.training.loop import Ending, Loop
-from glassformer.training.machine import best_speed, device_for, precision_for, settle_machine
-from glassformer.training.notes.log import RunLog
-from glassformer.training.notes.report import write_report
-from glassformer.training.notes.words import figure
-from glassformer.training.parallel import Parallel, parallel_from_environment
-from glassformer.training.prepare import Say, quiet
+from glassformer.training.logging.console import figure, hush
+from glassformer.training.logging.report import write_report
+from glassformer.training.logging.run_log import RunLog
+from glassformer.training.model_folders import average_folders, mend_folder, replace_folder
+from glassformer.training.model_setup import look_at_machine
 from glassformer.training.recipe import Recipe, read_recipe, recipe_from
-from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.saving.keeping import average_folders, mend_folder, replace_folder
-from glassformer.training.saving.saves import Saving
+from glassformer.training.sharded_checkpoint import Saving
 from glassformer.training.signals import Left, Stopping
-from glassformer.training.sizing import look_at_machine
+from glassformer.training.text_encoding import Say, quiet
+from glassformer.training.trainer import Ending, Loop
 from glassformer.weights.replacing import replacing
 
 # What may differ when a run goes on: how far, how fast and how loud, never what is learned.
@@ -294,3 +297,47 @@ def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def tell(sentence: str) -> None:
+    """To standard error, where the progress is shown too."""
+    try:
+        print(sentence, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # a run goes on without its listeners
+        hush()
+
+
+def train(recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *, say: Say = tell) -> Bundle:
+    """Train in a run folder, as `glassformer train` does, and load the model that comes of it.
+
+    recipe: a recipe's file, or what one holds; all but its job and data may be left out.
+    folder: called again with the same recipe, a run goes on where it stopped, or is found finished.
+    say: is given a sentence for each choice made on the way.
+
+    Ctrl-C saves a checkpoint, once there are steps, and is raised as KeyboardInterrupt; another signal as
+    SystemExit.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place:
+    ...     _ = Path(place, "sea.txt").write_text("the old captain sang to the sea. " * 99)
+    ...     recipe = {
+    ...         "job": "lm",
+    ...         "data": {"train": f"{place}/sea.txt"},
+    ...         "tokenizer": {"kind": "char"},
+    ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
+    ...         "training": {"steps": 2, "device": "cpu"},
+    ...     }
+    ...     bundle = train(recipe, f"{place}/run", say=lambda sentence: None)
+    >>> bundle.family, bundle.tokenizer.decode(bundle.tokenizer.encode("sea").ids)
+    ('gpt2', 'sea')
+    """
+    if isinstance(recipe, str | Path):
+        recipe = read_recipe(recipe)
+    elif not isinstance(recipe, Recipe):
+        recipe = recipe_from(recipe)
+    outcome = run(recipe, folder, say=say)
+    if outcome.exit_code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if outcome.exit_code:
+        raise SystemExit(outcome.exit_code)
+    return load(outcome.folder / MODEL)

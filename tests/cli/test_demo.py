@@ -99,7 +99,7 @@ def test_ctrl_c_says_what_was_done(
         raise KeyboardInterrupt
 
     # by its module: the package has a function of the same name
-    monkeypatch.setattr(importlib.import_module("glassformer.training.train"), "train", interrupted)
+    monkeypatch.setattr(importlib.import_module("glassformer.training.run"), "train", interrupted)
     with pytest.raises(SystemExit) as end:
         main(["demo", "--out", str(tmp_path / "demo")])
     assert end.value.code == 130

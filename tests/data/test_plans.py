@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glassformer.data import Batches, write_store
 from glassformer.data.examples import IGNORED, PairExamples
 from glassformer.data.packing import WAITING, packed
-from glassformer.training.feed import batches_of
+from glassformer.training.data_loader import batches_of
 
 tables = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=260)
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from glassformer.cli.main import main
 from glassformer.training import run
+from glassformer.training.checkpoint import load_checkpoint
 from glassformer.training.learner import PairLearner
-from glassformer.training.notes.history import read_history
-from glassformer.training.saving.checkpoint import load_checkpoint
+from glassformer.training.logging.history import read_history
 from tests.forked import be_the_child
 
 STEPS, SAVE_EVERY, ACCUMULATE = 16, 4, 2

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from glassformer.training.checkpoint import load_checkpoint
 from glassformer.training.recipe import Training
-from glassformer.training.saving.checkpoint import load_checkpoint
 from glassformer.weights.store import open_weights, save_weights
 from tests.faults.disk import Call, Disk, Verdict, watched
 from tests.faults.runs import ACCUMULATE, SAVE_EVERY, STEPS, Workplace, differing, on_batch, outcome

@@ -17,12 +17,11 @@ from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORED
+from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.checkpoint import save_checkpoint
+from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
 from glassformer.training.losses import projected_cross_entropy
-from glassformer.training.parallel import Ddp, Fsdp, Parallel, parallel_from_environment
-from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.saving.checkpoint import save_checkpoint
-from glassformer.training.saving.named import named_state
-from glassformer.training.saving.sharded import Sharded, load_sharded, save_sharded
+from glassformer.training.sharded_checkpoint import Sharded, load_sharded, named_state, save_sharded
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 import glassformer
 from glassformer.data.examples import PairExamples
 from glassformer.data.store import Store, write_store
+from glassformer.training.distributed import Alone
 from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.loop import Loop
-from glassformer.training.notes.log import RunLog
-from glassformer.training.parallel import Alone
+from glassformer.training.logging.run_log import RunLog
 from glassformer.training.recipe import Training
 from glassformer.training.signals import Stopping
 from glassformer.training.task import Task, Validation
+from glassformer.training.trainer import Loop
 from glassformer.weights.store import save_weights
 
 PAD, START = 0, 3

@@ -10,10 +10,10 @@ import torch
 
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import NAMES
-from glassformer.training.building import refuse_words
-from glassformer.training.prepare import quiet
+from glassformer.training.model_setup import refuse_words
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import begin
+from glassformer.training.text_encoding import quiet
 
 BAD = {
     "not divisible by num_heads 7": {"num_heads": 7},

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.training.machine import settle_machine
-from glassformer.training.optimise import schedule_for
+from glassformer.training.hardware import settle_machine
+from glassformer.training.optimizer import schedule_for
 from tests.training.reversing import WORDS, loop_in, noted, same, weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import GlassformerError
-from glassformer.training.film import film_steps, keep_frame
+from glassformer.training.model_folders import film_steps, keep_frame
 from glassformer.training.recipe import Training
 from glassformer.weights.store import open_weights
 from tests.training.reversing import WORDS, loop_in, same, weights

@@ -13,7 +13,7 @@ import torch
 import glassformer
 from glassformer import api
 from glassformer.errors import GlassformerError
-from glassformer.training.notes.history import read_history
+from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run
 

@@ -14,7 +14,7 @@ import glassformer
 from glassformer import api
 from glassformer.errors import GlassformerError
 from glassformer.training.jobs.images import square
-from glassformer.training.notes.history import read_history
+from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import begin, run
 

@@ -12,7 +12,7 @@ from glassformer.data.pairs import pairs
 from glassformer.data.problems import Problems
 from glassformer.errors import GlassformerError
 from glassformer.tokenization import load_tokenizer
-from glassformer.training.judging import judge
+from glassformer.training.evaluation import judge
 from glassformer.training.recipe import recipe_from
 from glassformer.training.run import run
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import spec_of
-from glassformer.training.building import fresh, labelling_head
-from glassformer.training.labelling import PictureLearner, TextLabelLearner, exchanged
+from glassformer.training.learner import PictureLearner, TextLabelLearner, exchanged
+from glassformer.training.model_setup import fresh, labelling_head
 from glassformer.training.recipe import recipe_from
 
 PAD, BLANK, BEGIN, END = range(4)

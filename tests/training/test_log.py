@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from glassformer.training.notes.history import read_history
-from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
+from glassformer.training.logging.history import read_history
+from glassformer.training.logging.run_log import RunLog, Sample, StepNote, distinct
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,7 +120,7 @@ def test_tensorboard_reads_the_same_numbers_and_forgets_what_was_redone(tmp_path
 FULL = """
 import resource, sys
 from pathlib import Path
-from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
+from glassformer.training.logging.run_log import RunLog, Sample, StepNote, distinct
 folder = Path(sys.argv[1])
 with RunLog(folder, total_steps=400) as log:
     for step in range(1, 401):
@@ -187,7 +187,7 @@ def test_other_ranks_leave_no_trace(tmp_path: Path, capfd: pytest.CaptureFixture
 
 SHORT = """
 import sys, time
-from glassformer.training.notes.log import RunLog, Sample, StepNote, distinct
+from glassformer.training.logging.run_log import RunLog, Sample, StepNote, distinct
 sample = Sample(source="one\\nline \\x1b]0;title\\x07", expected="네", got="\\u202e")
 with RunLog(sys.argv[1], total_steps=500) as log:
     log.say("a sentence [bold]as it is[/] \\x1b[31mand no colour")

@@ -16,11 +16,11 @@ from glassformer.data import Batch, Place
 from glassformer.data.examples import PairExamples
 from glassformer.data.packing import NEXT
 from glassformer.errors import GlassformerError
-from glassformer.training.loop import Loop
-from glassformer.training.optimise import schedule_for
+from glassformer.training.model_folders import averaged
+from glassformer.training.optimizer import schedule_for
 from glassformer.training.run import finish
-from glassformer.training.saving.keeping import averaged
 from glassformer.training.signals import Stopping
+from glassformer.training.trainer import Loop
 from glassformer.weights.store import open_weights
 from tests.training.reversing import WORDS, loop_in, noted, same, weights
 

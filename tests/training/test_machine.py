@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from glassformer.core.linear import _fast
-from glassformer.training.machine import SHAPES_KEPT, settle_machine
+from glassformer.training.hardware import SHAPES_KEPT, settle_machine
 from glassformer.training.recipe import Training
 
 # Bytes in use before and after products of 200 shapes, as the allocator counts them: no noise, unlike RSS.
@@ -19,7 +19,7 @@ IN_USE = """
 import ctypes
 import torch
 from glassformer.core.linear import linear
-from glassformer.training.machine import settle_machine
+from glassformer.training.hardware import settle_machine
 from glassformer.training.recipe import Training
 
 fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()

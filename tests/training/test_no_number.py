@@ -11,7 +11,7 @@ import torch
 import glassformer
 from glassformer import GlassformerError
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.training.judging import judge
+from glassformer.training.evaluation import judge
 
 
 @pytest.mark.parametrize("name", ["pocket-lm", "pocket-series"])

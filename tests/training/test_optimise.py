@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from glassformer.data import Place
 from glassformer.data.examples import IGNORED
-from glassformer.training.loop import Loop
+from glassformer.training.trainer import Loop
 from tests.training.reversing import PAD, WORDS, loop_in, weights
 
 STEPS, WARMUP, LR, DECAY, CLIP = 6, 2, 3e-3, 0.9, 0.5

@@ -22,10 +22,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import glassformer
 from glassformer.errors import GlassformerError
-from glassformer.training.parallel import Alone, Ddp, parallel_from_environment
-from glassformer.training.recompute import checkpoint_blocks
-from glassformer.training.saving.sharded import load_sharded
-from glassformer.training.saving.slices import Slices, consolidate
+from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.distributed import Alone, Ddp, parallel_from_environment
+from glassformer.training.sharded_checkpoint import Slices, consolidate, load_sharded
 from glassformer.weights.store import open_weights
 from tests.training.launcher import Failed, Launcher, launching
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing

@@ -12,11 +12,11 @@ from glassformer.data.examples import IGNORED
 from glassformer.data.recut import WHOLE
 from glassformer.errors import GlassformerError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
-from glassformer.training.feed import batches_of
+from glassformer.training.data_loader import batches_of
 from glassformer.training.jobs.translate import Translate
 from glassformer.training.recipe import Recipe, recipe_from
-from glassformer.training.recutting import halves_of
 from glassformer.training.run import run
+from glassformer.training.text_encoding import halves_of
 from tests.data.files import rows_of
 
 CHANCE = 0.2

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from glassformer.errors import GlassformerError
-from glassformer.training.notes import curves, report
-from glassformer.training.notes.history import as_line
-from glassformer.training.notes.log import RunLog, Sample, StepNote
-from glassformer.training.notes.report import write_report
+from glassformer.training.logging import curves, report
+from glassformer.training.logging.history import as_line
+from glassformer.training.logging.report import write_report
+from glassformer.training.logging.run_log import RunLog, Sample, StepNote
 
 EVIL = "<script>alert('x')</script><img src=https://example.org/x.png onerror=alert(1)>\" ' & </pre></style>"
 

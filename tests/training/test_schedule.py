@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from glassformer.errors import GlassformerError
-from glassformer.training.schedule import Constant, Cosine, InverseSqrt, Linear, paper_peak
+from glassformer.training.optimizer import Constant, Cosine, InverseSqrt, Linear, paper_peak
 
 
 def test_the_papers_schedule_is_the_papers_formula() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import glassformer
 from glassformer.data.examples import Arrays
+from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.learner import SeriesLearner, values_learned
-from glassformer.training.recompute import checkpoint_blocks
 from glassformer.training.signals import Stopping
 from glassformer.training.task import Task, Validation
 from glassformer.weights.store import save_weights

@@ -7,9 +7,8 @@ from torch.nn import functional as F
 import glassformer
 from glassformer.data.examples import IGNORED
 from glassformer.errors import GlassformerError
-from glassformer.training.learner import PairLearner
+from glassformer.training.learner import PairLearner, agreeing_loss
 from glassformer.training.recipe import recipe_from
-from glassformer.training.twice import agreeing_loss
 
 
 def test_the_loss_is_both_cross_entropies_and_both_divergences():

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from glassformer.errors import GlassformerError
+from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.classify import Classify
 from glassformer.training.jobs.forecast import Forecast
 from glassformer.training.jobs.images import Images
-from glassformer.training.jobs.job import Job
 from glassformer.training.jobs.lm import LanguageModelling
 from glassformer.training.jobs.restore import Restore
 from glassformer.training.jobs.translate import Translate
-from glassformer.training.prepare import Say
 from glassformer.training.recipe import Recipe
+from glassformer.training.text_encoding import Say
 
 JOBS: dict[str, type[Job]] = {
     "translate": Translate,

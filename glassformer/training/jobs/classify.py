@@ -18,16 +18,22 @@ from glassformer.data.recut import Recut
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.errors import GlassformerError
-from glassformer.training.building import accepted, fresh, fresh_spec, labelling_head, room, with_head
-from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
-from glassformer.training.jobs.labels import classes_of, in_order, label_task, named, refuse_one_class
+from glassformer.training.jobs.classification import classes_of, in_order, label_task, named, refuse_one_class
 from glassformer.training.jobs.text import TextJob
-from glassformer.training.labelling import TextLabelLearner
-from glassformer.training.prepare import two_sides
+from glassformer.training.learner import TextLabelLearner
+from glassformer.training.model_setup import (
+    Machine,
+    accepted,
+    fitting,
+    fresh,
+    fresh_spec,
+    labelling_head,
+    room,
+    with_head,
+)
 from glassformer.training.recipe import LabelledData
-from glassformer.training.recutting import halves_of
-from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task
+from glassformer.training.text_encoding import Progress, Row, halves_of, kept_texts, two_sides, write_rows
 
 
 class Classify(TextJob):

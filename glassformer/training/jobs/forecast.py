@@ -20,16 +20,14 @@ from glassformer.data.sources import fingerprint_of
 from glassformer.data.spread import written_of
 from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
 from glassformer.errors import GlassformerError
-from glassformer.training.building import accepted, fresh_spec, loaded
-from glassformer.training.jobs.job import Job
+from glassformer.training.data_cache import Prepared
+from glassformer.training.jobs.base import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
-from glassformer.training.measure import forecast_figures
-from glassformer.training.notes.log import Sample
-from glassformer.training.prepare import quiet
-from glassformer.training.prepared import Prepared
+from glassformer.training.logging.run_log import Sample
+from glassformer.training.model_setup import PATIENCE, Machine, accepted, fresh_spec, loaded, told_time
 from glassformer.training.recipe import SeriesData
-from glassformer.training.sizing import PATIENCE, Machine, told_time
-from glassformer.training.task import Task, Validation
+from glassformer.training.task import Task, Validation, forecast_figures
+from glassformer.training.text_encoding import quiet
 
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)

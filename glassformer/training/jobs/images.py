@@ -18,13 +18,12 @@ from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
 from glassformer.errors import GlassformerError
-from glassformer.training.building import accepted, fresh, fresh_spec, loaded, with_head
-from glassformer.training.jobs.job import Job
-from glassformer.training.jobs.labels import classes_of, label_task, named
-from glassformer.training.labelling import PictureLearner
-from glassformer.training.prepared import Prepared
+from glassformer.training.data_cache import Prepared
+from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.classification import classes_of, label_task, named
+from glassformer.training.learner import PictureLearner
+from glassformer.training.model_setup import Machine, accepted, fitting, fresh, fresh_spec, loaded, with_head
 from glassformer.training.recipe import ImageData
-from glassformer.training.sizing import Machine, fitting
 from glassformer.training.task import Task
 
 SQUARES = (49, 256)  # the fewest and the most that a picture is cut into

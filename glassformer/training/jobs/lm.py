@@ -24,16 +24,13 @@ from glassformer.generation.greedy import decode_all
 from glassformer.generation.ready import ready
 from glassformer.metrics.perplexity import Perplexity
 from glassformer.tokenization import Tokenizer
-from glassformer.training.building import accepted, room
-from glassformer.training.encoding import Progress, in_groups, in_order
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import TextLearner, tokens_learned
-from glassformer.training.measure import mean_loss
-from glassformer.training.notes.log import Sample
-from glassformer.training.prepare import two_sides
+from glassformer.training.logging.run_log import Sample
+from glassformer.training.model_setup import Machine, accepted, fitting, room
 from glassformer.training.recipe import TextData
-from glassformer.training.sizing import Machine, fitting
-from glassformer.training.task import Task, Validation
+from glassformer.training.task import Task, Validation, mean_loss
+from glassformer.training.text_encoding import Progress, in_groups, in_order, two_sides
 
 LONGEST = 1024  # tokens that are read at once where nothing says how many
 CONTINUED = 64  # most tokens of a prompt, and of what is written after it

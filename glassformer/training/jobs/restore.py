@@ -19,11 +19,10 @@ from glassformer.data.store import Store
 from glassformer.data.texts import texts
 from glassformer.errors import GlassformerError
 from glassformer.tokenization import Tokenizer
-from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
-from glassformer.training.jobs.rewriting import Rewriting, likeness
-from glassformer.training.prepare import two_sides
+from glassformer.training.jobs.seq2seq import Rewriting, likeness
 from glassformer.training.recipe import SentenceData
 from glassformer.training.task import Task
+from glassformer.training.text_encoding import Progress, Row, kept_texts, two_sides, write_rows
 
 GAP = "<gap>"
 BEFORE = " "  # put before every sentence, so that its first word is spelled as if it stood elsewhere

@@ -20,11 +20,11 @@ from glassformer.pretrained.run_folder import BEST, MODEL, result_of
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.folder import fingerprint, vocabulary_files
 from glassformer.tokenization.train import Marks
-from glassformer.training.building import fresh_spec, loaded
-from glassformer.training.jobs.job import Job
-from glassformer.training.prepare import tokenizer_for
-from glassformer.training.prepared import Prepared
-from glassformer.training.saving.keeping import replace_folder
+from glassformer.training.data_cache import Prepared
+from glassformer.training.jobs.base import Job
+from glassformer.training.model_folders import replace_folder
+from glassformer.training.model_setup import fresh_spec, loaded
+from glassformer.training.text_encoding import tokenizer_for
 
 # Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
 Write = Callable[[Path, Source, Problems], dict[str, Any]]

@@ -23,11 +23,9 @@ from glassformer.data.store import Store
 from glassformer.errors import GlassformerError
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
 from glassformer.tokenization.documents import has_several
-from glassformer.training.encoding import Progress, Row, kept_texts, write_rows
-from glassformer.training.jobs.rewriting import Rewriting
-from glassformer.training.prepare import two_sides
+from glassformer.training.jobs.seq2seq import Rewriting
 from glassformer.training.recipe import PairData
-from glassformer.training.recutting import halves_of
+from glassformer.training.text_encoding import Progress, Row, halves_of, kept_texts, two_sides, write_rows
 
 SEVERAL = 0.1  # of the sources at most may hold several sentences, where a model is said to learn sentences
 USUAL = 0.995  # of the sources are no longer than what is usual; of longer ones a model has seen too few

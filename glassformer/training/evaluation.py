@@ -17,11 +17,11 @@ from glassformer.core.schema import nearest
 from glassformer.data.tables import numbered
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import result_of
+from glassformer.training.hardware import device_for
 from glassformer.training.jobs import job_for
-from glassformer.training.machine import device_for
-from glassformer.training.prepare import Say, quiet
 from glassformer.training.recipe import JOBS, changed, recipe_from
 from glassformer.training.task import Validation
+from glassformer.training.text_encoding import Say, quiet
 
 COLUMNS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
 

@@ -1,8 +1,8 @@
-"""The one loop that trains every job.
+"""The training loop.
 
-A run is a function of its recipe and its data. Each batch sets the random numbers it uses from the seed, the
-step and its number in the step, so where a run stands is a step and a place in the data; a checkpoint holds
-these with the weights, and a resumed run goes on to the same bits.
+A run is a function of its recipe and its data. Each micro-batch seeds its random numbers from the seed, the
+step and its index within the step, so the state of a run is a step and a position in the data. A checkpoint
+holds these with the weights, and a resumed run is bit-identical to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,22 +21,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.data import Place
 from glassformer.data.packing import NEXT
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import BEST
-from glassformer.training.feed import Feed, Piece, Portion, ReadAhead, batches_of
-from glassformer.training.film import film_steps, keep_frame
+from glassformer.training.data_loader import Feed, Piece, Portion, ReadAhead, batches_of
+from glassformer.training.distributed import Fsdp, Parallel
+from glassformer.training.hardware import casting, compile_learner, precision_for, uncompile
 from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
-from glassformer.training.machine import casting, compile_learner, precision_for, uncompile
-from glassformer.training.notes.log import RunLog, StepNote, distinct
-from glassformer.training.optimise import RunningAverage, optimiser_for, schedule_for
-from glassformer.training.parallel import Fsdp, Parallel
+from glassformer.training.logging.run_log import RunLog, StepNote, distinct
+from glassformer.training.model_folders import film_steps, keep_frame, replace_folder
+from glassformer.training.optimizer import RunningAverage, optimiser_for, schedule_for
 from glassformer.training.recipe import Training
-from glassformer.training.saving.keeping import replace_folder
-from glassformer.training.saving.saves import Saved, Saving
+from glassformer.training.sharded_checkpoint import Saving, Sharded
 from glassformer.training.signals import Stopping
-from glassformer.training.standing import Standing
 from glassformer.training.task import LOWER, Task
+
+
+@dataclass
+class Standing:
+    """Where a run stands, besides its tensors; saved with every checkpoint."""
+
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    skipped: int = 0
+    in_a_row: int = 0
+    parts: int = 1
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    kept: list[tuple[int, float]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "place": list(self.place), "kept": [list(pair) for pair in self.kept]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Standing:
+        kept = [(int(step), float(score)) for step, score in data["kept"]]
+        return cls(**{**data, "place": Place(*data["place"]), "kept": kept})
+
 
 SPIKE = 10.0  # a loss this many times the usual one is taken for a fault
 SMALL = 0.2  # and where the usual one is near 0, or below as a density's may be, it is taken for this
@@ -378,7 +402,7 @@ class Loop:
             for gone in set((self.folder / "kept").glob("step-*")) - kept:
                 shutil.rmtree(gone, ignore_errors=True)  # one that cannot be removed does no harm
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: Sharded) -> None:
         """Go on from a checkpoint."""
         self.saving.restore(saved, self.learner.model, self.optimiser, self._further())
         self.standing = Standing.from_dict(saved.state)

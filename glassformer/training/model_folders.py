@@ -1,4 +1,4 @@
-"""Folders that are replaced whole, and weights kept to be averaged."""
+"""Model folders inside a run: replaced atomically, averaged, and saved as snapshots along the way."""
 
 from __future__ import annotations
 
@@ -90,3 +90,31 @@ def average_folders(folders: Iterable[Path], out: Path) -> None:
 
 def _is_weights(name: str) -> bool:
     return name.endswith((".safetensors", ".safetensors.index.json")) or name == "checksums.json"
+
+
+FIRST = 0.01  # of the run, where the first frame after the beginning stands
+
+
+def film_steps(frames: int, steps: int) -> frozenset[int]:
+    """So many steps from 0 to the last, each further from the one before by the same factor.
+
+    Most of what can be seen happens early. A run shorter than its film has a frame each step.
+
+    >>> sorted(film_steps(6, 1000))
+    [0, 10, 32, 100, 316, 1000]
+    """
+    if frames < 1:
+        return frozenset()
+    if frames < 3:
+        return frozenset([steps] if frames == 1 else [0, steps])
+    first = max(1.0, FIRST * steps)
+    between = range(frames - 1)
+    return frozenset({0, *(round(first * (steps / first) ** (n / (frames - 2))) for n in between)})
+
+
+def keep_frame(run: Path, step: int, save: Callable[[Path], object], say: Callable[[str], None]) -> None:
+    """Write the model of a step into `film/`; where that fails it is said, for no run should end of it."""
+    try:
+        replace_folder(run / "film" / f"step-{step:08}", save)
+    except GlassformerError as error:
+        say(f"step {step:,} is not in the film: {error}")

@@ -14,12 +14,10 @@ from glassformer.data.examples import Examples
 from glassformer.errors import GlassformerError
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
-from glassformer.training.labelling import LabelLearner
-from glassformer.training.learner import tokens_learned
-from glassformer.training.measure import label_figures
-from glassformer.training.notes.log import Sample
+from glassformer.training.learner import LabelLearner, tokens_learned
+from glassformer.training.logging.run_log import Sample
 from glassformer.training.recipe import Training
-from glassformer.training.task import Task, Validation
+from glassformer.training.task import Task, Validation, label_figures
 
 
 def in_order(labels: Sequence[str]) -> list[str]:

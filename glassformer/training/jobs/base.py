@@ -13,11 +13,10 @@ import torch
 
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
-from glassformer.training.building import SIZED, is_sized, refuse_words
-from glassformer.training.prepare import Say
+from glassformer.training.model_setup import SIZED, Machine, is_sized, refuse_words
 from glassformer.training.recipe import Recipe
-from glassformer.training.sizing import Machine
 from glassformer.training.task import Task
+from glassformer.training.text_encoding import Say
 
 
 class Job(ABC):

@@ -18,13 +18,11 @@ from glassformer.generation.ready import ready
 from glassformer.metrics.bleu import Case, bleu, chrf
 from glassformer.metrics.exact import Exact
 from glassformer.metrics.perplexity import perplexity
-from glassformer.training.building import accepted, room
 from glassformer.training.jobs.text import TextJob
 from glassformer.training.learner import PairLearner, tokens_learned
-from glassformer.training.measure import mean_loss
-from glassformer.training.notes.log import Sample
-from glassformer.training.sizing import Machine, fitting
-from glassformer.training.task import Task, Validation
+from glassformer.training.logging.run_log import Sample
+from glassformer.training.model_setup import Machine, accepted, fitting, room
+from glassformer.training.task import Task, Validation, mean_loss
 
 ROW = 128  # tokens of a row that several short pairs share
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from glassformer.errors import GlassformerError
-from glassformer.training.notes.history import History, Line, number
+from glassformer.training.logging.history import History, Line, number
 from glassformer.weights.replacing import replacing
 
 POINTS = 400  # of a curve; more cannot be told apart on a page

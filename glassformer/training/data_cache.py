@@ -12,7 +12,7 @@ from typing import Any
 
 from glassformer.data.stamps import Stamp, by_content, by_time
 from glassformer.errors import GlassformerError
-from glassformer.training.prepare import Say
+from glassformer.training.text_encoding import Say
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.replacing import replacing
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,7 +35,8 @@ from torch.nn.parallel import DistributedDataParallel
 from glassformer.core.block import Block
 from glassformer.errors import GlassformerError
 from glassformer.training.learner import running_statistics
-from glassformer.training.saving.named import Tensors
+
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)

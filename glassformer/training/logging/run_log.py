@@ -26,11 +26,9 @@ from rich.console import Console
 
 from glassformer.errors import GlassformerError
 from glassformer.metrics.perplexity import perplexity
-from glassformer.training.notes.appending import Appending
-from glassformer.training.notes.bar import Nowhere, Screen, screen
-from glassformer.training.notes.board import Board, NoBoard, board
-from glassformer.training.notes.history import NAME, Kind, as_line, cut_after
-from glassformer.training.notes.words import duration, figure, one_line
+from glassformer.training.logging.console import Nowhere, Screen, duration, figure, one_line, screen
+from glassformer.training.logging.history import NAME, Kind, as_line, cut_after
+from glassformer.training.logging.writers import Appending, Board, NoBoard, board
 
 AT_LEAST, AT_MOST = 10.0, 60.0  # seconds between two plain lines
 REMEMBERED = 20.0  # seconds over which speed is smoothed

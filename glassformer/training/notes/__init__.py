@@ -1,1 +1,0 @@
-"""What a run says of itself: the log on the screen and in files, and the report made of it."""
