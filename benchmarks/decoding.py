@@ -29,7 +29,7 @@ import glassformer
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates
 from glassformer.generation.engine import write_all
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.settings import Decoding
 
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
@@ -138,7 +138,7 @@ def contender(name: str, folder: Path, job: Job, never: tuple[int, ...]) -> Call
     """One who writes, on the weights in the folder."""
     pad_id = never[0] if never else 0
     if name in (OURS, OURS_INT8):
-        model = ready(glassformer.load(folder).model, "int8" if name == OURS_INT8 else "own")
+        model = prepare_for_inference(glassformer.load(folder).model, "int8" if name == OURS_INT8 else "own")
         run = run_ours(model, job, eos_id=0, pad_id=pad_id, never=never)
     elif name == THEIRS:
         import transformers

@@ -26,7 +26,7 @@ from benchmarks.timing import Rate, show_rates, turns
 from glassformer.core.build import build
 from glassformer.families.llama import llama
 from glassformer.generation.engine import write
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.settings import Decoding
 
 HOME = Path(__file__).parent.parent
@@ -53,7 +53,7 @@ class Ours:
     def __init__(self, batch: int) -> None:
         with torch.device("cuda"):
             model = build(llama(**SHAPE, num_layers=LAYERS))
-        self.model = ready(model.to(torch.bfloat16).eval())
+        self.model = prepare_for_inference(model.to(torch.bfloat16).eval())
         self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device="cuda")
 
     def whole(self) -> object:
@@ -147,7 +147,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     reference.generation_config.forced_eos_token_id = None
     with tempfile.TemporaryDirectory() as folder:
         reference.eval().save_pretrained(folder)
-        model = ready(glassformer.load(folder, device="cuda", dtype="bfloat16").model)
+        model = prepare_for_inference(glassformer.load(folder, device="cuda", dtype="bfloat16").model)
     reference = reference.to("cuda", torch.bfloat16)
     lengths = torch.randint(12, 25, (sentences, 1), device="cuda")
     ids = torch.randint(1, vocab - 1, (sentences, 24), device="cuda")

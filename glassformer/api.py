@@ -75,10 +75,10 @@ class Bundle:
         """The model as the verbs run it, its weights laid out for this machine once (`decoding.ready`)."""
         model, weights = self.model, self.weights
         if self._ready is None or self._ready[:2] != (model, weights):
-            from glassformer.generation.ready import ready
+            from glassformer.generation.inference_model import prepare_for_inference
             from glassformer.inference.reader import reader, takes
 
-            made = reader(model, weights) if takes(model) else ready(model, weights)
+            made = reader(model, weights) if takes(model) else prepare_for_inference(model, weights)
             self._ready = model, weights, made
         return self._ready[2]
 

@@ -27,7 +27,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.reading import MaskLike, inferred, share
 from glassformer.core.spec import Xavier
 from glassformer.errors import GlassformerError
-from glassformer.generation.steps import Begun
+from glassformer.generation.decoder import PrefillResult
 
 
 def _tokens(vocab_size: int, spec: specs.LSTM) -> TokenInput:
@@ -147,14 +147,16 @@ class LSTMEncoderDecoder(nn.Module):
             x = torch.tanh(self.combine(torch.cat((x, memory.seen_from(x)), -1)))
         return self.decoder.dropped(x), state
 
-    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
-        """Read the source (B, S) and the first target tokens; see `decoding.steps`."""
+    def prefill(
+        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+    ) -> PrefillResult:
+        """Read the source (B, S) and the first target tokens; see `generation.decoder`."""
         if not start_ids:
             raise GlassformerError("nothing says how the target begins; give start_ids")
-        memory = self.encode(inputs, Mask(padding=None if bool(real.all()) else real))
+        memory = self.encode(inputs, Mask(padding=None if bool(mask.all()) else mask))
         steps = TargetSteps(self, memory, memory.state)
         first = torch.tensor(start_ids, device=inputs.device).expand(len(inputs), -1)  # (B, starts)
-        return Begun(steps, steps.read(first))
+        return PrefillResult(steps, steps.read(first))
 
 
 @dataclass
@@ -256,17 +258,19 @@ class LSTMLanguageModel(nn.Module):
         x, state = self.decoder(self.embed(ids).x, state, lengths=lengths)
         return self.decoder.dropped(x), state
 
-    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
-        """Read the prompts (B, P); see `decoding.steps`."""
+    def prefill(
+        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+    ) -> PrefillResult:
+        """Read the prompts (B, P); see `generation.decoder`."""
         if start_ids:
             raise GlassformerError("a model without a source goes on from its prompt; put start_ids there")
-        counts = real.sum(1)
+        counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
             raise GlassformerError("a prompt is empty; begin it with the model's start token")
-        laid = Laid.of(Mask(padding=real), inputs)
+        laid = Laid.of(Mask(padding=mask), inputs)
         x, state = self._read(laid.out(inputs), lengths=laid.lengths())
         last = x[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
-        return Begun(PromptSteps(self, state), self.head(last, Context()))
+        return PrefillResult(PromptSteps(self, state), self.head(last, Context()))
 
 
 @dataclass

@@ -1,10 +1,10 @@
 """Writing text with a model: token by token, from a source or a prompt."""
 
+from glassformer.generation.decoder import Decoder, PrefillResult, SupportsPrefill
 from glassformer.generation.engine import write, write_all
 from glassformer.generation.greedy import decode_all, greedy
-from glassformer.generation.ready import begin
+from glassformer.generation.inference_model import prefill
 from glassformer.generation.settings import Decoding, decoding_from
-from glassformer.generation.steps import Begins, Begun, Steps
 from glassformer.generation.tree import Node, Tree
 from glassformer.generation.written import Written
 
@@ -18,8 +18,8 @@ __all__ = [
     "Node",
     "greedy",
     "decode_all",
-    "begin",
-    "Begun",
-    "Begins",
-    "Steps",
+    "prefill",
+    "PrefillResult",
+    "SupportsPrefill",
+    "Decoder",
 ]

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from glassformer.generation import pick, tree
 from glassformer.generation.beams import ON, Beams, Candidates, Chosen, Results, length_term
+from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector, reorder
 from glassformer.generation.shaping import Shaping
-from glassformer.generation.steps import Follow, Follows, Steps, reorder
 from glassformer.generation.stop import Decode, stopped
 from glassformer.generation.tree import Weighed, grown
 from glassformer.generation.written import ENDINGS, Written, look_every, worthwhile
 
 
 def write_beams(
-    steps: Steps,
+    steps: Decoder,
     logits: Tensor,
     shaping: Shaping,
     *,
@@ -40,7 +40,7 @@ def write_beams(
     beams = Beams(ask, shaping.limits.view(-1, width)[:, 0].clone(), shaping.ends, wide)
     weighed: list[Weighed] = []
     look, steady = look_every(device), 0
-    follow: Follow | None = None
+    follow: TokenSelector | None = None
     alone = not (keep_tree or ask.stop)  # what looks at every token must have it on the host
     for n in range(longest):
         if follow is None:
@@ -75,10 +75,10 @@ def write_beams(
         shaping.append(ids)
         if n + 1 >= steady:
             steady = shaping.steady_until(n + 1, longest)
-            fused = isinstance(steps, Follows) and steady > n + 1 and alone
+            fused = isinstance(steps, SelectingDecoder) and steady > n + 1 and alone
             follow = BestBeams(beams, shaping, n + 1, wide) if fused else None
-        if follow is not None and isinstance(steps, Follows):
-            ids, moved = steps.step_then(ids, follow)
+        if follow is not None and isinstance(steps, SelectingDecoder):
+            ids, moved = steps.step_and_select(ids, follow)
         else:
             logits = steps.step(ids)
     found_results = beams.finished()
@@ -86,7 +86,7 @@ def write_beams(
     return found_texts if not keep_tree else _with_trees(found_texts, found_results, weighed, width)
 
 
-class BestBeams(Follow):
+class BestBeams(TokenSelector):
     """The best ways on of each sentence, weighed, while the same tokens are forbidden."""
 
     def __init__(self, beams: Beams, shaping: Shaping, n: int, wide: int) -> None:

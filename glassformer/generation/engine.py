@@ -16,11 +16,11 @@ from glassformer.errors import GlassformerError
 from glassformer.generation import pick
 from glassformer.generation.batches import ahead, batches
 from glassformer.generation.beam import write_beams
-from glassformer.generation.ready import begin
+from glassformer.generation.decoder import decoder_start_ids, widen
+from glassformer.generation.inference_model import prefill
 from glassformer.generation.settings import Decoding
 from glassformer.generation.shaping import Shaping
 from glassformer.generation.single import OnToken, write_single
-from glassformer.generation.steps import starts_of, widen
 from glassformer.generation.stop import Decode, check_stops
 from glassformer.generation.written import Written
 from glassformer.inference.rest import at_rest
@@ -96,7 +96,7 @@ def _write(
     check_stops(settings.stop, decode)
     if on_token is not None and settings.num_beams > 1:
         raise GlassformerError("beams settle on no token before the end; stream with num_beams 1")
-    starts = starts_of(model, start_ids)
+    starts = decoder_start_ids(model, start_ids)
     real = inputs != pad_id if mask is None else mask
     read = torch.full((len(inputs),), len(starts), device=inputs.device) if starts else real.sum(1)
     limits = limits_of(settings, max_new_tokens, inputs, read)
@@ -104,7 +104,7 @@ def _write(
         return []
     ends = torch.tensor([eos_id] if isinstance(eos_id, int) else list(eos_id or ()), device=inputs.device)
     with at_rest(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
-        steps, logits, most = begin(model, inputs, real, start_ids=start_ids, room=int(limits.max()))
+        steps, logits, most = prefill(model, inputs, real, start_ids=start_ids, capacity=int(limits.max()))
         check_ids(settings, prefix, logits.shape[-1])
         if most is not None:
             limits = limits.clamp(max=most)
@@ -207,7 +207,7 @@ def stream(
     asked = settings.max_new_tokens if max_new_tokens is None else max_new_tokens
     device = next(model.parameters()).device
     generator = generator_of(settings, device)
-    starts = len(starts_of(model, start_ids))
+    starts = len(decoder_start_ids(model, start_ids))
 
     def limit(length: int) -> int:
         if callable(asked):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import pick, tree
+from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector
 from glassformer.generation.shaping import Shaping
-from glassformer.generation.steps import Follow, Follows, Steps
 from glassformer.generation.stop import Decode, stopped
 from glassformer.generation.tree import Weighed, grown
 from glassformer.generation.written import (
@@ -73,7 +73,7 @@ class Texts:
         vars(self).update(state)
 
 
-class Likeliest(Follow):
+class Likeliest(TokenSelector):
     """The likeliest token of each row, while the same tokens are forbidden."""
 
     def __init__(self, texts: Texts, forbidden: Tensor) -> None:
@@ -101,7 +101,7 @@ def likeliest(logits: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def write_single(
-    steps: Steps,
+    steps: Decoder,
     logits: Tensor,
     shaping: Shaping,
     *,
@@ -119,7 +119,7 @@ def write_single(
     # what looks at every token must have it on the host
     alone = not (keep_tree or ask.stop or on_token is not None)
     look, steady = look_every(device), 0
-    follow: Follow | None = None
+    follow: TokenSelector | None = None
     for n in range(longest):
         if follow is None:
             forbidden = shaping.forbidden(n)
@@ -153,11 +153,11 @@ def write_single(
                 shaping.select(left)
                 texts.select(left)
                 ids, total = ids[left], total[left]
-        if n + 1 >= steady and alone and isinstance(steps, Follows):
+        if n + 1 >= steady and alone and isinstance(steps, SelectingDecoder):
             steady, forbidden = shaping.steady_until(n + 1, longest), shaping.forbidden(n + 1)
             follow = None if forbidden is None else Likeliest(texts, forbidden)
-        if follow is not None and isinstance(steps, Follows):
-            (ids,) = steps.step_then(ids, follow)
+        if follow is not None and isinstance(steps, SelectingDecoder):
+            (ids,) = steps.step_and_select(ids, follow)
         else:
             logits = steps.step(ids)
     trees = _trees(weighed, count) if keep_tree else [None] * count

@@ -18,8 +18,8 @@ from glassformer.core.model import EncoderDecoder
 from glassformer.core.observe import Observer
 from glassformer.core.reading import across, inferred
 from glassformer.errors import GlassformerError
-from glassformer.generation.ready import table_of
-from glassformer.generation.steps import Begun
+from glassformer.generation.decoder import PrefillResult
+from glassformer.generation.inference_model import max_positions
 from glassformer.interpret.altered import Altered, altered
 from glassformer.interpret.changes import Change, MaskToken, Residual, Swap, parse_changes
 from glassformer.interpret.ready import all_real
@@ -27,7 +27,7 @@ from glassformer.interpret.stretched import with_parts
 
 
 class Changed(nn.Module):
-    """An encoder-decoder under changes, which begins as one made ready does; see `Begins`.
+    """An encoder-decoder under changes, which begins as one made ready does; see `SupportsPrefill`.
 
     The changes are of places in one source, so it is given one at a time, without padding.
     """
@@ -41,16 +41,18 @@ class Changed(nn.Module):
     def spec(self) -> specs.EncoderDecoder:
         return self.model.spec
 
-    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
+    def prefill(
+        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+    ) -> PrefillResult:
         """A source (1, S)."""
         if not start_ids:
             raise GlassformerError("nothing says how the target begins; give start_ids")
-        assert bool(real.all())
+        assert bool(mask.all())
         steps = _Steps(self, inputs, inputs.new_tensor(start_ids).expand(len(inputs), -1))
-        table = table_of(self.model.tgt_embed)
+        table = max_positions(self.model.tgt_embed)
         # the last token written is never read again, so it needs no position
         most = None if table is None else max(0, table + 1 - len(start_ids))
-        return Begun(steps, steps.logits(), most)
+        return PrefillResult(steps, steps.logits(), most)
 
     def altered(self, src: Tensor, tgt: Tensor) -> Altered:
         """The model with src (B, S) and tgt (B, T) to read, after the changes of what is there."""
@@ -74,7 +76,7 @@ class _LastPlace(nn.Module):
 
 
 class _Steps:
-    """Rows being written by a changed model; see `Steps`."""
+    """Rows being written by a changed model; see `Decoder`."""
 
     def __init__(self, model: Changed, src: Tensor, tgt: Tensor) -> None:
         self.model, self.src, self.tgt = model, src, tgt

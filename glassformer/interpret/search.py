@@ -18,9 +18,9 @@ from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError
 from glassformer.generation import pick
+from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.engine import write_all
 from glassformer.generation.settings import Decoding
-from glassformer.generation.steps import starts_of
 from glassformer.generation.stop import before_stop, stopped
 from glassformer.generation.tree import Node, Tree
 from glassformer.interpret.choosing import limit_of, room_after, shaping_of, vocabulary
@@ -90,7 +90,7 @@ def _begin(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any
         words = settings_of(bundle, {**settings, **spoken.settings})
         source = read_source(bundle, Given(text=text, to=to), spoken)
         ids = [token.id for token in source.tokens if token.id is not None]
-        starts = list(starts_of(bundle.model, ends.start_ids))
+        starts = list(decoder_start_ids(bundle.model, ends.start_ids))
         usual = usual_limit(len(ids))
     else:
         words = settings_of(bundle, settings)

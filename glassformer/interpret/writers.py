@@ -13,9 +13,9 @@ import torch
 
 from glassformer.api import JOB, Bundle
 from glassformer.errors import GlassformerError
+from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.engine import write_all
 from glassformer.generation.settings import Decoding
-from glassformer.generation.steps import starts_of
 from glassformer.generation.stop import before_stop
 from glassformer.interpret.changed import Changed
 from glassformer.interpret.choosing import limit_of, room_after, vocabulary
@@ -40,7 +40,7 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
     spoken = language(bundle, given.to, by="`to`")
     source = read_source(bundle, given, spoken)
     _check_room(bundle, "the text", len(source), min(ends.reads or most, most))
-    starts = list(starts_of(bundle.model, ends.start_ids))
+    starts = list(decoder_start_ids(bundle.model, ends.start_ids))
     ids = [token.id for token in source.tokens if token.id is not None]
     spec: Any = bundle.spec
     src = torch.tensor([ids], device=device_of(bundle))
@@ -132,7 +132,7 @@ def own_answer(
 ) -> tuple[list[int], str]:
     """What the verb writes for a source, searched with the changed model; the ids, and why they ended."""
     model: Any = bundle.model
-    starts = len(starts_of(model, ends.start_ids))
+    starts = len(decoder_start_ids(model, ends.start_ids))
     limit = limit_of(settings, given=starts, usual=usual_limit(len(source)))
     with within_bounds():
         ((written,),) = write_all(

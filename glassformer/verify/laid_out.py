@@ -9,7 +9,7 @@ from glassformer.api import Bundle
 from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
-from glassformer.generation.ready import begin, ready
+from glassformer.generation.inference_model import prefill, prepare_for_inference
 from glassformer.inference.products import Weights
 from glassformer.inference.reader import reader, takes
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
@@ -87,7 +87,9 @@ def _both(bundle: Bundle, weights: Weights) -> tuple[dict[str, Tensor], dict[str
             begun = torch.cat((target[:1, :1].expand(len(target), 1), target[:, 1:]), 1)  # by one token
             sample = Sample((source, begun), sample.real)
         whole = sample.run(model)["output"]
-        return {"output": whole}, {"output": _stepped(ready(model, weights), sample, whole.shape[1])}
+        return {"output": whole}, {
+            "output": _stepped(prepare_for_inference(model, weights), sample, whole.shape[1])
+        }
 
 
 def _stepped(model: nn.Module, sample: Sample, length: int) -> Tensor:
@@ -97,7 +99,7 @@ def _stepped(model: nn.Module, sample: Sample, length: int) -> Tensor:
         given, starts = ids[:, :1], None
     else:
         given, starts = sample.inputs[0], [int(ids[0, 0])]
-    begun = begin(model, given, torch.ones_like(given, dtype=torch.bool), start_ids=starts, room=length)
+    begun = prefill(model, given, torch.ones_like(given, dtype=torch.bool), start_ids=starts, capacity=length)
     parts = [begun.logits.clone()]
-    parts += [begun.steps.step(ids[:, n]).clone() for n in range(1, length)]
+    parts += [begun.decoder.step(ids[:, n]).clone() for n in range(1, length)]
     return torch.stack(parts, 1)

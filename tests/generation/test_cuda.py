@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.generation import Decoding, write
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.written import LOOK_EVERY
 from tests.generation.test_greedy import PAD, START, examples, model_of, padded
 
@@ -39,7 +39,7 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: st
     expected = written(ids, 12)
     model.cuda()
     if form == "ready":
-        model = ready(model)
+        model = prepare_for_inference(model)
     assert written(ids.cuda(), 12) == expected
     with torch.autocast("cuda", torch.bfloat16):
         rounded = written(ids.cuda(), 12)

@@ -1,4 +1,4 @@
-"""Steps that take along what follows them, as on a GPU, write what is written step by step."""
+"""Decoders that take along what follows them, as on a GPU, write what is written step by step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.generation import Decoding, begin, write
-from glassformer.generation.ready import Ready
+from glassformer.generation import Decoding, prefill, write
+from glassformer.generation.cached_decoder import CachedDecoder
+from glassformer.generation.decoder import TokenSelector
+from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.single import Likeliest, Texts
-from glassformer.generation.stepping import ReadySteps
-from glassformer.generation.steps import Follow
 from tests.generation.test_greedy import MOST, PAD, examples, model_of, padded
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -37,10 +37,10 @@ def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest
     options: dict[str, Any] = {"settings": settings, "eos_id": [3, 40], "pad_id": PAD, "decode": spelled}
     expected = write(model, ids, **options)
 
-    def step_then(self: ReadySteps, ids: Tensor, follow: Follow) -> tuple[Tensor, ...]:
+    def step_and_select(self: CachedDecoder, ids: Tensor, follow: TokenSelector) -> tuple[Tensor, ...]:
         return follow(self.step(ids))
 
-    monkeypatch.setattr(ReadySteps, "step_then", step_then, raising=False)
+    monkeypatch.setattr(CachedDecoder, "step_and_select", step_and_select, raising=False)
     assert write(model, ids, **options) == expected
     if settings.stop:
         assert any(text.ended == "stop" for texts in expected for text in texts)
@@ -51,7 +51,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
     pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
-    from glassformer.generation import captured
+    from glassformer.generation import graph_decoder
     from glassformer.inference.gpu.products import OnGpu
 
     graphs: list[object] = []
@@ -60,8 +60,8 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
         def __init__(self, step: object, warmups: int) -> None:
             graphs.append(self)
 
-    monkeypatch.setattr(captured, "Captured", Graph)
-    model = Ready(model_of("gpt2").to(device), OnGpu)
+    monkeypatch.setattr(graph_decoder, "Captured", Graph)
+    model = InferenceModel(model_of("gpt2").to(device), OnGpu)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
     def follow() -> Likeliest:
@@ -70,7 +70,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
 
     def begun() -> Any:
         with torch.inference_mode():
-            return begin(model, ids, ids > 0, start_ids=None, room=4).steps
+            return prefill(model, ids, ids > 0, start_ids=None, capacity=4).decoder
 
     with torch.inference_mode():
         first, steps = follow(), begun()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glassformer.generation import Decoding, Written, write
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from tests.generation.references import CONFIGS, EOS, generated, lively_ends, padded, pair, rows
 
 MOST = 14
@@ -51,7 +51,7 @@ def flat(found: list[list[Written]]) -> list[Written]:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None:
     theirs, plain = pair(family)
-    ours = ready(plain)
+    ours = prepare_for_inference(plain)
     config = theirs.config
     given = rows()
     side = "right" if config.is_encoder_decoder else "left"

@@ -16,10 +16,10 @@ pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
 
 from glassformer.core import spec  # noqa: E402
 from glassformer.core.build import build  # noqa: E402
-from glassformer.generation import Decoding, begin, write  # noqa: E402
-from glassformer.generation.captured import CapturedSteps  # noqa: E402
-from glassformer.generation.ready import Ready  # noqa: E402
-from glassformer.generation.stepping import ReadySteps  # noqa: E402
+from glassformer.generation import Decoding, prefill, write  # noqa: E402
+from glassformer.generation.cached_decoder import CachedDecoder  # noqa: E402
+from glassformer.generation.graph_decoder import GraphDecoder  # noqa: E402
+from glassformer.generation.inference_model import InferenceModel  # noqa: E402
 from glassformer.inference.gpu.products import OnGpu, RoundedOnGpu  # noqa: E402
 from tests.generation.test_greedy import PAD, START, model_of  # noqa: E402
 
@@ -50,7 +50,7 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
         settings = Decoding(max_new_tokens=6, **words)
         plain, quick = (
             write(one, ids, settings=settings, eos_id=[3, 40], pad_id=PAD, mask=real, **starts)
-            for one in (model, Ready(model, OnGpu))
+            for one in (model, InferenceModel(model, OnGpu))
         )
         for texts, others in zip(plain, quick, strict=True):
             assert [text.ids for text in texts] == [text.ids for text in others], name
@@ -65,12 +65,14 @@ def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
 
     def scores(one: nn.Module) -> Tensor:
         with torch.inference_mode():
-            begun = begin(one, ids, real, **words)
-            return torch.stack([begun.logits, *(begun.steps.step(ids[:, n]).clone() for n in (0, 0))]).float()
+            begun = prefill(one, ids, real, **words)
+            return torch.stack(
+                [begun.logits, *(begun.decoder.step(ids[:, n]).clone() for n in (0, 0))]
+            ).float()
 
     exact = scores(model)
-    rounded = scores(Ready(model, RoundedOnGpu))
-    low = scores(Ready(model.to(LOW), OnGpu))
+    rounded = scores(InferenceModel(model, RoundedOnGpu))
+    low = scores(InferenceModel(model.to(LOW), OnGpu))
     for found, near in ((rounded, 0.05), (low, 0.03)):
         assert 0 < float((found - exact).norm() / exact.norm()) < near
 
@@ -85,7 +87,7 @@ def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
         head=spec.LanguageModel(vocab_size=50),
     )
     ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
-    for model, kind in ((model_of("llama"), CapturedSteps), (build(wide).eval(), ReadySteps)):
+    for model, kind in ((model_of("llama"), GraphDecoder), (build(wide).eval(), CachedDecoder)):
         with torch.inference_mode():
-            begun = begin(Ready(model.to(DEVICE), OnGpu), ids, ids > 0, start_ids=None, room=4)
-        assert isinstance(begun.steps, kind)
+            begun = prefill(InferenceModel(model.to(DEVICE), OnGpu), ids, ids > 0, start_ids=None, capacity=4)
+        assert isinstance(begun.decoder, kind)

@@ -18,8 +18,8 @@ from glassformer.core.build import build
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import families
-from glassformer.generation import Decoding, Written, begin, write
-from glassformer.generation.ready import Ready, ready
+from glassformer.generation import Decoding, Written, prefill, write
+from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.inference import growing
 from glassformer.inference.products import Int8, Lay, Packed, Plain, _onednn
 from glassformer.inference.reader import Reader, reader, takes
@@ -54,8 +54,10 @@ def gaps(lay: Lay, model: Any, rows: int) -> list[float]:
     real = torch.arange(5) < lengths[:, None]
     more = torch.randint(3, 20, (rows, steps), generator=torch.Generator().manual_seed(2))
     sourced = isinstance(model, EncoderDecoder)
-    begun = begin(Ready(model, lay), given, real, start_ids=[START] if sourced else None, room=steps)
-    found = [begun.logits, *(begun.steps.step(more[:, n]).clone() for n in range(steps - 1))]
+    begun = prefill(
+        InferenceModel(model, lay), given, real, start_ids=[START] if sourced else None, capacity=steps
+    )
+    found = [begun.logits, *(begun.decoder.step(more[:, n]).clone() for n in range(steps - 1))]
     told = []
     for n, logits in enumerate(found):
         for row, length in enumerate(lengths.tolist()):
@@ -150,7 +152,7 @@ def test_autocast_is_heeded_whenever_it_comes() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         same(texts(bundle.ready(), ids), texts(model, ids))
         with pytest.raises(GlassformerError, match="int8"):
-            ready(model, "int8")
+            prepare_for_inference(model, "int8")
     same(texts(bundle.ready(), ids), before)
 
 
@@ -194,7 +196,7 @@ def test_a_stack_that_looks_back_only_is_read_so() -> None:
             if isinstance(model.spec, spec.EncoderOnly):
                 assert far(reader(model)(ids), model(ids)) < 1e-5
             else:
-                begun = begin(ready(model), ids, ids > 0, start_ids=START, room=2)
+                begun = prefill(prepare_for_inference(model), ids, ids > 0, start_ids=START, capacity=2)
                 assert far(begun.logits, model(ids, torch.full((2, 1), START))[:, -1]) < 1e-5
 
 
@@ -206,8 +208,8 @@ def test_sources_with_nothing_in_them() -> None:
         "pad_id": PAD,
     }
     full, empty = torch.tensor([[5, 6, 7], [PAD] * 3]), torch.zeros(1, 0, dtype=torch.long)
-    expected = write(ready(model), full, start_ids=START, **options)
-    same(write(ready(model), empty, start_ids=START, **options), expected[1:])
+    expected = write(prepare_for_inference(model), full, start_ids=START, **options)
+    same(write(prepare_for_inference(model), empty, start_ids=START, **options), expected[1:])
     same(write(model, full, start_ids=START, **options), expected)
 
 
@@ -248,7 +250,7 @@ def test_what_is_forgotten_was_seen_by_no_beam(
         before, expected = len(moved), write(model, ids, **options)
         assert len(moved) == before
         monkeypatch.setattr(growing, "FORGET_EVERY", 2)
-        for one in (model, ready(model)):
+        for one in (model, prepare_for_inference(model)):
             same(write(one, ids, **options), expected)
     assert any(moved)
 

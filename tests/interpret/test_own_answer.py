@@ -123,8 +123,8 @@ def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:
     change = {"kind": "mask_token", "sequence": "target", "position": 2}
     model: Any = made.model
     src = torch.tensor([wordwise().encode(TEXT).ids])
-    begun = Changed(model, [change]).begin(src, src.eq(src), start_ids=[1], room=9)
-    steps, target = begun.steps, torch.tensor([[1]])
+    begun = Changed(model, [change]).prefill(src, src.eq(src), start_ids=[1], capacity=9)
+    steps, target = begun.decoder, torch.tensor([[1]])
     steps.select(torch.tensor([0, 0]))
     target = target.expand(2, -1)
     for ids in torch.tensor([[4, 5], [6, 6], [7, 8], [5, 4]]):

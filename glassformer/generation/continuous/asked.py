@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
+from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.engine import check_ids, limits_of, rows_each
-from glassformer.generation.ready import Ready, table_of
+from glassformer.generation.inference_model import InferenceModel, max_positions
 from glassformer.generation.settings import Decoding
 from glassformer.generation.shaping import Shaping
-from glassformer.generation.steps import starts_of
 from glassformer.generation.stop import Decode, check_stops
 
 MOST_TOP = 100  # likeliest tokens that are told beside the chosen one
@@ -89,10 +89,10 @@ def asked(
     if top and settings.num_beams > 1:
         raise GlassformerError("beams settle on no token before the end; ask for no likeliest tokens there")
     given = tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
-    starts = tuple(starts_of(model, start_ids))
+    starts = tuple(decoder_start_ids(model, start_ids))
     read = torch.tensor([len(starts) or len(given)])
     limit = int(limits_of(settings, max_new_tokens, read, read)[0])
-    if isinstance(model, Ready):
+    if isinstance(model, InferenceModel):
         limit = min(limit, _room(model, given, starts))
         check_ids(settings, prefix, vocabulary(model))
     return Asked(
@@ -107,13 +107,13 @@ def asked(
     )
 
 
-def vocabulary(model: Ready) -> int:
+def vocabulary(model: InferenceModel) -> int:
     """How many tokens the model chooses from."""
     head: Any = model.model.head
     return int(head.weight.shape[0])
 
 
-def _room(model: Ready, given: Sequence[int], starts: Sequence[int]) -> int:
+def _room(model: InferenceModel, given: Sequence[int], starts: Sequence[int]) -> int:
     """How many tokens the table of positions leaves room for; what cannot be read is refused."""
     inner = model.model
     if isinstance(inner, EncoderDecoder):
@@ -121,7 +121,7 @@ def _room(model: Ready, given: Sequence[int], starts: Sequence[int]) -> int:
             raise GlassformerError("nothing says how the target begins; give start_ids")
         _check(inner.src_embed, given, "source")
         _check(inner.tgt_embed, starts, "start")
-        table, before = table_of(inner.tgt_embed), len(starts)
+        table, before = max_positions(inner.tgt_embed), len(starts)
     else:
         assert isinstance(inner, DecoderOnly)
         if starts:
@@ -129,14 +129,14 @@ def _room(model: Ready, given: Sequence[int], starts: Sequence[int]) -> int:
         if not given:
             raise GlassformerError("a prompt is empty; begin it with the model's start token")
         _check(inner.embed, given, "prompt")
-        table, before = table_of(inner.embed), len(given)
+        table, before = max_positions(inner.embed), len(given)
     return 1 << 62 if table is None else max(0, table + 1 - before)
 
 
 def _check(embed: nn.Module, ids: Sequence[int], what: str) -> None:
     """Every id must be one that the model reads, at a place that it knows."""
     assert isinstance(embed, TokenInput)
-    vocab, table = embed.token.num_embeddings, table_of(embed)
+    vocab, table = embed.token.num_embeddings, max_positions(embed)
     wrong = next((one for one in ids if not 0 <= one < vocab), None)
     if wrong is not None:
         raise GlassformerError(f"the {what} holds the token {wrong}; the model reads tokens 0 to {vocab - 1}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.reading import first_vectors
-from glassformer.generation.ready import Ready
+from glassformer.generation.inference_model import InferenceModel
 from glassformer.inference.layers import stream_dtype
 from glassformer.inference.ragged import Past, read_ragged
 from glassformer.inference.shelves import Slot
@@ -33,7 +33,7 @@ class Seat:
 class Batch:
     """Texts that one model writes, each with its own length."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: InferenceModel) -> None:
         self.ready, model = ready, ready.model
         self.parameter = next(model.parameters())
         self.seats: list[Seat] = []

@@ -13,8 +13,8 @@ from glassformer.generation.continuous.errors import Cancelled, Closed
 from glassformer.generation.continuous.job import Job
 from glassformer.generation.continuous.member import Counts, Next, failure, results
 from glassformer.generation.continuous.together import choices
-from glassformer.generation.ready import begin
-from glassformer.generation.steps import Steps, reorder, widen
+from glassformer.generation.decoder import Decoder, reorder, widen
+from glassformer.generation.inference_model import prefill
 from glassformer.inference.rest import at_rest
 
 
@@ -72,9 +72,9 @@ class OneByOne:
         asked, device = job.asked, next(self.model.parameters()).device
         given = torch.tensor([asked.ids], dtype=torch.long, device=device)
         real = torch.ones_like(given, dtype=torch.bool)
-        begun = begin(self.model, given, real, start_ids=asked.starts or None, room=asked.limit)
+        begun = prefill(self.model, given, real, start_ids=asked.starts or None, capacity=asked.limit)
         self.counts.read += len(asked.ids)
-        self._steps: Steps = begun.steps
+        self._steps: Decoder = begun.decoder
         searched = asked.settings.num_beams > 1
         self._chooser = (Search if searched else Lines)(asked, begun.logits.shape[-1], device)
         if not asked.limit:

@@ -21,7 +21,7 @@ from glassformer.generation.continuous.errors import Cancelled, Closed
 from glassformer.generation.continuous.job import Job
 from glassformer.generation.continuous.member import PIECE, Counts, Member, Newcomer, Next, failure, results
 from glassformer.generation.continuous.together import Choice, choices
-from glassformer.generation.ready import Ready
+from glassformer.generation.inference_model import InferenceModel
 from glassformer.inference.rest import at_rest
 
 WHILE_IDLE: Final = 1024  # tokens that are read at once where nobody waits for the next step
@@ -32,7 +32,7 @@ class Round:
     """The requests under way with one model, and their steps."""
 
     def __init__(self, model: nn.Module, slots: int, tokens: int) -> None:
-        assert isinstance(model, Ready)
+        assert isinstance(model, InferenceModel)
         self.ready, self.slots, self.tokens = model, slots, tokens
         self.batch = Batch(model)
         self.members: list[Member] = []

@@ -21,9 +21,9 @@ from glassformer.generation.continuous.job import Job, OnDone, OnToken
 from glassformer.generation.continuous.one_by_one import OneByOne
 from glassformer.generation.continuous.round import Round
 from glassformer.generation.continuous.waiting import Waiting
-from glassformer.generation.ready import Ready, ready
+from glassformer.generation.decoder import SupportsPrefill
+from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.generation.settings import Decoding
-from glassformer.generation.steps import Begins
 from glassformer.generation.stop import Decode
 
 LOOK: Final = 0.5  # seconds between two looks of an idle writer at whether the program has ended
@@ -61,8 +61,10 @@ class Writer:
         for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
             if value < 1:
                 raise GlassformerError(f"{name} must be 1 or more; got {value}")
-        self.model = ready(model) if isinstance(model, EncoderDecoder | DecoderOnly) else model
-        if not isinstance(self.model, Begins):
+        self.model = (
+            prepare_for_inference(model) if isinstance(model, EncoderDecoder | DecoderOnly) else model
+        )
+        if not isinstance(self.model, SupportsPrefill):
             raise GlassformerError(
                 f"a {type(model).__name__} does not write text; give a model with a decoder"
             )
@@ -70,7 +72,7 @@ class Writer:
         self._changed = threading.Condition()
         self._waiting = Waiting(slots, tokens)
         self._closing = False
-        together = isinstance(self.model, Ready) and self.model.decoder.own is not None
+        together = isinstance(self.model, InferenceModel) and self.model.decoder.own is not None
         self._round = Round(self.model, slots, tokens) if together else OneByOne(self.model)
         self._thread = threading.Thread(target=self._run, name="writer")
         self._thread.start()

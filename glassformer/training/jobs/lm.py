@@ -21,7 +21,7 @@ from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
 from glassformer.errors import GlassformerError
 from glassformer.generation.greedy import decode_all
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.perplexity import Perplexity
 from glassformer.tokenization import Tokenizer
 from glassformer.training.jobs.text import TextJob
@@ -182,7 +182,7 @@ class LanguageModelling(TextJob):
             found = Perplexity()
             found.add(loss=loss * tokens, tokens=tokens, **counts)
             written = decode_all(
-                ready(learner.model),
+                prepare_for_inference(learner.model),
                 [prompt for prompt, _ in parts],
                 eos_id=self.eos_id,
                 pad_id=self.pad_id,

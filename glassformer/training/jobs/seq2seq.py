@@ -14,7 +14,7 @@ from glassformer.core import spec as specs
 from glassformer.data.examples import PairExamples
 from glassformer.errors import GlassformerError
 from glassformer.generation.greedy import decode_all
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.bleu import Case, bleu, chrf
 from glassformer.metrics.exact import Exact
 from glassformer.metrics.perplexity import perplexity
@@ -163,7 +163,7 @@ class Rewriting(TextJob):
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, held, device, batch=batch)
             found = decode_all(
-                ready(learner.model),
+                prepare_for_inference(learner.model),
                 sources,
                 start_ids=self.start_id,
                 eos_id=self.eos_id,

@@ -12,7 +12,7 @@ from torch import nn
 
 from glassformer.generation import Decoding
 from glassformer.generation.continuous import Cancelled, Job, Token, Writer
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.inference import slots
 from tests.core.models import VOCAB
 from tests.core.models import model_of as core_model
@@ -81,7 +81,7 @@ def _streamed(job: Job, tokens: list[Token]) -> None:
 def test_a_crowd_is_answered_as_each_alone(family: str) -> None:
     model, begins = model_for(family)
     begins = {"start_ids": [START, 4]} if family == "marian" else begins
-    crowd(ready(model), requests(24, begins))
+    crowd(prepare_for_inference(model), requests(24, begins))
 
 
 @pytest.mark.parametrize("name", BENT)
@@ -90,13 +90,13 @@ def test_positions_and_windows_of_every_kind(shape: str, name: str) -> None:
     model = core_model(shape, **BENT[name])
     begins = {} if shape == "decoder_only" else {"start_ids": [1]}
     # long enough to outgrow a shelf, and, where there is a table of 32 positions, to come to its end
-    crowd(ready(model), requests(12, begins, vocab=VOCAB, seed=1, most=60), seed=1)
+    crowd(prepare_for_inference(model), requests(12, begins, vocab=VOCAB, seed=1, most=60), seed=1)
 
 
 @pytest.mark.parametrize("family", ["original", "llama", "mistral"])
 def test_rounded_weights_give_the_same_bits_whoever_is_there(family: str) -> None:
     model, begins = model_for(family)
-    rounded = ready(model, "int8")
+    rounded = prepare_for_inference(model, "int8")
     asked = requests(20, begins, seed=2)
     writer = Writer(rounded, slots=16, queue=100)
     by_itself = [writer.submit(ids, **words).result(60) for ids, words in asked]
@@ -111,7 +111,7 @@ def test_long_prompts_are_read_in_pieces_while_others_write(monkeypatch: pytest.
     monkeypatch.setattr(member, "PIECE", 5)
     monkeypatch.setattr(round, "PIECE", 5)
     for name in ("alibi", "window", "relative"):
-        model = ready(core_model("decoder_only", **BENT[name]))
+        model = prepare_for_inference(core_model("decoder_only", **BENT[name]))
         crowd(model, requests(12, {}, vocab=VOCAB, seed=3))
 
 
@@ -127,14 +127,14 @@ def test_beams_of_a_long_text_forget_what_none_descends_from(monkeypatch: pytest
     monkeypatch.setattr(slots.Slots, "_forget", counted)
     model, _ = model_for("llama")
     words = {"settings": Decoding(num_beams=4, num_return_sequences=4, max_new_tokens=150), "eos_id": None}
-    crowd(ready(model), [([3, 4, 5 + n], words) for n in range(3)])
+    crowd(prepare_for_inference(model), [([3, 4, 5 + n], words) for n in range(3)])
     assert max(forgotten) > 10
 
 
 def test_a_cancelled_request_frees_its_rows_at_once() -> None:
     model, _ = model_for("gpt2")
     words: dict[str, Any] = {"settings": Decoding(max_new_tokens=40), "eos_id": None}
-    writer = Writer(ready(model), slots=1, queue=4)
+    writer = Writer(prepare_for_inference(model), slots=1, queue=4)
     first: list[Token] = []
 
     def slowly(token: Token) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_crowd import crowd
 from tests.generation.test_engine import model_for
@@ -17,4 +17,4 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_crowd_on_a_gpu(family: str) -> None:
     model, begins = model_for(family)
     model.cuda()
-    crowd(ready(model), requests(24, begins))
+    crowd(prepare_for_inference(model), requests(24, begins))

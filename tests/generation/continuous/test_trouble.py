@@ -13,7 +13,7 @@ from glassformer.errors import GlassformerError
 from glassformer.generation import Decoding, Written
 from glassformer.generation.continuous import Busy, Closed, Failed, Job, Token, Unsound, Writer
 from glassformer.generation.continuous.batch import Batch
-from glassformer.generation.ready import ready
+from glassformer.generation.inference_model import prepare_for_inference
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import alone
 from tests.generation.test_engine import model_for
@@ -28,7 +28,7 @@ def test_numbers_that_are_none_stay_with_their_request(family: str, beams: int) 
     with torch.no_grad():
         (model.src_embed if begins else model.embed).token.weight[70] = torch.nan
     words = {"settings": Decoding(max_new_tokens=8, num_beams=beams), "eos_id": None, **begins}
-    writer = Writer(ready(model), slots=12)
+    writer = Writer(prepare_for_inference(model), slots=12)
     for _ in range(3):  # the later ones stand where the broken one stood
         sound = [([3 + n, 9], words) for n in range(3)]
         jobs = [writer.submit(ids, **given) for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])]
@@ -44,7 +44,7 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = model_for("gpt2")
-    writer = Writer(ready(model))
+    writer = Writer(prepare_for_inference(model))
     whole, times = getattr(Batch, broken), [0]
 
     def breaks_once(*given: Any) -> Any:

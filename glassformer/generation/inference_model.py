@@ -19,8 +19,8 @@ from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import places_of
 from glassformer.core.reading import first_vectors
 from glassformer.errors import GlassformerError
-from glassformer.generation.stepping import ReadySteps
-from glassformer.generation.steps import Begins, Begun, starts_of
+from glassformer.generation.cached_decoder import CachedDecoder
+from glassformer.generation.decoder import PrefillResult, SupportsPrefill, decoder_start_ids
 from glassformer.generation.written import SPARE
 from glassformer.inference.growing import Growing
 from glassformer.inference.layers import Layers, MadeOf, stream_dtype
@@ -29,10 +29,10 @@ from glassformer.inference.source import Source
 from glassformer.inference.whole import Rows, last_rows, read_whole
 
 if TYPE_CHECKING:
-    from glassformer.generation.captured import CapturedSteps, LeftOver
+    from glassformer.generation.graph_decoder import GraphDecoder, LeftOver
 
 
-def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
+def prepare_for_inference(model: nn.Module, weights: Weights = "own") -> nn.Module:
     """The model with its weights laid out as this machine multiplies them fastest.
 
     That takes a moment and, on a CPU, memory for a second copy of the weights (a third, where one row is
@@ -44,32 +44,32 @@ def ready(model: nn.Module, weights: Weights = "own") -> nn.Module:
         if weights != "own":
             raise GlassformerError(f"a {type(model).__name__} has no {weights} form; leave it as it is")
         return model
-    return Ready(model, weights)
+    return InferenceModel(model, weights)
 
 
-def begin(
-    model: nn.Module, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int] | int | None, room: int
-) -> Begun:
-    """Read a source or a prompt (B, S), of which `real` (B, S) are no padding, wherever that stands.
+def prefill(
+    model: nn.Module, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int] | int | None, capacity: int
+) -> PrefillResult:
+    """Read a source or a prompt (B, S), of which `mask` (B, S) are real tokens, padded on either side.
 
     `start_ids` begin the target of a model that has a source (by default the model's own start). At most
-    `room` tokens can then be written.
+    `capacity` tokens can then be written.
     """
     check_form(inputs)
-    if real.shape != inputs.shape or real.dtype != torch.bool:
+    if mask.shape != inputs.shape or mask.dtype != torch.bool:
         raise GlassformerError(
             f"the mask must be boolean and of the inputs' shape {tuple(inputs.shape)}; "
-            f"got {str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
+            f"got {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
         )
-    starts = starts_of(model, start_ids)
+    starts = decoder_start_ids(model, start_ids)
     if isinstance(model, EncoderDecoder | DecoderOnly):
-        model = Ready(model, Plain)
-    if isinstance(model, Begins):
-        return model.begin(inputs, real, start_ids=starts, room=room)
+        model = InferenceModel(model, Plain)
+    if isinstance(model, SupportsPrefill):
+        return model.prefill(inputs, mask, start_ids=starts, capacity=capacity)
     raise GlassformerError(f"a {type(model).__name__} does not write text; give a model with a decoder")
 
 
-class Ready(nn.Module):
+class InferenceModel(nn.Module):
     """A model and its layers in another layout; `begin` reads, and gives the steps that write."""
 
     def __init__(self, model: EncoderDecoder | DecoderOnly, layout: Weights | Lay) -> None:
@@ -106,46 +106,48 @@ class Ready(nn.Module):
         if not self.made_of.still(self.model):
             self._laid_out()
 
-    def begin(self, inputs: Tensor, real: Tensor, *, start_ids: Sequence[int], room: int) -> Begun:
+    def prefill(
+        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+    ) -> PrefillResult:
         """Read sources or prompts (B, S)."""
         self.refresh()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
                 raise GlassformerError("nothing says how the target begins; give start_ids")
-            return self._begin_target(self.model, inputs, real, start_ids, room)
+            return self._begin_target(self.model, inputs, mask, start_ids, capacity)
         if start_ids:
             raise GlassformerError("a model without a source goes on from its prompt; put start_ids there")
-        return self._begin_prompt(self.model, inputs, real, room)
+        return self._begin_prompt(self.model, inputs, mask, capacity)
 
     def _begin_target(
-        self, model: EncoderDecoder, src: Tensor, real: Tensor, starts: Sequence[int], room: int
-    ) -> Begun:
+        self, model: EncoderDecoder, src: Tensor, real: Tensor, starts: Sequence[int], capacity: int
+    ) -> PrefillResult:
         assert self.encoder is not None
         if not src.shape[1]:  # as a batch of empty sources is
             src, real = src.new_zeros(len(src), 1), real.new_zeros(len(src), 1)
-        table = table_of(model.tgt_embed)
+        table = max_positions(model.tgt_embed)
         # the last token written is never read again, so it needs no position
         most = None if table is None else max(0, table + 1 - len(starts))
-        room = room if most is None else min(room, most)
+        capacity = capacity if most is None else min(capacity, most)
         rows, mask = Rows(real), Mask(padding=None if bool(real.all()) else real)
         places = None if mask.padding is None else places_of(real)
         x = self.streamed(first_vectors(model.src_embed, src, places, 0, None).x)
         memory = read_whole(self.encoder, x, rows, mask, places)
         source = (memory, rows, real)
-        room = len(starts) + room
-        steps = self._steps(model.tgt_embed, len(src), room, source=source, table=table, like=memory)
+        capacity = len(starts) + capacity
+        steps = self._steps(model.tgt_embed, len(src), capacity, source=source, table=table, like=memory)
         logits = memory.new_empty(0)
         for token in starts:
             logits = steps.once(src.new_full((len(src),), token))
-        return Begun(steps, logits, most)
+        return PrefillResult(steps, logits, most)
 
-    def _begin_prompt(self, model: DecoderOnly, prompt: Tensor, real: Tensor, room: int) -> Begun:
+    def _begin_prompt(self, model: DecoderOnly, prompt: Tensor, real: Tensor, capacity: int) -> PrefillResult:
         lengths = real.sum(1)  # (B,)
         if prompt.shape[1] == 0 or not bool(lengths.all()):
             raise GlassformerError("a prompt is empty; begin it with the model's start token")
-        table = table_of(model.embed)
+        table = max_positions(model.embed)
         most = None if table is None else (table + 1 - lengths).clamp(min=0)
-        room = room if most is None else min(room, int(most.max()))
+        capacity = capacity if most is None else min(capacity, int(most.max()))
         longest = int(lengths.max())
         padded = not bool(real.all())
         if padded:  # on the left, so that nothing separates a prompt from what follows
@@ -158,47 +160,47 @@ class Ready(nn.Module):
         steps = self._steps(
             model.embed,
             len(prompt),
-            longest + room,
+            longest + capacity,
             real=real if padded else None,
             places=lengths,
             table=table,
             like=x,
         )
         found = read_whole(self.decoder, x, rows, mask, places, steps.growing.keep)
-        return Begun(steps, self.logits(found.index_select(0, last_rows(real))), most)
+        return PrefillResult(steps, self.logits(found.index_select(0, last_rows(real))), most)
 
     def _steps(
         self,
         embed: nn.Module,
         sentences: int,
-        room: int,
+        capacity: int,
         *,
         source: tuple[Tensor, Rows, Tensor] | None = None,
         real: Tensor | None = None,
         places: Tensor | None = None,
         table: int | None,
         like: Tensor,
-    ) -> ReadySteps | CapturedSteps:
-        """Steps with room for so many positions, on a GPU captured ones; `like`: the precision and device."""
+    ) -> CachedDecoder | GraphDecoder:
+        """A decoder with capacity for so many positions; `like` has the dtype and device."""
         stack = self.model.decoder
         if not self._captures():
-            return ReadySteps(
+            return CachedDecoder(
                 self,
                 embed,
-                Growing(stack, sentences, room, real),
+                Growing(stack, sentences, capacity, real),
                 source=None if source is None else Source(self.decoder, *source),
                 places=places,
                 table=table,
             )
-        from glassformer.generation.captured import ROOM, CapturedSteps
+        from glassformer.generation.graph_decoder import ROOM, GraphDecoder
         from glassformer.inference.gpu.growing import GrowingOnGpu
         from glassformer.inference.gpu.source import SourceOnGpu
 
-        room = -(-(room + SPARE) // ROOM) * ROOM
-        return CapturedSteps(
+        capacity = -(-(capacity + SPARE) // ROOM) * ROOM
+        return GraphDecoder(
             self,
             embed,
-            GrowingOnGpu(stack, sentences, room, real, like=like),
+            GrowingOnGpu(stack, sentences, capacity, real, like=like),
             source=None if source is None else SourceOnGpu(self.decoder, *source),
             places=torch.zeros(sentences, dtype=torch.long, device=like.device) if places is None else places,
             table=table,
@@ -222,7 +224,7 @@ class Ready(nn.Module):
         return self.vocabulary(head.scaled(x))
 
 
-def table_of(embed: nn.Module) -> int | None:
+def max_positions(embed: nn.Module) -> int | None:
     """How many positions the input's table holds, where it has one."""
     position = embed.position if isinstance(embed, TokenInput) else None
     return None if position is None else position.max_len

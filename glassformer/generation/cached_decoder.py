@@ -14,15 +14,15 @@ from glassformer.inference.growing import Growing
 from glassformer.inference.source import Source
 
 if TYPE_CHECKING:
-    from glassformer.generation.ready import Ready
+    from glassformer.generation.inference_model import InferenceModel
 
 
-class ReadySteps:
-    """The steps of a model made ready; see `Steps` and `SharedSource`."""
+class CachedDecoder:
+    """The steps of a model made ready; see `Decoder` and `BeamDecoder`."""
 
     def __init__(
         self,
-        model: Ready,
+        model: InferenceModel,
         embed: nn.Module,
         growing: Growing,
         *,

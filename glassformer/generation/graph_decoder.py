@@ -1,4 +1,4 @@
-"""Steps on a GPU: the kernels of one are captured once and replayed for all, with nothing to wait for.
+"""Decoding on a GPU: the kernels of one are captured once and replayed for all, with nothing to wait for.
 
 B sentences or prompts, W beams, V vocabulary.
 """
@@ -13,27 +13,27 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.reading import first_vectors
-from glassformer.generation.steps import Follow
+from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.written import SPARE
 from glassformer.inference.gpu.graph import Captured
 from glassformer.inference.gpu.growing import GrowingOnGpu
 from glassformer.inference.gpu.source import SourceOnGpu
 
 if TYPE_CHECKING:
-    from glassformer.generation.ready import Ready
+    from glassformer.generation.inference_model import InferenceModel
 
 
-ROOM = 64  # positions are made room for in such pieces, so that steps often have the form of others
+ROOM = 64  # capacities are multiples of this, so that captured graphs are often reused
 Found = TypeVar("Found")
 _PARTS = ("growing", "source", "places", "ids", "rows", "graph", "captured")
 
 
-class CapturedSteps:
-    """See `Steps` and `SharedSource`. What `step` gives is written over by the next step."""
+class GraphDecoder:
+    """See `Decoder` and `BeamDecoder`. What `step` gives is written over by the next step."""
 
     def __init__(
         self,
-        model: Ready,
+        model: InferenceModel,
         embed: nn.Module,
         growing: GrowingOnGpu,
         *,
@@ -45,8 +45,8 @@ class CapturedSteps:
         self.model, self.embed, self.growing, self.source = model, embed, growing, source
         self.places, self.table = places, table
         self.graph: Captured[tuple[Tensor, ...]] | None = None
-        self.follow: Follow = _LOGITS
-        self.captured: Follow = _LOGITS  # what the graph was made with: it goes on reading its tensors
+        self.follow: TokenSelector = _LOGITS
+        self.captured: TokenSelector = _LOGITS  # what the graph was made with: it goes on reading its tensors
         self._shaped()
 
     def _shaped(self) -> None:
@@ -58,13 +58,13 @@ class CapturedSteps:
         self.graph = None
 
     def step(self, ids: Tensor) -> Tensor:
-        (found,) = self.step_then(ids, _LOGITS)
+        (found,) = self.step_and_select(ids, _LOGITS)
         return found
 
-    def step_then(self, ids: Tensor, follow: Follow) -> tuple[Tensor, ...]:
-        if ids.is_cuda and (self.graph is None or self.follow is not follow):
-            self._capture(follow)
-        return self._next(ids, self.graph or (lambda: follow(self._advanced())))
+    def step_and_select(self, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
+        if ids.is_cuda and (self.graph is None or self.follow is not selector):
+            self._capture(selector)
+        return self._next(ids, self.graph or (lambda: selector(self._advanced())))
 
     def once(self, ids: Tensor) -> Tensor:
         """A step that is not worth a graph."""
@@ -92,7 +92,7 @@ class CapturedSteps:
         self.places.add_(1)
         return self.model.logits(x)
 
-    def _capture(self, follow: Follow) -> None:
+    def _capture(self, follow: TokenSelector) -> None:
         left, self.model.left_over = self.model.left_over, None
         if left is not None and left.owner() is None and left.form == self.form(follow):
             for kept, new in zip(left.state, self.state(follow), strict=True):
@@ -112,13 +112,13 @@ class CapturedSteps:
         self.follow = follow
         self.model.left_over = LeftOver(self, follow)
 
-    def state(self, follow: Follow) -> list[Tensor]:
+    def state(self, follow: TokenSelector) -> list[Tensor]:
         """All that the graph reads and writes from step to step."""
         source = self.source.state() if self.source else []
         return [*self.growing.state(), *source, self.places, self.rows, *follow.state().values()]
 
-    def form(self, follow: Follow) -> Hashable:
-        """Steps of one form can take over each other's graph."""
+    def form(self, follow: TokenSelector) -> Hashable:
+        """Decoders of one form can take over each other's graph."""
         shapes = tuple((x.shape, x.dtype) for x in self.state(follow))
         return self.growing.width, self.growing.read, shapes, type(follow), follow.form()
 
@@ -140,7 +140,7 @@ class CapturedSteps:
         self.moved = True
 
 
-class _Logits(Follow):
+class _Logits(TokenSelector):
     """Nothing follows: the scores themselves."""
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
@@ -162,7 +162,7 @@ _LOGITS = _Logits()
 class LeftOver:
     """A graph and what it reads and writes: free for other steps of its form once its own are gone."""
 
-    def __init__(self, steps: CapturedSteps, follow: Follow) -> None:
+    def __init__(self, steps: GraphDecoder, follow: TokenSelector) -> None:
         self.owner = weakref.ref(steps)
         self.form, self.state = steps.form(follow), steps.state(follow)
         self.follows = follow.state()

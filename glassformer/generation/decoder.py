@@ -1,0 +1,113 @@
+"""Generating one token at a time, the same for every model: prefill once, then step and select rows.
+
+Whatever chooses the next token (greedy, sampling, beam search) sees only `PrefillResult` and `Decoder`, so it
+is written once. A model of another architecture joins in with a method `prefill` of its own.
+
+B rows, S source positions, P prompt positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+
+class Decoder(Protocol):
+    """A batch of rows being generated, each one token longer with every step."""
+
+    def step(self, ids: Tensor) -> Tensor:
+        """The token just chosen for each row (B,) -> logits (B, V) of the one after it."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows, in this order: beams are reordered, finished rows dropped."""
+        ...
+
+
+@runtime_checkable
+class BeamDecoder(Protocol):
+    """A decoder whose rows are beams of a batch of inputs and share the keys and values of the input."""
+
+    def widen(self, count: int) -> None:
+        """Turn each row into `count` adjacent rows."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Like `select`, if each row is replaced by a row of the same input."""
+        ...
+
+
+class TokenSelector(Protocol):
+    """Chooses the next tokens from logits on the device, as part of a captured step."""
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Logits (B, V) -> the chosen tokens (B,), and whatever else the next step needs."""
+        ...
+
+    def form(self) -> Hashable:
+        """What determines its computation besides the shapes of its state."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """All tensors that it reads and writes."""
+        ...
+
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        """Continue in these tensors, which hold the same values."""
+        ...
+
+
+@runtime_checkable
+class SelectingDecoder(Protocol):
+    """A decoder that runs a token selector in the same call as the step."""
+
+    def step_and_select(self, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
+        """`selector(step(ids))`."""
+        ...
+
+
+def widen(decoder: Decoder, rows: int, count: int, device: torch.device) -> None:
+    """Turn each row into `count` adjacent rows."""
+    if isinstance(decoder, BeamDecoder):
+        decoder.widen(count)
+    elif count > 1:
+        decoder.select(torch.arange(rows, device=device).repeat_interleave(count))
+
+
+def reorder(decoder: Decoder, rows: Tensor) -> None:
+    """Replace each row by a row of the same input."""
+    if rows.is_cpu and torch.equal(rows, torch.arange(len(rows))):
+        return  # beams often stay in order, and then nothing need be copied
+    if isinstance(decoder, BeamDecoder):
+        decoder.reorder(rows)
+    else:
+        decoder.select(rows)
+
+
+class PrefillResult(NamedTuple):
+    """The state after the source or the prompt was processed."""
+
+    decoder: Decoder
+    logits: Tensor  # (B, V) of the first token to choose
+    max_new_tokens: Tensor | int | None = None  # how many tokens each row (B,) can still take; None: no bound
+
+
+@runtime_checkable
+class SupportsPrefill(Protocol):
+    """A model that has its own way of generating step by step."""
+
+    def prefill(
+        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+    ) -> PrefillResult:
+        """inputs (B, S), mask (B, S) True where real; at most `capacity` tokens will be generated."""
+        ...
+
+
+def decoder_start_ids(model: nn.Module, start_ids: Sequence[int] | int | None) -> list[int]:
+    """The first tokens of an encoder-decoder's target: the ones given, else the spec's start token."""
+    starts = [start_ids] if isinstance(start_ids, int) else list(start_ids or ())
+    own_start = getattr(getattr(model, "spec", None), "start_id", None)
+    return [own_start] if not starts and own_start is not None else starts
