@@ -23,6 +23,7 @@ from experiments.trained import train
 from glassformer import api
 from glassformer.data.problems import Problems
 from glassformer.data.series import read_series
+from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.quantiles import quantiles
 from glassformer.training.hardware import device_for
 
@@ -61,8 +62,8 @@ def run(place: Place, name: str) -> None:
 def for_any_series(trained: Path, folder: Path) -> Path:
     """The trained model without names, scale and step of what it learned from: it scales what it reads."""
     bundle = api.load(trained, device="cpu")
-    about = {key: value for key, value in bundle.files[api.JOB].items() if key not in LEARNED}
-    api.save(replace(bundle, files={**bundle.files, api.JOB: about}), folder)
+    about = {key: value for key, value in bundle.job.to_dict().items() if key not in LEARNED}
+    api.save(replace(bundle, job=JobInfo.from_dict(about)), folder)
     return folder
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle, build, load, save, tiny
+    from glassformer.api import Pipeline, build, load, tiny, train
+    from glassformer.bundle import Bundle, save
+    from glassformer.core import spec
     from glassformer.core.attention import MultiHeadAttention
     from glassformer.core.block import Block
     from glassformer.core.cache import Cache
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
     )
     from glassformer.core.stack import Stack
     from glassformer.errors import GlassformerError
+    from glassformer.families.sidecars import JobInfo
     from glassformer.torch_modules import from_torch
-    from glassformer.training.run import train
 
 # where each public name lives; imported when first used, so that `glassformer --help` needs no torch
 _HOMES = {
-    "glassformer.api": ("Bundle", "build", "load", "save", "tiny"),
+    "glassformer.api": ("Pipeline", "build", "load", "tiny", "train"),
+    "glassformer.bundle": ("Bundle", "JobInfo", "save"),
     "glassformer.core.attention": ("MultiHeadAttention",),
     "glassformer.core.block": ("Block",),
     "glassformer.core.cache": ("Cache",),
@@ -52,13 +55,14 @@ _HOMES = {
     ),
     "glassformer.core.stack": ("Stack",),
     "glassformer.torch_modules": ("from_torch",),
-    "glassformer.training.run": ("train",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, "spec"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "spec":  # the dataclasses that describe a custom model
+        return import_module("glassformer.core.spec")
     if name not in _HOME:
         raise AttributeError(f"module 'glassformer' has no attribute '{name}'")
     return getattr(import_module(_HOME[name]), name)

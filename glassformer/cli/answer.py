@@ -13,7 +13,7 @@ from glassformer.cli.reading import Inputs, Reading, lines_of, printed, reading_
 from glassformer.cli.refused import Refusals
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.tasks.answer import Answer
 
 # of a line that asks nothing

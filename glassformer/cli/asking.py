@@ -19,7 +19,7 @@ from glassformer.cli.source import opened
 from glassformer.cli.taken import say
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
 
 MACHINE = "Where it runs"
 # what can be tried with each verb; for the others nothing comes along

@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
 
 MODEL = "pocket"
 LANGUAGES = {"de": "German", "fr": "French", "ko": "Korean"}
@@ -105,7 +105,7 @@ def _check(out: Path) -> None:
 
 def _translations(console: Console) -> Chosen:
     """Translate our sentences and a person's own; the last one is looked into."""
-    from glassformer.api import load
+    from glassformer.bundle import load
 
     bundle = load(MODEL)
     count = sum(p.numel() for p in bundle.model.parameters())

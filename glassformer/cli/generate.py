@@ -13,7 +13,7 @@ from glassformer.cli.noted import noting
 from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.tasks.watch import Watch
     from glassformer.tasks.writing.batches import Passage
     from glassformer.tokenization import SpecialInText

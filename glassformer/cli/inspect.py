@@ -14,7 +14,7 @@ from glassformer.errors import GlassformerError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.cli.stations import Report
 
 SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}

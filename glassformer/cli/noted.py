@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from glassformer.cli.taken import say
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.tasks.writing.doubts import Doubt
 
 

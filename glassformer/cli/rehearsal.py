@@ -22,7 +22,7 @@ def rehearse(asked: Recipe) -> None:
     """Prepare everything in a folder that is thrown away, do a few steps, and print what was found."""
     import torch
 
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.cli.drawing import drawing
     from glassformer.cli.stations import report
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly

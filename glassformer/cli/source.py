@@ -10,7 +10,7 @@ from glassformer.cli.taken import say
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
 
 Presets = Literal["described", "refused"]
 Fresh = Literal["offered", "unsaid"]  # a small fresh model, which has nothing to say to who wants an answer

@@ -10,7 +10,7 @@ import typer
 from glassformer.cli.writing import Asked, answer, writing_verb
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.tasks.watch import Watch
     from glassformer.tasks.writing.batches import Passage
 

@@ -11,7 +11,7 @@ from glassformer.cli.target import refuse_loss
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.generation import Tree
     from glassformer.tasks.writing import Passage
 

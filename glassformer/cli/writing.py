@@ -25,7 +25,7 @@ from glassformer.pretrained import located
 from glassformer.pretrained.run_folder import result_of
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.tasks.watch import Watch
     from glassformer.tasks.writing.batches import Passage
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import GlassformerError
 
 
-def class_names(job: Mapping[str, Any], config: Mapping[str, Any], count: int = 0) -> list[str] | None:
+def class_names(classes: Sequence[str] | None, config: Mapping[str, Any], count: int = 0) -> list[str] | None:
     """By class number: what job.json says, else what config.json does; None where neither names any.
 
     count: how many there are, where that is known. A number without a name is called by it.
 
-    >>> class_names({}, {"id2label": {"1": "glad", "0": "sad"}}, 3)
+    >>> class_names(None, {"id2label": {"1": "glad", "0": "sad"}}, 3)
     ['sad', 'glad', 'LABEL_2']
     """
-    told = job.get("classes")
-    if told is not None:
-        return [str(name) for name in told]
+    if classes is not None:
+        return list(classes)
     try:
         named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
     except (AttributeError, ValueError):

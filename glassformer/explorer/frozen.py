@@ -14,7 +14,7 @@ from glassformer.errors import GlassformerError
 from glassformer.explorer.page import single
 
 if TYPE_CHECKING:
-    from glassformer.api import Bundle
+    from glassformer.bundle import Bundle
     from glassformer.interpret.taken import Trace
 
 MOST_BYTES = 96 * 2**20  # of numbers in one page; browsers open twice as much without trouble

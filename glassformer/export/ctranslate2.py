@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from safetensors.torch import save_file
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of

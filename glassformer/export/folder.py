@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.api import KEPT, Bundle, read_json
+from glassformer.bundle import Bundle, sidecar_files
 from glassformer.errors import GlassformerError
 from glassformer.export.told import languages_of
+from glassformer.families.sidecars import read_object
 
 ABOUT = "export.json"
 GENERATION = "generation_config.json"
@@ -59,7 +60,7 @@ def write_beside(bundle: Bundle, folder: Path, about: dict[str, Any]) -> None:
     """What the model needs besides its graphs: tokenizer, labels, how it writes, and what the export is."""
     if bundle.tokenizer is not None:
         bundle.tokenizer.save(folder)
-    files = {name: bundle.files[name] for name in KEPT if name in bundle.files}
+    files = sidecar_files(bundle)
     if bundle.generation:
         files[GENERATION] = bundle.generation
     if labels := bundle.config.get("id2label"):
@@ -78,4 +79,4 @@ def read_about(folder: str | Path) -> dict[str, Any]:
         raise GlassformerError(
             f"'{folder}' is no exported folder (it has no {ABOUT}); make one with `glassformer export`"
         )
-    return read_json(path / ABOUT)
+    return read_object(path / ABOUT)

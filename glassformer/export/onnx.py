@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import Place, RelativeBias, buckets_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.tokenization import read_languages, tag_ids, tag_place, written_languages
 
@@ -45,11 +45,11 @@ def languages_of(bundle: Bundle) -> dict[str, Any]:
     tokenizer, what = bundle.tokenizer, bundle.spec
     if tokenizer is None or not isinstance(what, spec.EncoderDecoder):
         return {}
-    job = bundle.files.get(JOB)  # a model trained here says what it was taught, whatever its marks
-    if known := read_languages(tokenizer) if job is None else job.get("languages"):
+    job = bundle.job  # a model trained here says what it was taught, whatever its marks
+    if known := read_languages(tokenizer) if job.name is None else job.languages:
         ids = tag_ids(tokenizer, [f">>{one}<<" for one in known])
         return {"in": "source", "place": tag_place(tokenizer), "ids": dict(zip(known, ids, strict=True))}
-    if job is None and (known := written_languages(tokenizer)):
+    if job.name is None and (known := written_languages(tokenizer)):
         ids = tag_ids(tokenizer, known)
         place = len(starts_of(bundle, what))
         return {"in": "target", "place": place, "ids": dict(zip(known, ids, strict=True))}

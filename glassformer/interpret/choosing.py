@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.generation.engine import check_ids
 from glassformer.generation.settings import Decoding
 from glassformer.generation.shaping import Shaping

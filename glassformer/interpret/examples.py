@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.interpret.kinds import Given, SeriesGiven
@@ -49,14 +49,14 @@ _CONTEXT = "The tower stands by the river. It is made of glass and can be seen f
 def example_of(bundle: Bundle) -> Given:
     """An input for this model: its job.json's `example`, else one that its tokenizer knows best."""
     kind = kind_of(bundle)
-    told = bundle.files.get(JOB, {}).get("example")
+    told = bundle.job.example
     if isinstance(told, Mapping):
         with suppress(GlassformerError):  # what cannot be read is no reason not to show the model
             return Given.of(told)
     match kind:
         case "translate":
-            if bundle.files.get(JOB, {}).get("job") == "restore":
-                return Given(text=f"A man is playing {bundle.files[JOB].get('gap', '')} the street.")
+            if bundle.job.name == "restore":
+                return Given(text=f"A man is playing {bundle.job.gap or ''} the street.")
             prefix = task_prefix(bundle, lambda name: name.startswith("translation_"))
             text = _spelt(bundle, _TEXTS)
             tags = None if prefix else tags_of(bundle)
@@ -121,8 +121,8 @@ def _waves(bundle: Bundle) -> SeriesGiven:
     read: Any = getattr(bundle.spec, "input", None)
     assert isinstance(read, specs.SeriesPatches)
     names = names_of(bundle) or tuple(f"series {n + 1}" for n in range(read.channels))
-    job = bundle.files.get(JOB, {})
-    mean, std = job.get("mean") or [0.0] * len(names), job.get("std") or [1.0] * len(names)
+    job = bundle.job
+    mean, std = job.mean or [0.0] * len(names), job.std or [1.0] * len(names)
     _, horizon = steps_of(bundle)
     steps = range(read.context_length + horizon)
     columns = {

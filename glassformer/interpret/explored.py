@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.kinds import Given, UnknownNameError
 from glassformer.interpret.models import model_info

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.examples import example_of
 from glassformer.interpret.heads import heads_info

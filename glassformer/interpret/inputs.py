@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.interpret import series, writers

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.heads import (
     ClassifyHead,
     ClassifyTwiceHead,

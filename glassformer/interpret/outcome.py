@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import Span, Twice, pool_mean
 from glassformer.core.observe import Record

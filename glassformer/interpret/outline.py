@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.errors import GlassformerError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.interpret.altered import altered
 from glassformer.interpret.kinds import Change, Given, Kind, Sequence

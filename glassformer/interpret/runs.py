@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from glassformer.api import Bundle, load
+from glassformer.bundle import Bundle, load
 from glassformer.core.build import canonical, materialise
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, is_run

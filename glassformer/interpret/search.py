@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError

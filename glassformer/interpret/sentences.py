@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.interpret.outline import kind_of
 from glassformer.tasks.reading import tokenizer_of
 from glassformer.tasks.writing.capitals import Capitals
@@ -49,7 +49,7 @@ def stands_told(bundle: Bundle, text: str, to: str | None = None) -> str | None:
 
 def _cuts(bundle: Bundle, to: str | None) -> bool:
     """Whether texts are for `translate`: those to be mended or summarised are read as they are."""
-    job = bundle.files.get(JOB, {}).get("job")
+    job = bundle.job.name
     if job is not None or to is not None:
         return job in (None, "translate")
     tasks = bundle.config.get("task_specific_params")

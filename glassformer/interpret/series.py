@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.spread import Doubles
 from glassformer.data.windows import Scaler
@@ -61,7 +61,7 @@ def ready(bundle: Bundle, given: Given) -> Ready:
 
 def names_of(bundle: Bundle) -> tuple[str, ...] | None:
     """The columns a forecaster was trained on, where its folder tells."""
-    told = bundle.files.get(JOB, {}).get("columns")
+    told = bundle.job.columns
     return None if told is None else tuple(map(str, told))
 
 

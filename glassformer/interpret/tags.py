@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.tasks.writing.languages import tags_of
 
 

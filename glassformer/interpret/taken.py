@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.observe import Record, observe
 from glassformer.interpret.inputs import ready_for
 from glassformer.interpret.kinds import Change, Given, Kind, Sequence, TooLargeError, as_json

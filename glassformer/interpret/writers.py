@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.engine import write_all
@@ -73,10 +73,10 @@ def read_source(bundle: Bundle, given: Given, spoken: Language) -> Sequence:
     tokenizer, body = tokenizer_of(bundle), (given.text or "").strip()
     if not body:
         raise GlassformerError(f"{named(bundle)} reads a text; give one as `text`")
-    job = bundle.files.get(JOB, {})
-    if job.get("job") == "restore":
-        (ids,) = mending(bundle, gap=job.get("gap"), before=job.get("before"))([body])
-        tokens = _between_gaps(tokenizer, ids, body, str(job.get("gap")))
+    job = bundle.job
+    if job.name == "restore":
+        (ids,) = mending(bundle, gap=job.gap, before=job.before)([body])
+        tokens = _between_gaps(tokenizer, ids, body, str(job.gap))
         return Sequence(name="source", kind="text", text=body, tokens=tokens)
     text = spoken.prefix + read_as(bundle, body, given.to)[0]
     if spoken.tag is None:

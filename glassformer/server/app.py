@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from glassformer import __version__
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.generation.continuous import Stats
 from glassformer.server import docs, exploring, login, openai, page, tracing, verbs

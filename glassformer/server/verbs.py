@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.generation.written import Written
 from glassformer.server.answers import Refused, TooLarge
@@ -171,7 +171,7 @@ def _forecast(bundle: Bundle, asked: Forecast) -> dict[str, Any]:
     stamps: Any = range(length) if asked.series.ds is None else asked.series.ds
     columns: dict[str, Any] = {STAMPS: stamps, **asked.series.columns}
     words: dict[str, Any] = {} if asked.levels is None else {"levels": sorted(asked.levels)}
-    names = list(asked.series.columns) if "columns" not in bundle.files.get("job.json", {}) else None
+    names = list(asked.series.columns) if bundle.job.columns is None else None
     told = forecasted(bundle, columns, time=STAMPS, columns=names, fill=asked.fill, **words)
     steps = told.values.shape[1]
     return {

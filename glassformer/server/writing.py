@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.generation.continuous import Busy as Full
 from glassformer.generation.continuous import Cancelled, Closed, Failed, Stats, Token, Unsound, Writer
 from glassformer.generation.continuous import Job as Running

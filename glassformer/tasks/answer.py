@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import Span
 from glassformer.errors import GlassformerError

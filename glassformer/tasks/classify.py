@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import Twice
 from glassformer.data.class_names import class_names
@@ -101,11 +101,11 @@ def _labelled(
 
 def labels_of(bundle: Bundle, count: int) -> list[str]:
     """The names of a classifier's labels: its job's, its config's, else LABEL_0, LABEL_1, ..."""
-    told = class_names(bundle.files.get(JOB, {}), bundle.config, count)
+    told = class_names(bundle.job.classes, bundle.config, count)
     names = [f"LABEL_{n}" for n in range(count)] if told is None else told
     if len(names) != count:
         raise GlassformerError(
-            f"{named(bundle)} scores {count} labels and the folder names {len(names)}; mend {JOB} or id2label"
+            f"{named(bundle)} scores {count} labels and the folder names {len(names)}; mend its classes"
         )
     return names
 

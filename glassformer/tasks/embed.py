@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import pool_mean
 from glassformer.errors import GlassformerError

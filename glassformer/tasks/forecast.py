@@ -6,7 +6,7 @@ Letters: S series, N steps told, C columns, Q quantiles.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.problems import Problems
 from glassformer.data.series import SeriesSet, read_series
@@ -110,11 +110,11 @@ def forecast(
     """
     levels = checked(levels)
     context, horizon = steps_of(bundle)
-    job: Mapping[str, Any] = bundle.files.get(JOB, {})
-    wanted = columns if columns is not None else job.get("columns")
+    job = bundle.job
+    wanted = columns if columns is not None else job.columns
     past, notes = _read(series, time, wanted, fill)
     check_columns(bundle, past.names)
-    context = context or int(job.get("context") or 1)
+    context = context or job.context or 1
     short = np.flatnonzero(past.lengths < context)
     if short.size:
         raise GlassformerError(
@@ -122,8 +122,8 @@ def forecast(
             f"{named(bundle)} reads the last {context:,}; give a longer one"
         )
     step = str(past.step)
-    if job.get("frequency", step) != step:
-        notes.append(f"the model learned steps of {job['frequency']}, and these are of {step}")
+    if job.frequency not in (None, step):
+        notes.append(f"the model learned steps of {job.frequency}, and these are of {step}")
     values, sure = _told(bundle, past, context, levels)
     if not len(sure):
         levels = ()

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.api import PICTURES, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.pictures import MOST_PIXELS, BadPictureError, decode, outline
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE as PICTURES
 from glassformer.tasks.finite import finite
 from glassformer.tasks.reading import device_of, in_order, named, reading_of
 from glassformer.tasks.unlike import Unlike, unlike

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.inference.reader import takes
@@ -193,10 +193,10 @@ def tokenizer_of(bundle: Bundle) -> Tokenizer:
 def room_of(bundle: Bundle) -> int:
     """The most tokens the model reads at once; a very large number where nothing bounds it."""
     position = reads(bundle).position
-    job = bundle.files.get("job.json", {})
+    job = bundle.job
     declared = bundle.tokenizer.max_length if bundle.tokenizer is not None else None
     known = [getattr(position, "max_len", None), getattr(bundle.spec, "max_len", None)]
-    known += [job.get("max_len"), declared]
+    known += [job.max_len, declared]
     return min((most for most in known if most is not None), default=1 << 30)
 
 

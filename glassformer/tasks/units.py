@@ -10,14 +10,13 @@ B windows, T steps read, N steps told, C columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.spread import Doubles, mean_and_spread, mean_size
 from glassformer.data.windows import Scaler
@@ -66,9 +65,9 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     Left as they are: windows for a model that scales nothing, to which units matter, and counts, which have
     no units.
     """
-    job: Mapping[str, Any] = bundle.files.get(JOB, {})
-    if "mean" in job and "std" in job:
-        return Scaler(*(tuple(map(float, job[key])) for key in ("mean", "std")))
+    job = bundle.job
+    if job.mean is not None and job.std is not None:
+        return Scaler(tuple(map(float, job.mean)), tuple(map(float, job.std)))
     read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
     counts = isinstance(head, specs.Forecast) and head.distribution == "negative_binomial"
     if isinstance(read, specs.SeriesPatches) and not counts:
@@ -82,7 +81,7 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
 
 def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
     """Refuse more or fewer columns than the model reads or was trained on."""
-    job: Mapping[str, Any] = bundle.files.get(JOB, {})
+    job = bundle.job
     count = len(names)
     read = getattr(bundle.spec, "input", None)
     if isinstance(read, specs.SeriesPatches) and read.channels != count:
@@ -90,8 +89,8 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
             f"there are {count} columns ({', '.join(names[:8])}), and {named(bundle)} reads "
             f"{read.channels}; name as many with --columns (`columns`)"
         )
-    if "mean" in job and "std" in job and not len(job["mean"]) == len(job["std"]) == count:
+    if job.mean is not None and len(job.mean) != count:
         raise GlassformerError(
-            f"there are {count} columns, and {named(bundle)} was trained on {len(job['mean'])}; "
+            f"there are {count} columns, and {named(bundle)} was trained on {len(job.mean)}; "
             "name as many with --columns (`columns`)"
         )

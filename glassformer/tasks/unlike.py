@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.tasks.reading import named
 
@@ -38,10 +38,10 @@ def unlike(
             found.append("colour")
     if all(side > LARGE * most for side, most in zip(whole.shape[:2], read.image_size, strict=True)):
         found.append("large")
-    job = bundle.files.get(JOB, {})
-    if "mean" in job and "std" in job:  # of the pixels learnt from; a published folder's may be anybody's
+    job = bundle.job
+    if job.mean is not None and job.std is not None:  # of the training data
         means = fitted.reshape(-1, read.channels).mean(0) / 255
-        away = float(((means - np.asarray(job["mean"])) / np.asarray(job["std"])).mean())
+        away = float(((means - np.asarray(job.mean)) / np.asarray(job.std)).mean())
         if abs(away) > FAR:
             found.append("light" if away > 0 else "dark")
     return tuple(found)

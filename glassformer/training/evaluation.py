@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from glassformer import api
 from glassformer.core.schema import nearest
 from glassformer.data.tables import numbered
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JOB_FILE, read_object
 from glassformer.pretrained.run_folder import result_of
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs import job_for
@@ -97,9 +97,9 @@ def job_of(folder: str | Path) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise GlassformerError(f"there is no folder '{folder}'; give a model folder, as runs/x/model")
-    if not (path / api.JOB).is_file():
+    if not (path / JOB_FILE).is_file():
         raise GlassformerError(f"'{folder}' does not say what its model does; name its job with --job")
-    found = api.read_json(path / api.JOB).get("job")
+    found = read_object(path / JOB_FILE).get("job")
     if not isinstance(found, str):
-        raise GlassformerError(f"'{path / api.JOB}' names no job; name it with --job")
+        raise GlassformerError(f"'{path / JOB_FILE}' names no job; name it with --job")
     return found

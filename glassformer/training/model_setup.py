@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from glassformer import api
+from glassformer.bundle import Bundle, load
 from glassformer.core import spec as specs
 from glassformer.core.build import build, canonical
 from glassformer.core.init import initialise
@@ -256,13 +256,13 @@ def fresh(spec: specs.Model) -> AnyModel:
     return model
 
 
-def loaded(folder: str, head: specs.Head | None = None) -> api.Bundle:
+def loaded(folder: str, head: specs.Head | None = None) -> Bundle:
     """A model to go on from, in float32; with another head where one is given, which is drawn fresh."""
-    bundle = api.load(folder, dtype="float32")
+    bundle = load(folder, dtype="float32")
     return bundle if head is None else with_head(bundle, head)
 
 
-def with_head(bundle: api.Bundle, head: specs.Head) -> api.Bundle:
+def with_head(bundle: Bundle, head: specs.Head) -> Bundle:
     """The model under another head, which is drawn fresh; where it has this very head, as it is."""
     if bundle.spec.head == head:
         return bundle

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from glassformer.api import Bundle, load
+from glassformer.bundle import Bundle, load
 from glassformer.errors import GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
 from glassformer.training.activation_checkpointing import checkpoint_blocks

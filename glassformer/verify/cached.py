@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.cache import Cache
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.export.folder import read_about
 from glassformer.verify.claims import Claim, measured, tolerance_of

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import EncoderDecoder
 from glassformer.errors import GlassformerError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kernels import KERNELS, Kernel
 from glassformer.core.model import AnyModel

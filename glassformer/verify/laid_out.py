@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError

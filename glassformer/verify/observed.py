@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.verify.claims import Claim, gap, measured, same_bits, skipped, tolerance_of
 from glassformer.verify.inputs import has_tokens, sample_for

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.verify.cached import cached_equals_uncached
 from glassformer.verify.claims import Claim
 from glassformer.verify.exported import ExportedFolder, exported_equals_native

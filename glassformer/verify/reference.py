@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.api import Bundle, read_json, save
+from glassformer.bundle import Bundle, save
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import families, family_for
+from glassformer.families.sidecars import read_object
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, pad_of, per_token, sample_for
 
@@ -80,7 +81,7 @@ def _reference(folder: Path, model: AnyModel) -> Any:
     """The reference's model of a folder in evaluation mode, or why there is none."""
     import transformers as library
 
-    architecture = (read_json(folder / "config.json").get("architectures") or ["?"])[0]
+    architecture = (read_object(folder / "config.json").get("architectures") or ["?"])[0]
     kind = getattr(library, architecture, None)
     if kind is None:
         return f"{LIBRARY} {library.__version__} has no {architecture}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Side, has_tokens, per_token, reads_first_column, sample_for
 

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from glassformer.api import Bundle, Layout, load, save
+from glassformer.bundle import Bundle, Layout, load, save
 from glassformer.core.build import canonical
 from glassformer.families.registry import families, family_for
 from glassformer.verify.claims import Claim, measured, same_bits, skipped

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 
 ROWS = 8  # enough that a share of choices says something

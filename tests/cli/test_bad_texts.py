@@ -32,8 +32,8 @@ def mender(folder):
     tokenizer = train_tokenizer(["the old captain sang to the sea"] * 3, plan)
     torch.manual_seed(0)
     model = glassformer.tiny("original", src_vocab_size=tokenizer.vocab_size, max_len=600, start_id=1)
-    job = {"job.json": {"job": "restore", "gap": "<gap>", "before": " "}}
-    return glassformer.save(glassformer.Bundle(model=model, tokenizer=tokenizer, files=job), folder)
+    job = glassformer.JobInfo(name="restore", gap="<gap>", before=" ")
+    return glassformer.save(glassformer.Pipeline(model=model, tokenizer=tokenizer, job=job), folder)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def verb_of(family: str) -> str:
 def test_tokens_out_of_the_vocabulary(family, run, tmp_path):
     """A tokenizer of another model, and settings that name tokens there are not."""
     tokenizer, verb = bytewise(), verb_of(family)
-    small = glassformer.Bundle(model=glassformer.tiny(family, vocab_size=120), tokenizer=tokenizer)
+    small = glassformer.Pipeline(model=glassformer.tiny(family, vocab_size=120), tokenizer=tokenizer)
     with pytest.raises(GlassformerError, match=r"token id \d+ is out of range"):
         getattr(small, verb)(["the sea sang"], max_new_tokens=3)
     folder = glassformer.save(small, tmp_path / "small")
@@ -240,7 +240,7 @@ def test_tokens_out_of_the_vocabulary(family, run, tmp_path):
         ("pad_token_id", -1, None),  # a published way to say that there is none
     ):
         model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size)
-        made = glassformer.Bundle(model=model, tokenizer=tokenizer, generation={name: value})
+        made = glassformer.Pipeline(model=model, tokenizer=tokenizer, generation={name: value})
         texts = ["the", "the sea sang"]
         if sentence is None:
             assert len(getattr(made, verb)(texts, max_new_tokens=3)) == 2

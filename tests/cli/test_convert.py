@@ -64,7 +64,7 @@ def test_words_and_pictures_keep_their_labels_too(run: Run, tmp_path: Path) -> N
 
     run("convert", "pocket-digits", tmp_path / "digits", "--to", "hf")
     config = json.loads((tmp_path / "digits" / "config.json").read_text())
-    classes = glassformer.load("pocket-digits").files["job.json"]["classes"]
+    classes = glassformer.load("pocket-digits").job.classes
     assert config["id2label"] == {str(n): name for n, name in enumerate(classes)}
     assert config["label2id"] == {name: n for n, name in enumerate(classes)}
 

@@ -28,7 +28,7 @@ def test_doubts_are_told_once_for_all_texts(run: Any) -> None:
     )
     long = "I have two cats and a dog. " * 20
     done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "--split", "never", long)
-    learnt = glassformer.load("pocket").files["job.json"]["usual_len"]
+    learnt = glassformer.load("pocket").job.usual_len
     assert f"note: 1 text is longer than the {learnt} tokens that the model 'pocket' has learnt" in done.err
     assert run("translate", "pocket", "--to", "de", "--num-beams", 1, long).err == ""
     done = run("translate", "pocket", "--to", "de", "--num-beams", 1, "a" * 200)

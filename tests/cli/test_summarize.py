@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import glassformer
-from glassformer.api import JOB
+from glassformer.families.sidecars import JobInfo
 from tests.pretrained.made import make
 from tests.tasks.reversing import reverser
 
@@ -22,8 +22,8 @@ def test_a_translator_of_several_languages_is_refused(run, tmp_path):
 def test_a_model_of_pairs_and_one_that_says_nothing_are_not(run, tmp_path):
     """Summaries are learnt with the job translate, and folders of others have no job.json."""
     pairs = reverser()
-    assert json.loads((pairs / JOB).read_text())["job"] == "translate"
+    assert json.loads((pairs / "job.json").read_text())["job"] == "translate"
     bundle = glassformer.load(pairs)
-    del bundle.files[JOB]
+    bundle.job = JobInfo()
     for folder in (pairs, glassformer.save(bundle, tmp_path / "silent")):
         assert run("summarize", folder, "red blue").out == "blue red\n"

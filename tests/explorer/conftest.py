@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.interpret.models import model_info
 from glassformer.interpret.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from tests.interpret import models
 
 KINDS = {

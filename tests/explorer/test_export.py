@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from tests.explorer.conftest import Opened, settled
 

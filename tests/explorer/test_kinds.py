@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Page
 from pytest import approx
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.generation import pick
 from glassformer.interpret.heads import heads_info
 from glassformer.interpret.lens import lens_info

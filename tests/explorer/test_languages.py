@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,7 +11,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import glassformer
-from glassformer.api import JOB
 from tests.explorer.conftest import Opened
 from tests.explorer.seen import address, go, settled
 from tests.pretrained.made import make
@@ -23,7 +23,7 @@ VARIED = ("ko-bible", "ko-label", "ko-whisper")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make(tmp_path_factory.mktemp("models"))
     varied = glassformer.load(folder / "pocket")
-    varied.files[JOB] = {**varied.files[JOB], "languages": ["de", "ko", *VARIED]}
+    varied.job = replace(varied.job, languages=("de", "ko", *VARIED))
     glassformer.save(varied, folder / "varied")
     return folder
 

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import glassformer
-from glassformer.api import JOB
 from glassformer.core import spec
+from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.explorer.conftest import Opened, settled
 from tests.faults.scale import WHOLE
@@ -82,12 +82,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     lines = [f"{one} the cat" for one in PAYLOADS]
     tokenizer = train_tokenizer(lines, TokenizerPlan(kind="byte", vocab_size=900, marks="around"))
     head = spec.Classify(num_labels=len(PAYLOADS), hidden="tanh")
-    made = glassformer.Bundle(
+    made = glassformer.Pipeline(
         model=glassformer.tiny("bert", vocab_size=tokenizer.vocab_size, max_len=256, head=head).eval(),
         tokenizer=tokenizer,
         family="bert",
     )
-    made.files[JOB] = {"classes": PAYLOADS}
+    made.job = JobInfo(classes=tuple(PAYLOADS))
     named: Path = folder / "<img src=x onerror=window.harmed=1>"
     glassformer.save(made, named)
     with serving([named]) as running:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import glassformer
 from glassformer import baselines
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
 

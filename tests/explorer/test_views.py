@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Page
 from pytest import approx
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.interpret.difference import difference_info
 from glassformer.interpret.film import Films, run_info
 from glassformer.interpret.search import search_info

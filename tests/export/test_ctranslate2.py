@@ -65,7 +65,7 @@ def spelled(ids):
 
 def check_same(model, folder):
     """Greedy tokens equal, and their log-probabilities to 1e-4; the rows must not all say one thing."""
-    bundle = glassformer.Bundle(model=shaken(model), generation={"eos_token_id": EOS})
+    bundle = glassformer.Pipeline(model=shaken(model), generation={"eos_token_id": EOS})
     exported = export_ctranslate2(bundle, folder)
     rows = drawn_rows(model)
     expected = ours(bundle.model, rows)
@@ -117,7 +117,7 @@ def test_its_runtime_writes_what_we_write(tmp_path, family, words):
 def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
     """The last layer's vectors of padded rows with token types, the pooled one, the head's weights."""
     model = shaken(glassformer.tiny(family, **words))
-    out = export_ctranslate2(glassformer.Bundle(model=model), tmp_path / "out").folder
+    out = export_ctranslate2(glassformer.Pipeline(model=model), tmp_path / "out").folder
     rows, draw = drawn_rows(model), torch.Generator().manual_seed(2)
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     mask = ids != 0  # what is drawn begins at 3
@@ -145,7 +145,7 @@ def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
 def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within):
     """Half or a quarter of the bytes, and the scores of the same tokens move by no more than stated."""
     model = shaken(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
-    bundle = glassformer.Bundle(model=model, generation={"eos_token_id": EOS})
+    bundle = glassformer.Pipeline(model=model, generation={"eos_token_id": EOS})
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     whole = export_ctranslate2(bundle, tmp_path / "float32").folder
     small = export_ctranslate2(bundle, tmp_path / dtype, dtype).folder
@@ -209,7 +209,7 @@ def test_published_folders_go_through_text(tmp_path, run, family, layout):  # no
     generation = {"eos_token_id": tokenizer.eos_id, "bad_words_ids": [[first]]}
     if getattr(model.spec, "start_id", None) is not None:
         generation["decoder_start_token_id"] = model.spec.start_id
-    saved = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
+    saved = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     glassformer.save(saved, tmp_path / "model")
     done = run("export", tmp_path / "model", "--to", "ctranslate2", "--out", tmp_path / "out")
     assert done.code == 0, done.err
@@ -221,7 +221,7 @@ def test_published_folders_go_through_text(tmp_path, run, family, layout):  # no
 
 
 def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
-    bundle = glassformer.Bundle(
+    bundle = glassformer.Pipeline(
         model=glassformer.tiny("bart").eval(), generation={"eos_token_id": [2, 5], "forced_bos_token_id": 7}
     )
     bundle.generation["bad_words_ids"] = [[3, 4]]
@@ -242,7 +242,7 @@ def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
     ],
 )
 def test_what_the_format_does_not_know_is_a_sentence(tmp_path, family, words, sentence):
-    bundle = glassformer.Bundle(model=glassformer.tiny(family, **words), generation={"eos_token_id": 2})
+    bundle = glassformer.Pipeline(model=glassformer.tiny(family, **words), generation={"eos_token_id": 2})
     with pytest.raises(GlassformerError, match=sentence):
         export_ctranslate2(bundle, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -253,7 +253,7 @@ def test_nothing_is_lost_and_what_is_missing_is_said(tmp_path, run, monkeypatch)
     glassformer.save(glassformer.tiny("gpt2"), model)
     no_end = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
     assert no_end.code == 2 and "which token ends a text" in no_end.err
-    bundle = glassformer.Bundle(model=glassformer.tiny("gpt2"), generation={"eos_token_id": 101})
+    bundle = glassformer.Pipeline(model=glassformer.tiny("gpt2"), generation={"eos_token_id": 101})
     with pytest.raises(GlassformerError, match="ids 0 to 100"):
         export_ctranslate2(bundle, tmp_path / "out")
     there = run("export", model, "--to", "ctranslate2", "--out", model)

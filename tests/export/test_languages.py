@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import ctranslate2
@@ -12,11 +13,11 @@ import tokenizers
 import torch
 
 import glassformer
-from glassformer.api import JOB
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.folder import Exported
 from glassformer.export.onnx import export_onnx
 from glassformer.export.told import languages_of
+from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.tokenization.train import Marks
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
@@ -42,8 +43,8 @@ def bundle(marks: Marks) -> glassformer.Bundle:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)  # so that the languages differ
-    made = glassformer.Bundle(model=model.eval(), tokenizer=cut)
-    made.files[JOB] = {"job": "translate", "languages": list(LANGUAGES)}
+    made = glassformer.Pipeline(model=model.eval(), tokenizer=cut)
+    made.job = JobInfo(name="translate", languages=tuple(LANGUAGES))
     return made
 
 
@@ -65,7 +66,7 @@ def published(tmp_path: Path) -> glassformer.Bundle:
         for parameter in model.parameters():
             parameter.mul_(3)
     chosen = {"eos_token_id": 2, "forced_bos_token_id": words["de_DE"]}
-    return glassformer.Bundle(model=model.eval(), tokenizer=load_tokenizer(tmp_path), generation=chosen)
+    return glassformer.Pipeline(model=model.eval(), tokenizer=load_tokenizer(tmp_path), generation=chosen)
 
 
 def asked(folder: Path, to: str) -> tuple[Tokenizer, list[int], list[int]]:
@@ -128,9 +129,9 @@ def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tm
 @pytest.mark.parametrize("marks", ["end", "around"])
 def test_marks_tell_the_languages_of_a_published_folder(bundle) -> None:
     told = languages_of(bundle)
-    bundle.files[JOB]["languages"] = []
+    bundle.job = replace(bundle.job, languages=())
     assert languages_of(bundle) == {}  # one trained here was taught none, whatever its tokenizer has
-    del bundle.files[JOB]
+    bundle.job = JobInfo()
     assert languages_of(bundle) == told and told["in"] == "source"
 
 

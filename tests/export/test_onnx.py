@@ -77,7 +77,7 @@ class Stepping:
 
 def exported(model, folder):
     """The folder of an export that leaves the model as it was."""
-    bundle = glassformer.Bundle(model=shaken(model))
+    bundle = glassformer.Pipeline(model=shaken(model))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     parts = [type(part) for part in model.modules()]
     out = export_onnx(bundle, folder).folder
@@ -292,7 +292,7 @@ def test_a_shared_matrix_is_stored_once_and_large_ones_beside(tmp_path, monkeypa
 def test_lower_precision_is_written_as_float32_and_the_model_stays_as_it_was(tmp_path):
     model = glassformer.tiny("gpt2", **ONE).to(torch.bfloat16).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    out = export_onnx(glassformer.Bundle(model=model), tmp_path / "out").folder
+    out = export_onnx(glassformer.Pipeline(model=model), tmp_path / "out").folder
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(part.training for part in model.modules())
     ids = torch.arange(3, 12)[None]
@@ -306,7 +306,7 @@ def test_what_cannot_be_exported_is_a_sentence(tmp_path, run, monkeypatch):  # n
 
     lstm = build_baseline(baseline.LSTMEncoderDecoder(src_vocab_size=20, tgt_vocab_size=20, d_model=8))
     with pytest.raises(GlassformerError, match="give a Transformer"):
-        export_onnx(glassformer.Bundle(model=lstm), tmp_path / "out")
+        export_onnx(glassformer.Pipeline(model=lstm), tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     there = run("export", "tiny:gpt2", "--to", "onnx", "--out", tmp_path / "full")

@@ -37,7 +37,7 @@ def test_the_reference_generates_from_our_folder(tmp_path, family, layout):
     two = getattr(model.spec, "start_id", None) is not None
     if two:
         generation["decoder_start_token_id"] = model.spec.start_id
-    bundle = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
+    bundle = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     folder = glassformer.save(bundle, tmp_path / "model")
     kind = transformers.AutoModelForSeq2SeqLM if two else transformers.AutoModelForCausalLM
     reference = kind.from_pretrained(folder).eval()

@@ -131,7 +131,7 @@ def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> No
     bundle = glassformer.load(folder)
     src, real, tgt = harness.two_batches(bundle.model, "right")
     for fresh in (False, True):
-        what = glassformer.Bundle(model=bundle.model) if fresh else bundle
+        what = glassformer.Pipeline(model=bundle.model) if fresh else bundle
         ours = glassformer.save(what, tmp_path / f"ours-{fresh}")
         before, after = (load_file(f / "model.safetensors") for f in (folder, ours))
         assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)

@@ -47,7 +47,7 @@ def test_a_bare_encoder_without_a_pooler_is_read_saved_and_read_again(tmp_path: 
     with torch.no_grad():
         ours, theirs = bundle.model(values), reference(values).last_hidden_state
     assert (ours - theirs).abs().max() < 1e-5
-    for name, saved in (("kept", bundle), ("fresh", glassformer.Bundle(model=bundle.model))):
+    for name, saved in (("kept", bundle), ("fresh", glassformer.Pipeline(model=bundle.model))):
         glassformer.save(saved, tmp_path / name)
         assert (tmp_path / name / "config.json").exists()
         assert glassformer.load(tmp_path / name).spec == bundle.spec
@@ -98,7 +98,7 @@ def test_a_layer_for_each_channel_reads_its_own_weights(tmp_path: Path) -> None:
         each = [layer(pooled[:, c]) for c, layer in enumerate(reference.head.projections)]
         theirs = torch.stack(each, -1) * inner.scale + inner.loc
         assert (bundle.model(values) - theirs).abs().max() < 1e-5
-    glassformer.save(glassformer.Bundle(model=bundle.model), tmp_path / "again")
+    glassformer.save(glassformer.Pipeline(model=bundle.model), tmp_path / "again")
     before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "again"))
     assert before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in before)
 

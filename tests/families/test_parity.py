@@ -213,7 +213,7 @@ def test_config_is_written_anew_without_loss(pair: Any, tmp_path: Path) -> None:
     Two families may describe one model (a window wider than all is none), so the folder names the class.
     """
     _, bundle, _ = pair
-    fresh = glassformer.Bundle(model=bundle.model)
+    fresh = glassformer.Pipeline(model=bundle.model)
     glassformer.save(fresh, tmp_path / "fresh")
     assert glassformer.load(tmp_path / "fresh").spec == bundle.spec
     named = json.loads((tmp_path / "fresh" / "config.json").read_text())["architectures"][0]

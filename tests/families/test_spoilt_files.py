@@ -17,8 +17,9 @@ from PIL import Image
 
 import glassformer
 from glassformer import Bundle, GlassformerError
-from glassformer.api import Layout
+from glassformer.bundle import Layout
 from glassformer.families import beside
+from glassformer.families.sidecars import JobInfo
 from glassformer.training.recipe import JOBS
 from tests.tasks import folders
 
@@ -79,7 +80,7 @@ def pictures(folder: Path) -> tuple[Bundle, Ask]:
     job = {"job": "images", "classes": [*"abcdefghij"], **each}
     shown = folder.parent / "shown.png"
     Image.fromarray(np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)).save(shown)
-    bundle = Bundle(model=model, files={"job.json": job, "preprocessor_config.json": ready})
+    bundle = Bundle(model=model, job=JobInfo.from_dict(job), files={"preprocessor_config.json": ready})
     return bundle, lambda found: (found.classify([shown], hear=lambda _: None), found.embed([shown]))
 
 
@@ -88,7 +89,7 @@ def series(_: Path) -> tuple[Bundle, Ask]:
     job = {"job": "forecast", "columns": ["a", "b"], "mean": [0.0, 1.0], "std": [1.0, 2.0], "context": 24}
     steps = np.arange(40)
     table = {"ds": [f"2024-01-01 {n // 4:02}:{n % 4 * 15:02}:00" for n in steps], "a": steps, "b": steps % 7}
-    bundle = Bundle(model=glassformer.tiny("patchtst"), files={"job.json": job})
+    bundle = Bundle(model=glassformer.tiny("patchtst"), job=JobInfo.from_dict(job))
     return bundle, lambda found: found.forecast(table).values
 
 
@@ -98,9 +99,7 @@ def continuing(_: Path) -> tuple[Bundle, Ask]:
     assert tokenizer is not None
     model = glassformer.tiny("gpt2", vocab_size=tokenizer.vocab_size, pad_id=0)
     generation = {"eos_token_id": 3, "pad_token_id": 0, "do_sample": True, "temperature": 0.7, "top_k": 5}
-    bundle = Bundle(
-        model=model, tokenizer=tokenizer, generation=generation, files={"job.json": {"job": "lm"}}
-    )
+    bundle = Bundle(model=model, tokenizer=tokenizer, generation=generation, job=JobInfo(name="lm"))
     return bundle, lambda found: found.generate(["Once upon", "A"], max_new_tokens=2, details=True)
 
 
@@ -112,7 +111,7 @@ def translating(_: Path) -> tuple[Bundle, Ask]:
     model = glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, pad_id=0, start_id=3)
     generation = {"decoder_start_token_id": 3, "eos_token_id": 3, "pad_token_id": 0}
     job = {"job": "translate", "unit": "sentence", "usual_len": 9}
-    bundle = Bundle(model=model, tokenizer=tokenizer, generation=generation, files={"job.json": job})
+    bundle = Bundle(model=model, tokenizer=tokenizer, generation=generation, job=JobInfo.from_dict(job))
     return bundle, lambda found: found.translate(["Good day.", "A"], max_new_tokens=2, details=True)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.model import DecoderOnly, EncoderDecoder

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from glassformer.api import JOB, PICTURES, Bundle, tiny
+from glassformer.api import Pipeline, tiny
+from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.verify.inputs import stir
 from tests.tasks.folders import VOCABULARY, words
@@ -43,7 +45,7 @@ def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) ->
         torch.manual_seed(0)
         model = tiny(family, **settings).eval()
     stir(model)
-    return Bundle(model=model, tokenizer=tokenizer, family=family)
+    return Pipeline(model=model, tokenizer=tokenizer, family=family)
 
 
 def bundle(family: str, **settings: Any) -> Bundle:
@@ -67,18 +69,18 @@ def bundle(family: str, **settings: Any) -> Bundle:
             return _bundle(family, bytewise(), vocab_size=bytewise().vocab_size, **settings)
         case "vit" | "deit":
             made = _bundle(family, **settings)
-            made.files[PICTURES] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            made.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
             return made
         case "patchtst":
             made = _bundle(family, **settings)
-            made.files[JOB] = {"columns": ["load", "oil"], "mean": [5.0, -3.0], "std": [2.0, 0.5]}
+            made.job = JobInfo(columns=("load", "oil"), mean=(5.0, -3.0), std=(2.0, 0.5))
             return made
     return _bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
 
 
 def classifier() -> Bundle:
     made = bundle("bert", head=spec.Classify(num_labels=3, hidden="tanh"))
-    made.files[JOB] = {"classes": ["bad", "so so", "good"]}
+    made.job = JobInfo(classes=("bad", "so so", "good"))
     return made
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from threading import Thread
 
 import pytest
 import torch
 
-from glassformer.api import Bundle, tiny
+from glassformer.api import tiny
 from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.interpret import taken
 from glassformer.interpret.explored import Explored
 from glassformer.interpret.kinds import Given, TooLargeError, UnknownNameError
@@ -56,7 +59,7 @@ def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None
     for station in trace.info()["stations"]:
         for name in station["tensors"].values():
             cut(trace, name)
-    made.files["job.json"] = {**made.files.get("job.json", {}), "example": {"text": "mine"}}
+    made.job = replace(made.job, example={"text": "mine"})
     assert Explored({"one": made}).models()[0]["example"] == {"text": "mine"}
     if info["image"]:
         assert trace.sequences[0].grid == tuple(info["image"]["grid"])
@@ -248,14 +251,13 @@ def test_a_long_input_of_a_large_model_costs_little_beyond_its_forward() -> None
 
 
 def test_gaps_to_be_mended_are_tokens_of_the_source() -> None:
-    from glassformer.api import JOB
     from glassformer.tokenization import TokenizerPlan, train_tokenizer
 
     made = bundle("original")
     made.tokenizer = train_tokenizer(
         [TEXT] * 3, TokenizerPlan(kind="word", vocab_size=wordwise().vocab_size, tags=("<gap>",))
     )
-    made.files[JOB] = {"job": "restore", "gap": "<gap>", "before": ""}
+    made.job = JobInfo(name="restore", gap="<gap>", before="")
     text = "the cat <gap> the mat."
     trace = take(made, {"text": text})
     (told,) = made.restore(text)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from glassformer.api import load, save
+from glassformer.bundle import load, save
 from glassformer.interpret.difference import change_table, difference_info
 from glassformer.interpret.heads import heads_info
 from glassformer.interpret.lens import lens_info

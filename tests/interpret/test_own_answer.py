@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.changed import Changed
 from glassformer.interpret.search import search_info
@@ -106,9 +106,7 @@ def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Bundle, n: 
     other = copy.deepcopy(pocket.model)
     with torch.no_grad():
         by_hand(other)
-    changed = Bundle(
-        model=other, tokenizer=pocket.tokenizer, files=pocket.files, generation=pocket.generation
-    )
+    changed = Bundle(model=other, tokenizer=pocket.tokenizer, job=pocket.job, generation=pocket.generation)
     moved = 0
     for text in SENTENCES[:3]:
         (told,) = changed.translate(text, to="de")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from starlette.testclient import TestClient
 
 import glassformer
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
+from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.sentences import read_as, sentences_of, stands_told
 from glassformer.interpret.taken import take
 from glassformer.server.app import app
@@ -21,7 +24,7 @@ TEXT = f"{PARTS[0]}  {PARTS[1]}\n\n {PARTS[2]} "
 
 def translator(**about: str) -> Bundle:
     made = bundle("original")
-    made.files[JOB] = {"job": "translate", **about}
+    made.job = JobInfo.from_dict({"job": "translate", **about})
     return made
 
 
@@ -60,7 +63,7 @@ def test_a_picture_is_shown_as_given_and_read_as_a_letter() -> None:
 
 def test_what_is_no_translation_is_read_whole() -> None:
     mends, tells, writes = translator(), bundle("bart"), bundle("gpt2")
-    mends.files[JOB]["job"] = "restore"
+    mends.job = replace(mends.job, name="restore")
     tells.config["task_specific_params"] = {"summarization_cnn": {"num_beams": 1}}
     for made in (mends, tells, writes):
         assert sentences_of(made, TEXT) == [TEXT]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core.build import build
 from glassformer.errors import GlassformerError
 from glassformer.interpret.outline import stacks_of

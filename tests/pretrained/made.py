@@ -6,7 +6,7 @@ from pathlib import Path
 
 import glassformer
 from glassformer import pretrained as models
-from glassformer.api import JOB
+from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret import models as tiny
 
@@ -30,7 +30,7 @@ def make(here: Path) -> Path:
     marks = sorted(cut.special_ids - {cut.eos_id})  # it would write nothing else
     translator.generation = {"decoder_start_token_id": cut.eos_id, "suppress_tokens": marks}
     about = {"job": "translate", "unit": "sentence", "languages": ["de", "en", "ko"], "to": None}
-    translator.files[JOB] = about
+    translator.job = JobInfo.from_dict(about)
     bundles = {
         "pocket": (translator, "Translates.", "de, en, ko"),
         "pocket-lm": (tiny.bundle("gpt2", max_len=128), "Writes.", "en"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from tests.faults.scale import Report
 from tests.server.made import Server, make, serving
 

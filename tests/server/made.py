@@ -84,7 +84,7 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: object) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)  # so that answers differ from prompt to prompt
-    glassformer.save(glassformer.Bundle(model=model.eval(), tokenizer=tokenizer), folder)
+    glassformer.save(glassformer.Pipeline(model=model.eval(), tokenizer=tokenizer), folder)
 
 
 @dataclass(frozen=True, kw_only=True)

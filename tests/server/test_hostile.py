@@ -97,7 +97,7 @@ def test_what_came_of_a_text_is_told_by_whose_fault_it_is(came, status):
 def test_a_source_that_would_keep_everybody_waiting_is_refused(bundles):
     """A model without a table of positions would read it all, at once: to write from it or to embed it."""
     tokenizer = bundles["translator"].tokenizer
-    bundle = glassformer.Bundle(
+    bundle = glassformer.Pipeline(
         model=glassformer.tiny("t5", vocab_size=tokenizer.vocab_size).eval(), tokenizer=tokenizer
     )
     plan = translating(bundle, {"max_new_tokens": 2}, split="never")

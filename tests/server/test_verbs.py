@@ -186,7 +186,7 @@ def test_hints_name_what_a_client_has(server):
 def test_a_model_that_writes_nothing_says_why():
     for family, why in (("gpt2", "has no tokenizer; give the folder"), ("vit", "writes no text")):
         with pytest.raises(GlassformerError, match=why):
-            check_writes(glassformer.Bundle(model=glassformer.tiny(family)))
+            check_writes(glassformer.Pipeline(model=glassformer.tiny(family)))
 
 
 def test_bounds_of_whole_numbers_are_whole(server):

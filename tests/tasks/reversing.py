@@ -64,5 +64,5 @@ def speaker(folder: Path, family: str = "gpt2", **words: object) -> Path:
     tokenizer = bytewise()
     model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size, **words)
     generation = {"eos_token_id": tokenizer.eos_id}
-    bundle = glassformer.Bundle(model=model, tokenizer=tokenizer, family=family, generation=generation)
+    bundle = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     return glassformer.save(bundle, folder)

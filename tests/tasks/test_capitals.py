@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.tasks.writing.capitals import Capitals
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 

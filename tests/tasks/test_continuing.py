@@ -70,7 +70,7 @@ def test_a_stream_that_is_left_stops(talker):
 def test_without_an_end_token_the_limit_ends():
     plan = TokenizerPlan(kind="char", vocab_size=60, marks="none")
     tokenizer = train_tokenizer(["the old captain"], plan)
-    made = glassformer.Bundle(model=glassformer.tiny("llama"), tokenizer=tokenizer)
+    made = glassformer.Pipeline(model=glassformer.tiny("llama"), tokenizer=tokenizer)
     tokenizer._role_ids["eos"] = None
     (passage,) = made.generate(["the"], details=True, max_new_tokens=11)
     assert (passage.ended, passage.tokens) == ("length", 11)

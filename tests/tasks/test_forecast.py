@@ -13,6 +13,7 @@ import torch
 import glassformer
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.forecast import forecast
 from glassformer.tasks.quantiles import quantiles
 from tests.families import harness
@@ -40,7 +41,7 @@ def folder(path: Path, job: dict[str, Any] | None = None, **settings: Any) -> tu
     model = harness.reference("PatchTSTForPrediction", {**_SERIES, **settings})
     bundle = glassformer.load(harness.saved(model, path))
     if job is not None:
-        bundle.files["job.json"] = job
+        bundle.job = JobInfo.from_dict(job)
     return model, bundle
 
 
@@ -141,7 +142,7 @@ def test_simple_forecasters_tell_too(tmp_path: Path) -> None:
     from glassformer import baselines
 
     spec = baselines.spec.RepeatLast(prediction_length=2)
-    bundle = glassformer.Bundle(model=baselines.build_baseline(spec))
+    bundle = glassformer.Pipeline(model=baselines.build_baseline(spec))
     columns = table(5)
     last = [columns[name][-1] for name in NAMES]
     assert np.allclose(forecast(bundle, columns).values, [[last, last]])
@@ -166,7 +167,7 @@ def test_what_cannot_be_told_is_a_sentence(
 
 def test_other_models_and_other_things_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GlassformerError, match="forecasts nothing"):
-        forecast(glassformer.Bundle(model=glassformer.tiny("bert")), table())
+        forecast(glassformer.Pipeline(model=glassformer.tiny("bert")), table())
     _, bundle = folder(tmp_path)
     for odd in (3, None, [[1, 2]]):
         with pytest.raises(GlassformerError, match="give a file of series, a data frame or a dict"):
@@ -176,5 +177,5 @@ def test_other_models_and_other_things_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GlassformerError, match="row 8 has no finite value in column 'b'"):
         forecast(bundle, gappy)
     assert any("filled in" in note for note in forecast(bundle, gappy, fill="linear").notes)
-    bundle.files["job.json"] = {"frequency": "15 minutes"}
+    bundle.job = JobInfo(frequency="15 minutes")
     assert "the model learned steps of 15 minutes, and these are of 1 hour" in forecast(bundle, table()).notes

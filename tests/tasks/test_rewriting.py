@@ -9,6 +9,7 @@ import torch
 
 import glassformer
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.writing.pieces import Cutter, Place
 from glassformer.tasks.writing.sources import language, mending, own_tag, plain
 from glassformer.tokenization import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
@@ -82,7 +83,7 @@ def test_the_folder_says_how_to_write(tmp_path, bundle):
         "eos_token_id": 3,
         "pad_token_id": tokenizer.pad_id,
     }
-    made = glassformer.Bundle(model=model, tokenizer=tokenizer, family="bart", generation=generation)
+    made = glassformer.Pipeline(model=model, tokenizer=tokenizer, family="bart", generation=generation)
     folder = glassformer.save(made, tmp_path / "bart")
     ours = glassformer.load(folder)
     theirs = transformers.BartForConditionalGeneration.from_pretrained(folder).eval()
@@ -97,7 +98,7 @@ def test_the_folder_says_how_to_write(tmp_path, bundle):
 def test_a_language_is_a_tag_or_the_first_token(bundle):
     plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<", "<de>"))
     tokenizer = train_tokenizer(["red blue"], plan)
-    made = glassformer.Bundle(model=bundle.model, tokenizer=tokenizer)
+    made = glassformer.Pipeline(model=bundle.model, tokenizer=tokenizer)
     spoken = language(made, "fra")
     assert spoken.tag == ">>fra<<"
     tagged = encode_tagged(tokenizer, ["red"], ">>fra<<")[0].ids
@@ -135,7 +136,7 @@ def test_every_family_writes_from_its_folder(tmp_path, family, layout):
     size = {"vocab_size": tokenizer.vocab_size}
     if family == "original":
         size = {"src_vocab_size": tokenizer.vocab_size, "start_id": 1}
-    made = glassformer.Bundle(model=glassformer.tiny(family, **size).eval(), tokenizer=tokenizer)
+    made = glassformer.Pipeline(model=glassformer.tiny(family, **size).eval(), tokenizer=tokenizer)
     texts = ["the old captain", "바다에", "the sea. 🌊 The captain sang to the old sea!", "a"]
     does = made.generate if family in ("gpt2", "llama") else made.translate
     for beams in (1, 3):
@@ -147,16 +148,16 @@ def test_every_family_writes_from_its_folder(tmp_path, family, layout):
 
 
 def test_a_recurrent_model_writes_too():
-    from glassformer.api import build_any
     from glassformer.baselines.spec import LSTMEncoderDecoder, LSTMLanguageModel
+    from glassformer.bundle import build_model
 
     tokenizer = bytewise()
     size = tokenizer.vocab_size
     torch.manual_seed(0)
-    pairs = build_any(LSTMEncoderDecoder(src_vocab_size=size, tgt_vocab_size=size, d_model=16, start_id=3))
-    text = build_any(LSTMLanguageModel(vocab_size=size, d_model=16))
-    reads = glassformer.Bundle(model=pairs.eval(), tokenizer=tokenizer)
-    writes = glassformer.Bundle(model=text.eval(), tokenizer=tokenizer)
+    pairs = build_model(LSTMEncoderDecoder(src_vocab_size=size, tgt_vocab_size=size, d_model=16, start_id=3))
+    text = build_model(LSTMLanguageModel(vocab_size=size, d_model=16))
+    reads = glassformer.Pipeline(model=pairs.eval(), tokenizer=tokenizer)
+    writes = glassformer.Pipeline(model=text.eval(), tokenizer=tokenizer)
     assert reads.translate(["the sea", "", "a"], max_new_tokens=6)[1] == ""
     assert "".join(writes.stream("the", max_new_tokens=9)) == writes.generate("the", max_new_tokens=9)[0]
 
@@ -177,10 +178,10 @@ def test_every_sentence_of_a_line_gets_its_tag(bundle, tmp_path):
     assert encoded[1:] == [">>fra<< It rained all day long."] * 9
     assert len([part for part in layout if isinstance(part, Place)]) == 9
     plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<",))
-    made = glassformer.Bundle(model=bundle.model, tokenizer=train_tokenizer(["red"], plan))
+    made = glassformer.Pipeline(model=bundle.model, tokenizer=train_tokenizer(["red"], plan))
     assert own_tag(made)(">>fra<< red") == ""  # which this tokenizer takes for text
     layouts.LAYOUTS["two-sided"](tmp_path)
-    made = glassformer.Bundle(model=bundle.model, tokenizer=load_tokenizer(tmp_path))
+    made = glassformer.Pipeline(model=bundle.model, tokenizer=load_tokenizer(tmp_path))
     tagged = [own_tag(made)(line) for line in (">>fra<<  red", ">>fra<<red", ">>xyz<< red", ">>fra")]
     assert tagged == [">>fra<<  ", ">>fra<<", "", ""]
 
@@ -188,7 +189,7 @@ def test_every_sentence_of_a_line_gets_its_tag(bundle, tmp_path):
 def test_a_gap_is_one_token_among_words_spelled_as_in_training(bundle):
     plan = TokenizerPlan(kind="bpe", vocab_size=200, marks="end", tags=("<gap>",))
     tokenizer = train_tokenizer(["the old captain sang to the sea"] * 3, plan)
-    made = glassformer.Bundle(model=bundle.model, tokenizer=tokenizer)
+    made = glassformer.Pipeline(model=bundle.model, tokenizer=tokenizer)
     whole = tokenizer.encode(" the old captain sang").ids
     middle = tokenizer.encode(" old captain", special=False).ids
     at = next(n for n in range(len(whole)) if whole[n : n + len(middle)] == middle)
@@ -200,9 +201,7 @@ def test_a_gap_is_one_token_among_words_spelled_as_in_training(bundle):
 
 def test_the_job_of_a_folder_is_kept_to(bundle, tmp_path):
     talker = glassformer.load(speaker(tmp_path / "talker"))
-    made = glassformer.Bundle(
-        model=bundle.model, tokenizer=bundle.tokenizer, files={"job.json": {"job": "restore"}}
-    )
+    made = glassformer.Pipeline(model=bundle.model, tokenizer=bundle.tokenizer, job=JobInfo(name="restore"))
     with pytest.raises(GlassformerError, match="trained to restore, not to translate"):
         made.translate(["red"])
     with pytest.raises(GlassformerError, match="trained to translate, not to restore"):
@@ -210,9 +209,9 @@ def test_the_job_of_a_folder_is_kept_to(bundle, tmp_path):
     with pytest.raises(GlassformerError, match="goes on from a prompt"):
         talker.translate(["red"])
     with pytest.raises(GlassformerError, match="writes no text"):
-        glassformer.Bundle(model=glassformer.tiny("bert"), tokenizer=bundle.tokenizer).generate(["red"])
+        glassformer.Pipeline(model=glassformer.tiny("bert"), tokenizer=bundle.tokenizer).generate(["red"])
     with pytest.raises(GlassformerError, match="has no tokenizer"):
-        glassformer.Bundle(model=bundle.model).translate(["red"])
+        glassformer.Pipeline(model=bundle.model).translate(["red"])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def model(name: str) -> glassformer.Bundle:
         sizes = {"context_length": 96, "prediction_length": 24, "patch_length": 8, "stride": 4, "channels": 1}
         made = glassformer.tiny("patchtst", **sizes, distribution=distribution, scaling=scaling)
     stir(made)
-    return glassformer.Bundle(model=made.eval(), family="patchtst")
+    return glassformer.Pipeline(model=made.eval(), family="patchtst")
 
 
 def waves(height: float = 2.0) -> np.ndarray:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.api import Pipeline as Bundle
 from glassformer.errors import GlassformerError
 from glassformer.tasks.watch import Watch
 from glassformer.tasks.writing.pieces import Cutter, Place
@@ -52,7 +52,7 @@ def test_no_piece_is_longer_than_what_was_learnt(pocket: Bundle) -> None:
     plan = translating(pocket, {}, to="de")
     (layout,) = plan.layouts([sentence])
     read = [part.ids for part in layout if isinstance(part, Place)]
-    assert len(read) > 3 and max(map(len, read)) <= pocket.files["job.json"]["usual_len"]
+    assert len(read) > 3 and max(map(len, read)) <= (pocket.job.usual_len or 0)
     assert plan.doubts(layout) == ()
     assert pocket.tokenizer is not None
     again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in layout]
@@ -73,7 +73,7 @@ def test_what_has_no_space_is_cut_at_what_was_learnt(pocket: Bundle, text: str) 
     plan = translating(pocket, {}, to="en")
     (layout,) = plan.layouts([f"Hello. {text}"])
     read = [part.ids for part in layout if isinstance(part, Place)]
-    assert len(read) > 20 and max(map(len, read)) <= pocket.files["job.json"]["usual_len"]
+    assert len(read) > 20 and max(map(len, read)) <= (pocket.job.usual_len or 0)
     assert "cut" in plan.doubts(layout) and "long" not in plan.doubts(layout)
     assert pocket.tokenizer is not None
     assert "".join(pocket.tokenizer.decode(ids) for ids in read) == f"Hello.{text}"

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api
 from glassformer.errors import GlassformerError
 from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import recipe_from
@@ -69,7 +68,7 @@ def test_a_transformer_beats_the_simple_ones_which_are_run_alike(waves: Path, tm
     assert found["mae"] < linear["mae"] < repeat["mae"]
     for name in ("repeat", "linear", "patches"):
         bundle = glassformer.load(tmp_path / name / "model")
-        about = bundle.files[api.JOB]
+        about = bundle.job.to_dict()
         assert about["columns"] == [f"c{n}" for n in range(COLUMNS)] and about["frequency"] == "1 hour"
         assert (about["context"], about["horizon"]) == (48, 12)
         assert len(about["mean"]) == len(about["std"]) == COLUMNS

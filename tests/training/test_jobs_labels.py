@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api
 from glassformer.errors import GlassformerError
 from glassformer.training.jobs.images import square
 from glassformer.training.logging.history import read_history
@@ -67,7 +66,7 @@ def classified(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_classifier_of_texts_is_one_in_the_reference_library_too(classified: Path) -> None:
     transformers = pytest.importorskip("transformers")
     bundle = glassformer.load(classified / "model")
-    assert bundle.files[api.JOB]["classes"] == ["bad", "good"] and bundle.tokenizer is not None
+    assert bundle.job.classes == ("bad", "good") and bundle.tokenizer is not None
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(classified / "model").eval()
     assert type(theirs).__name__ == "BertForSequenceClassification"
     assert theirs.config.id2label == {0: "bad", 1: "good"}
@@ -90,7 +89,7 @@ def test_a_classifier_goes_on_with_its_labels_in_its_own_order(classified: Path,
     rows = reviews(tmp_path / "three.tsv", 150, more="film plot\tneither\n" * 60)
     more = {"steps": 40, "lr": 0.002, "batch": 512, "validate_every": 40}
     assert texts(rows, tmp_path / "three", model=model, training=more)["accuracy"] > 0.95
-    assert glassformer.load(tmp_path / "three/model").files[api.JOB]["classes"] == ["bad", "good", "neither"]
+    assert glassformer.load(tmp_path / "three/model").job.classes == ("bad", "good", "neither")
 
 
 @pytest.mark.parametrize("preset", ["roberta", "distilbert"])
@@ -149,7 +148,7 @@ def test_digits_are_told_apart(tmp_path: Path) -> None:
     assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
     transformers = pytest.importorskip("transformers")
     bundle = glassformer.load(tmp_path / "run/model")
-    about = bundle.files[api.JOB]
+    about = bundle.job.to_dict()
     assert about["classes"] == [str(n) for n in range(10)] and about["size"] == [8, 8]
     theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "run/model").eval()
     process = transformers.AutoImageProcessor.from_pretrained(tmp_path / "run/model")
@@ -207,7 +206,7 @@ def test_grey_pictures_are_read_by_a_model_of_colour(tmp_path: Path) -> None:
     pixels, labels = draw.integers(0, 256, (40, 16, 16), np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "grey.npz", images=pixels, labels=labels)
     np.savez(tmp_path / "colour.npz", images=np.stack([pixels] * 3, -1), labels=labels)
-    base = api.save(glassformer.tiny("vit"), tmp_path / "base")
+    base = glassformer.save(glassformer.tiny("vit"), tmp_path / "base")
     found = {}
     for name in ("grey", "colour"):
         asked = {

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api
 from glassformer.data.damaged import Damage, DamagedExamples
 from glassformer.data.lines import lines
 from glassformer.data.store import write_store
+from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.jobs.restore import BEFORE, GAP, tidy, word_beginnings
 from glassformer.training.recipe import recipe_from
@@ -136,8 +136,8 @@ def test_a_published_layout_is_gone_on_from(tmp_path: Path) -> None:
     tokenizer = train_tokenizer((row.split("\t")[0] for row in rows), plan)
     torch.manual_seed(0)
     words = {"vocab_size": tokenizer.vocab_size, "pad_id": 0, "start_id": 0}
-    base = api.save(
-        api.Bundle(model=glassformer.tiny("marian", **words), tokenizer=tokenizer), tmp_path / "base"
+    base = glassformer.save(
+        glassformer.Bundle(model=glassformer.tiny("marian", **words), tokenizer=tokenizer), tmp_path / "base"
     )
     before = {path.name: path.read_bytes() for path in base.iterdir()}
     first, *_, last = trained(
@@ -294,7 +294,7 @@ def test_sentences_are_restored(tmp_path: Path) -> None:
     assert found["exact"] > left["exact"] + 0.3
     assert found["chrf"] > left["chrf"] + 10
     bundle = glassformer.load(tmp_path / "run" / "model")
-    assert bundle.files[api.JOB] == {"job": "restore", "before": " ", "gap": GAP}
+    assert bundle.job == JobInfo(name="restore", before=" ", gap=GAP)
 
 
 def test_a_run_taken_up_again_ends_in_the_same_bits(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.onnx import export_onnx

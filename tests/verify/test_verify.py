@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.core import kernels
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.cache import LayerCache

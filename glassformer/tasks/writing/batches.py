@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.generation.engine import Written, write_all
 from glassformer.generation.settings import Decoding
 from glassformer.generation.tree import Tree

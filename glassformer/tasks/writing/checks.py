@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.generation.settings import Decoding, decoding_from
 from glassformer.tasks.reading import named, sound

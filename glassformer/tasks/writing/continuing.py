@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from glassformer.api import Bundle
+from glassformer.bundle import Bundle
 from glassformer.generation.stop import before_stop
 from glassformer.tasks.reading import tokenizer_of
 from glassformer.tasks.watch import UNWATCHED, Watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.tasks.reading import named, tokenizer_of
 from glassformer.tasks.writing.ends import shape_of
 from glassformer.tasks.writing.pieces import Layout, Place
@@ -17,8 +17,7 @@ Doubt = Literal["long", "cut", "letters"]
 
 def learnt_length(bundle: Bundle) -> int | None:
     """The most tokens that a model has often learnt to read at once, where its folder says so."""
-    found = bundle.files.get(JOB, {}).get("usual_len")
-    return found if isinstance(found, int) and found > 0 else None
+    return bundle.job.usual_len
 
 
 def doubts_of(bundle: Bundle) -> Callable[[Layout], tuple[Doubt, ...]]:

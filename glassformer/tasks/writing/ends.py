@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.reading import named, tokenizer_of
 
 Shape = Literal["rewrites", "continues"]  # a source into a target; a prompt into what follows it
@@ -81,13 +82,12 @@ def shape_of(bundle: Bundle) -> Shape:
     )
 
 
-def check_job(bundle: Bundle, verb: str, *, jobs: tuple[str, ...]) -> Mapping[str, Any]:
+def check_job(bundle: Bundle, verb: str, *, jobs: tuple[str, ...]) -> JobInfo:
     """What the folder says of the job it was trained for, where that is one of those the verb is for."""
-    about: Mapping[str, Any] = bundle.files.get(JOB, {})
-    job = about.get("job")
+    job = bundle.job.name
     if job is not None and job not in jobs:
         raise GlassformerError(f"{named(bundle)} was trained to {_WORDS.get(job, job)}, not to {verb}")
-    return about
+    return bundle.job
 
 
 _WORDS = {"lm": "continue text", "images": "tell images apart"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.tokenization import read_languages, written_languages
 
 # codes of two and three letters, and names, a language a line
@@ -46,7 +46,7 @@ zh zho chi cmn: chinese mandarin 中文 chinesisch chinois 중국어
 
 def tags_of(bundle: Bundle) -> list[str]:
     """The languages that a model can be told to write, as it spells them."""
-    told = bundle.files.get(JOB, {}).get("languages")
+    told = bundle.job.languages
     if isinstance(told, Sequence) and told:  # the tokenizer may have marks for more than it was taught
         return [str(one) for one in told]
     tokenizer = bundle.tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.generation.settings import Decoding
 from glassformer.generation.stop import before_stop
@@ -73,7 +73,7 @@ def translating(
     about = check_job(bundle, "translate", jobs=("translate",))
     ends = _rewriting(bundle, "translate")
     if split is None:
-        split = "always" if about.get("unit") == "sentence" else "long"
+        split = "always" if about.unit == "sentence" else "long"
     spoken = language(bundle, to)
     encode = plain(bundle, prefix=spoken.prefix if prefix is None else prefix, tag=spoken.tag)
     lead = own_tag(bundle) if spoken == UNSAID and not prefix else no_tag
@@ -107,7 +107,7 @@ def summarize(
     prefix: what is put before every text; by default what the folder says, as "summarize: ".
     """
     # Pairs of a text and its summary are learnt with the job translate too, but not by languages.
-    check_job(bundle, "summarize", jobs=() if bundle.files.get(JOB, {}).get("languages") else ("translate",))
+    check_job(bundle, "summarize", jobs=() if bundle.job.languages else ("translate",))
     ends = _rewriting(bundle, "summarize")
     if prefix is None:
         prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
@@ -137,10 +137,10 @@ def restore(
     The mark is the one the model was trained with, which the folder's job.json tells.
     """
     about = check_job(bundle, "restore", jobs=("restore",))
-    if about.get("job") != "restore":
+    if about.name != "restore":
         raise GlassformerError(f"{named(bundle)} was not trained to restore; train one with the job restore")
     ends = _rewriting(bundle, "restore")
-    encode = mending(bundle, gap=about.get("gap"), before=about.get("before"))
+    encode = mending(bundle, gap=about.gap, before=about.before)
     cutter = Cutter(encode=encode, reads=ends.reads)
     return results(
         _rewrites(bundle, ends, cutter, searching(bundle, settings)),
@@ -158,7 +158,7 @@ def searching(bundle: Bundle, settings: Mapping[str, Any], spoken: Language = UN
     Where nothing says how, with several beams; to mend, with one.
     """
     said = {**generation_of(bundle), **{name: value for name, value in settings.items() if value is not None}}
-    mends = bundle.files.get(JOB, {}).get("job") == "restore"
+    mends = bundle.job.name == "restore"
     if not (mends or "num_beams" in said or said.get("do_sample")):
         settings = {**settings, "num_beams": BEAMS}
     return settings_of(bundle, {**settings, **spoken.settings})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.api import JOB, Bundle
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.tasks.reading import named, sound, tokenizer_of
 from glassformer.tasks.writing.languages import called, spelt, tags_of
@@ -34,7 +34,7 @@ def language(bundle: Bundle, to: str | None, *, by: str = "--to (`to`)") -> Lang
     Capitals count as small letters. by: by what the person in front says it, for the sentence to one who did
     not.
     """
-    known = bundle.files.get(JOB, {}).get("languages") or ()
+    known = bundle.job.languages or ()
     if to is None and known:
         raise GlassformerError(
             f"{named(bundle)} writes several languages; say which with {by}: {', '.join(known)}"

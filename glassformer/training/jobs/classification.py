@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from glassformer import api
+from glassformer.bundle import Bundle, save
 from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
 from glassformer.errors import GlassformerError
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
+from glassformer.families.sidecars import JobInfo
 from glassformer.training.learner import LabelLearner, tokens_learned
 from glassformer.training.logging.run_log import Sample
 from glassformer.training.recipe import Training
@@ -31,19 +32,19 @@ def in_order(labels: Sequence[str]) -> list[str]:
     return sorted(labels)
 
 
-def classes_of(bundle: api.Bundle) -> list[str] | None:
+def classes_of(bundle: Bundle) -> list[str] | None:
     """The names of a saved classifier's classes; None where it has none."""
-    return class_names(bundle.files.get(api.JOB, {}), bundle.config)
+    return class_names(bundle.job.classes, bundle.config)
 
 
-def named(bundle: api.Bundle, job: str, classes: Sequence[str], **about: Any) -> api.Bundle:
+def named(bundle: Bundle, job: str, classes: Sequence[str], **about: Any) -> Bundle:
     """The bundle with its classes' names where whoever loads it looks for them."""
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
     config: dict[str, Any] = {}
     if family is not None:
         config = {**(bundle.config or family.to_config(bundle.spec)), **named_labels(classes)}
-    files = {**bundle.files, api.JOB: {"job": job, "classes": list(classes), **about}}
-    return replace(bundle, family=family.name if family else None, config=config, files=files)
+    info = JobInfo.from_dict({"job": job, "classes": list(classes), **about})
+    return replace(bundle, family=family.name if family else None, config=config, job=info)
 
 
 def refuse_one_class(classes: Sequence[str], where: str) -> None:
@@ -53,7 +54,7 @@ def refuse_one_class(classes: Sequence[str], where: str) -> None:
 
 
 def label_task(
-    bundle: api.Bundle,
+    bundle: Bundle,
     learner: LabelLearner,
     *,
     train: Examples,
@@ -86,5 +87,5 @@ def label_task(
         metric="accuracy",
         better="higher",
         validate=validate,
-        save=lambda path: api.save(bundle, path),
+        save=lambda path: save(bundle, path),
     )

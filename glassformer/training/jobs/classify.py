@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer import api
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.schema import nearest
 from glassformer.data.examples import LabelledExamples
@@ -52,7 +52,7 @@ class Classify(TextJob):
         if self.base is not None:
             self.followed = classes_of(self.base)
             most = room(self._encoder(self.base.spec))
-            most = min(most, self.base.files.get(api.JOB, {}).get("max_len", most))
+            most = min(most, self.base.job.max_len or most)
             self.recipe = replace(self.recipe, data=replace(self.data, max_len=most))
 
     def gather(self) -> None:
@@ -160,7 +160,7 @@ class Classify(TextJob):
             "distilbert are"
         )
 
-    def build(self) -> api.Bundle:
+    def build(self) -> Bundle:
         """The model of the recipe with tokenizer and labels, as it will be saved."""
         base, words = self.base, self.recipe.model
         if base is None:
@@ -171,7 +171,7 @@ class Classify(TextJob):
             }
             spec = self._encoder(fresh_spec(words, accepted(words.preset or "", fixed)))
             head = labelling_head(spec, len(self.classes))
-            bundle = api.Bundle(model=fresh(replace(spec, head=head, tied=())))
+            bundle = Bundle(model=fresh(replace(spec, head=head, tied=())))
         else:
             spec = self._encoder(base.spec)
             assert isinstance(spec.input, specs.Tokens)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from glassformer import api, baselines
+from glassformer import baselines
+from glassformer.bundle import Bundle, build_model, load, save
 from glassformer.core import spec as specs
 from glassformer.data.lines import checked
 from glassformer.data.problems import Problems
@@ -20,6 +21,7 @@ from glassformer.data.sources import fingerprint_of
 from glassformer.data.spread import written_of
 from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Prepared
 from glassformer.training.jobs.base import Job
 from glassformer.training.learner import SeriesLearner, point, values_learned
@@ -47,7 +49,7 @@ class Forecast(Job):
     series: SeriesSet
     parts: Parts
     scaler: Scaler
-    followed: Mapping[str, Any] | None = None  # what is known of a model that is only measured
+    followed: JobInfo | None = None  # what is known of a model that is only measured
 
     @property
     def data(self) -> SeriesData:
@@ -55,20 +57,20 @@ class Forecast(Job):
         return self.recipe.data
 
     @cached_property
-    def base(self) -> api.Bundle | None:
+    def base(self) -> Bundle | None:
         """The model to go on from, where the recipe names one."""
         folder = self.recipe.model.folder
         return None if folder is None else loaded(folder)
 
     def follow_model(self) -> None:
-        self.followed = self.base.files.get(api.JOB, {}) if self.base is not None else None
+        self.followed = self.base.job if self.base is not None else None
 
     def gather(self) -> None:
         data = self.data
         if len(data.train) != 1:
             raise GlassformerError(f"{len(data.train)} files of series were given; give one that holds all")
         path, problems = checked(data.train[0]), Problems()
-        target = data.target or (self.followed or {}).get("columns")
+        target = data.target or (self.followed.columns if self.followed else None)
         prepared = Prepared(
             self.folder / "data",
             lambda stamp: (
@@ -112,8 +114,8 @@ class Forecast(Job):
         if self.followed is not None:
             whole = Part(np.zeros_like(self.series.lengths), self.series.lengths)
             self.parts = Parts(whole, whole, whole)
-            if "mean" in self.followed and "std" in self.followed:
-                self.scaler = Scaler(tuple(self.followed["mean"]), tuple(self.followed["std"]))
+            if self.followed.mean is not None and self.followed.std is not None:
+                self.scaler = Scaler(self.followed.mean, self.followed.std)
                 return
         else:
             self.parts = parts_of(self.series, self.data.split)
@@ -164,7 +166,7 @@ class Forecast(Job):
             )
         )
 
-    def build(self) -> api.Bundle:
+    def build(self) -> Bundle:
         """The model of the recipe with its columns and scale, as it will be saved."""
         (context, horizon), words, channels = self._steps(), self.recipe.model, len(self.series.names)
         model: Any
@@ -182,14 +184,14 @@ class Forecast(Job):
             fixed = {name: n for name, n in sizes.items() if name in kind.__dataclass_fields__}
             given = {"kind": kind.__name__, **words.words, **fixed}
             model = baselines.build_baseline(baselines.from_dict(given, "model"))
-            bundle = api.Bundle(model=model)
+            bundle = Bundle(model=model)
         else:
             fixed = {"context_length": context, "prediction_length": horizon, "channels": channels}
             if len(accepted(words.preset or "", fixed)) < len(fixed):
                 raise GlassformerError(
                     f"model.preset '{words.preset}' forecasts nothing; patchtst, {', '.join(BASELINES)} do"
                 )
-            bundle = api.Bundle(model=api.build(fresh_spec(words, fixed)))
+            bundle = Bundle(model=build_model(fresh_spec(words, fixed)))
         about = {
             "job": self.recipe.job,
             "columns": list(self.series.names),
@@ -199,7 +201,7 @@ class Forecast(Job):
             "horizon": horizon,
             "frequency": str(self.series.step),
         }
-        return replace(bundle, files={**bundle.files, api.JOB: about})
+        return replace(bundle, job=JobInfo.from_dict(about))
 
     def task(self) -> Task:
         bundle = self.build()
@@ -212,7 +214,7 @@ class Forecast(Job):
             metric="mse",
             better="lower",
             validate=self.validation(learner, self.windows(self.parts.valid)),
-            save=lambda path: api.save(bundle, path),
+            save=lambda path: save(bundle, path),
         )
 
     def validation(self, learner: SeriesLearner, windows: Windows) -> Callable[[torch.device], Validation]:
@@ -275,7 +277,7 @@ class Forecast(Job):
         part = self.parts.test
         if not ((part.end - part.begin) >= self.data.horizon).any():
             return {}
-        learner = SeriesLearner(api.load(folder, device=device).model)
+        learner = SeriesLearner(load(folder, device=device).model)
         found = self.validation(learner, self.windows(part))(device)
         return {name: value for name, value in found.metrics.items() if name != "loss"}
 
@@ -294,14 +296,14 @@ def parts_of(series: SeriesSet, split: tuple[float, ...]) -> Parts:
     return by_rows(series, *(int(end) for end in split))
 
 
-def steps_of(bundle: api.Bundle, context: int | None) -> tuple[int | None, int]:
+def steps_of(bundle: Bundle, context: int | None) -> tuple[int | None, int]:
     """How many steps a saved forecaster reads (the given, where any will do), and how many it tells."""
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.SeriesPatches):
         if isinstance(spec.head, specs.Forecast):
             return spec.input.context_length, spec.head.prediction_length
     elif hasattr(spec, "prediction_length"):
-        known = bundle.files.get(api.JOB, {}).get("context")
+        known = bundle.job.context
         return getattr(spec, "context_length", context or known), spec.prediction_length
     raise GlassformerError("the model in model.folder forecasts nothing; give one that was trained to")
 

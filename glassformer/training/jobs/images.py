@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer import api
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
 from glassformer.data.image_sources import files_at, names_at, one_place
@@ -18,6 +18,7 @@ from glassformer.data.images import ImageSet, prepare_images
 from glassformer.data.problems import Problems
 from glassformer.data.sources import fingerprint_of
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.training.data_cache import Prepared
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.classification import classes_of, label_task, named
@@ -47,7 +48,7 @@ class Images(Job):
         return self.recipe.data
 
     @cached_property
-    def base(self) -> api.Bundle | None:
+    def base(self) -> Bundle | None:
         """The model to go on from, where the recipe names one."""
         folder = self.recipe.model.folder
         if folder is None:
@@ -132,7 +133,7 @@ class Images(Job):
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """What pixels are shifted and divided by: as a model gone on from had it, else the training set's."""
-        known: Mapping[str, Any] = self.base.files.get(api.PICTURES, {}) if self.base is not None else {}
+        known: Mapping[str, Any] = self.base.files.get(IMAGE_PROCESSOR_FILE, {}) if self.base else {}
         if "image_mean" in known and "image_std" in known:
             return tuple(known["image_mean"]), tuple(known["image_std"])
         return channel_statistics(self.train_set, self.rows[0])
@@ -191,7 +192,7 @@ class Images(Job):
             label_smoothing=0.1,
         )
 
-    def build(self) -> api.Bundle:
+    def build(self) -> Bundle:
         """The model of the recipe with its classes and how pictures are made ready, as it will be saved."""
         (height, width, channels), classes = self.train_set.shape, self.train_set.classes
         if self.base is None or self.reads is None:
@@ -202,7 +203,7 @@ class Images(Job):
                     f"model.preset '{words.preset}' is no encoder of pictures, which this job needs; vit and "
                     "deit are"
                 )
-            bundle = api.Bundle(model=fresh(fresh_spec(words, fixed)))
+            bundle = Bundle(model=fresh(fresh_spec(words, fixed)))
         else:
             read = self.reads
             if (read.image_size, read.channels) != ((height, width), channels):
@@ -223,7 +224,7 @@ class Images(Job):
             "image_mean": list(self.mean),
             "image_std": list(self.std),
         }
-        bundle.files = {**bundle.files, api.PICTURES: ready}
+        bundle.files = {**bundle.files, IMAGE_PROCESSOR_FILE: ready}
         about = {
             "size": [height, width],
             "channels": channels,

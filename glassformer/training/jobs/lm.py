@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from glassformer import api, baselines
+from glassformer import baselines
+from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.data.blocks import Blocks, RunningBlocks
 from glassformer.data.held_out import cut_at_the_end
@@ -132,7 +133,7 @@ class LanguageModelling(TextJob):
         kind = RunningBlocks if recurrent or len(store) == 1 else Blocks
         return kind(store, length=self.length, seed=seed, pad_id=self.pad_id)
 
-    def build(self) -> api.Bundle:
+    def build(self) -> Bundle:
         """The model of the recipe with the tokenizer, as it will be saved."""
         tokenizer = self.tokenizer
         fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
@@ -165,7 +166,7 @@ class LanguageModelling(TextJob):
             metric="loss",
             better="lower",
             validate=self.validation(learner),
-            save=lambda path: api.save(bundle, path),
+            save=lambda path: save(bundle, path),
         )
 
     def validation(self, learner: TextLearner) -> Callable[[torch.device], Validation]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from glassformer import api, baselines
+from glassformer import baselines
+from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.data.examples import PairExamples
 from glassformer.errors import GlassformerError
@@ -98,7 +99,7 @@ class Rewriting(TextJob):
             )
         return self.eos_id if spec.start_id is None else spec.start_id
 
-    def build(self) -> api.Bundle:
+    def build(self) -> Bundle:
         """The model of the recipe with the tokenizer, as it will be saved."""
         tokenizer = self.tokenizer
         sizes = {"src_vocab_size": tokenizer.vocab_size, "tgt_vocab_size": tokenizer.target_vocab_size}
@@ -148,7 +149,7 @@ class Rewriting(TextJob):
             better="higher",
             row_width=self.row_width,
             validate=self.validation(learner),
-            save=lambda path: api.save(bundle, path),
+            save=lambda path: save(bundle, path),
         )
 
     def validation(self, learner: PairLearner) -> Callable[[torch.device], Validation]:

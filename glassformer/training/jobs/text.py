@@ -9,13 +9,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from glassformer import api, baselines
+from glassformer import baselines
+from glassformer.bundle import Bundle, build_model
 from glassformer.core.heads import LanguageModelHead
 from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.stamps import Stamp
 from glassformer.data.store import Store
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.pretrained.run_folder import BEST, MODEL, result_of
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.folder import fingerprint, vocabulary_files
@@ -38,7 +40,7 @@ class TextJob(Job):
     valid: Store
 
     @cached_property
-    def base(self) -> api.Bundle | None:
+    def base(self) -> Bundle | None:
         """The model to go on from, where the recipe names one."""
         folder = self.recipe.model.folder
         if folder is None:
@@ -152,14 +154,14 @@ class TextJob(Job):
         lstm: tuple[str, Mapping[str, Any]],
         generation: dict[str, Any],
         about: Mapping[str, Any] | None = None,
-    ) -> api.Bundle:
+    ) -> Bundle:
         """The recipe's model with its tokenizer, as it will be saved.
 
         words: what the data fixes of a fresh Transformer; lstm: the baseline's kind, and the same of it.
         about: what else is known of the job.
         """
         recipe, tokenizer = self.recipe, self.tokenizer
-        files = {api.JOB: {"job": recipe.job, **(about or {})}}
+        job = JobInfo.from_dict({"job": recipe.job, **(about or {})})
         base = self.base
         if base is not None:
             head = base.model.head
@@ -175,15 +177,15 @@ class TextJob(Job):
                 base,
                 tokenizer=tokenizer,
                 generation=base.generation or generation,
-                files={**base.files, **files},
+                job=job,
             )
         model: Any
         if recipe.model.preset == "lstm":
             kind, given = lstm
             model = baselines.build_baseline(baselines.lstm_spec(kind, recipe.model.words, **given))
         else:
-            model = api.build(fresh_spec(recipe.model, words()))
-        return api.Bundle(model=model, tokenizer=tokenizer, generation=generation, files=files)
+            model = build_model(fresh_spec(recipe.model, words()))
+        return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job)
 
 
 def _known(folder: Path) -> str:

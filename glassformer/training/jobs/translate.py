@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer import api
 from glassformer.data.examples import PairExamples
 from glassformer.data.names import TO
 from glassformer.data.pairs import pairs
@@ -21,6 +20,7 @@ from glassformer.data.recut_pairs import RecutPairs
 from glassformer.data.sources import Rows, Source
 from glassformer.data.store import Store
 from glassformer.errors import GlassformerError
+from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
 from glassformer.tokenization.documents import has_several
 from glassformer.training.jobs.seq2seq import Rewriting
@@ -50,7 +50,7 @@ class Translate(Rewriting):
     def gather(self) -> None:
         data, kept = self.data, self.recipe.training.max_valid
         max_len = data.max_len
-        self.to = self._known.get("to") if data.to is None else data.to
+        self.to = self._known.to if data.to is None else data.to
 
         def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
             languages: set[str] = set()
@@ -121,16 +121,15 @@ class Translate(Rewriting):
             self.say(f"{source.chosen}; not read: {told}{', ...' * (len(unread) > SHOWN)}")
 
     @property
-    def _known(self) -> Mapping[str, Any]:
-        """What a model that is gone on from, or measured, says of its job."""
-        found: Mapping[str, Any] = self.base.files.get(api.JOB, {}) if self.base else {}
-        return found
+    def _known(self) -> JobInfo:
+        """What a model that is fine-tuned or evaluated says of its job."""
+        return self.base.job if self.base else JobInfo()
 
     def about(self) -> Mapping[str, Any]:
         known = {"unit": self.unit, "usual_len": usual_length(self.train)}
         if self.to is None:
             return known
-        languages = sorted({*self.languages, *self._known.get("languages", ())})
+        languages = sorted({*self.languages, *(self._known.languages or ())})
         return {**known, "languages": languages, "to": self.to}
 
     def learned(self) -> PairExamples:

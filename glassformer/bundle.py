@@ -1,0 +1,339 @@
+"""Model folders: a model with its tokenizer and settings as one `Bundle`, loaded from and saved to a folder.
+
+This is the data that tasks, training, export and the server share. The public functions of the same names in
+`glassformer.api` add the task methods (`bundle.translate(...)`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer import pretrained
+from glassformer.core import schema, spec
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.build import build as build_spec
+from glassformer.core.build import canonical, materialise
+from glassformer.core.kernels import Kernel, choose
+from glassformer.core.masks import Mask
+from glassformer.core.model import AnyModel
+from glassformer.core.positions import AlibiBias, RelativeBias
+from glassformer.core.precision import dtype_for
+from glassformer.core.stack import Stack
+from glassformer.errors import (
+    ConflictError,
+    FileMissingError,
+    FileProblemError,
+    GlassformerError,
+    InvalidValueError,
+    UnsupportedError,
+)
+from glassformer.families.family import Config, Family
+from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of, without_tables
+from glassformer.families.published import published_files
+from glassformer.families.registry import families, family_for, family_of
+from glassformer.families.sidecars import (
+    IMAGE_PROCESSOR_FILE,
+    JOB_FILE,
+    JobInfo,
+    check_sentence_files,
+    read_config,
+    read_image_processor,
+    read_job,
+    read_object,
+)
+from glassformer.pretrained.run_folder import result_of
+from glassformer.tokenization import Tokenizer, load_tokenizer
+from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.weights.collecting import collecting_later
+from glassformer.weights.convert import to_ours, to_theirs
+from glassformer.weights.replacing import replacing
+from glassformer.weights.store import open_weights, save_weights
+
+Layout = Literal["hf", "glassformer"]
+Value = TypeVar("Value")
+# what torch and Python raise for a config with absurd values
+_UNBUILDABLE = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    MemoryError,
+)
+SPEC_FILE, CONFIG_FILE, GENERATION_FILE = "spec.json", "config.json", "generation_config.json"
+PUBLISHED_FILE = "published.json"  # in our own layout, the published config that the model came with
+
+
+@dataclass
+class Bundle:
+    """A model and everything that belongs to it.
+
+    config: the published `config.json` it came with. generation: its `generation_config.json`.
+    job: what it was trained to do. files: further JSON files that describe it, by name.
+    weights: what tasks multiply by: the model's own weights, or weights quantized to int8.
+    """
+
+    model: AnyModel
+    tokenizer: Tokenizer | None = None
+    family: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)
+    job: JobInfo = field(default_factory=JobInfo)
+    files: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    weights: Literal["own", "int8"] = "own"
+    _ready: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def ready(self) -> nn.Module:
+        """The model prepared for inference on this machine, cached while the model stays the same."""
+        model, weights = self.model, self.weights
+        if self._ready is None or self._ready[:2] != (model, weights):
+            from glassformer.generation.inference_model import prepare_for_inference
+            from glassformer.inference.reader import reader, takes
+
+            prepared = reader(model, weights) if takes(model) else prepare_for_inference(model, weights)
+            self._ready = model, weights, prepared
+        return self._ready[2]
+
+    @property
+    def spec(self) -> spec.Model:
+        return self.model.spec
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are; the CPU for a model without any."""
+        first = next(self.model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    @property
+    def display_name(self) -> str:
+        """The model in an error message: by the name of its folder or its training run."""
+        folder = self.folder
+        if folder is not None and (folder.parent / "recipe.yaml").is_file():
+            folder = folder.parent
+        return f"the model '{folder.name}'" if folder and folder.name else "this model"
+
+    def kernels(self, length: int = 512) -> dict[str, Kernel]:
+        """The attention kernel of each layer by its name, for a prefill of `length` tokens.
+
+        >>> from glassformer import tiny
+        >>> Bundle(model=tiny("gpt2")).kernels()
+        {'decoder.blocks.0.self_attn': 'sdpa', 'decoder.blocks.1.self_attn': 'sdpa'}
+        """
+        chosen: dict[str, Kernel] = {}
+        for name, stack in self.model.named_modules():
+            if not isinstance(stack, Stack):
+                continue
+            for path, part in stack.named_modules(prefix=name):
+                if isinstance(part, MultiHeadAttention):
+                    is_self = path.endswith(".self_attn")
+                    mask = Mask(causal=is_self and stack.causal, window=part.window)
+                    biased = is_self and isinstance(stack.position, RelativeBias | AlibiBias)
+                    chosen[path] = choose(
+                        mask=mask, queries=length, keys=length, device=self.device, biased=biased
+                    )
+        return chosen
+
+
+@collecting_later()
+def load(
+    folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
+) -> Bundle:
+    """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
+    path = result_of(pretrained.located(folder))
+    if not path.is_dir():
+        hint = "expected a folder that holds config.json" + pretrained.meant(folder)
+        if path.is_file():
+            raise FileProblemError(path, "is a file", hint=hint)
+        raise FileMissingError(folder, kind="folder", hint=hint)
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("this machine", "CUDA", hint="load with device='cpu'")
+    weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
+    verify_checksums(path)
+    family, what, config, files = _read_description(path)
+    weights = open_weights(path)
+    with torch.device("meta"):
+        model = _described(path, lambda: build_model(what))
+    if family is None:
+        tensors = own_names(weights, model, path)
+    else:
+        tensors = to_ours(weights, family.table(what, list(weights)), shapes_of(model), where=path)
+    compute_dtype = dtype_for(None if dtype == "int8" else dtype, device, tensors.values())
+    materialise(model, {n: _place(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
+    model.eval()
+    if (path / IMAGE_PROCESSOR_FILE).is_file():
+        files[IMAGE_PROCESSOR_FILE] = read_image_processor(path / IMAGE_PROCESSOR_FILE)
+    return Bundle(
+        model=model,
+        tokenizer=load_tokenizer(path),
+        family=family.name if family else None,
+        config=config,
+        generation=read_config(path / GENERATION_FILE),
+        job=read_job(path / JOB_FILE, getattr(getattr(what, "input", None), "channels", None)),
+        files=files,
+        folder=path,
+        weights=weights_kind,
+    )
+
+
+def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], dict[str, Any]]:
+    """A folder's family (None in our own layout), spec, published config and further JSON files."""
+    if (path / SPEC_FILE).is_file():
+        return None, read_spec(path / SPEC_FILE), read_config(path / PUBLISHED_FILE), {}
+    if not (path / CONFIG_FILE).is_file():
+        inside = path / "model"  # as in a run's folder
+        hint = f"use '{inside}'" if inside.is_dir() else "use the folder of a saved model"
+        raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
+    values = read_config(path / CONFIG_FILE)
+    config = Config(values, str(path / CONFIG_FILE), path)
+    family = family_of(config)
+    what = _described(path, lambda: family.from_config(config))
+    check_sentence_files(config.files, path)
+    return family, what, values, config.files
+
+
+def _described(path: Path, build: Callable[[], Value]) -> Value:
+    """Call `build`; values that no model can have are a problem of the folder."""
+    try:
+        return build()
+    except GlassformerError:
+        raise
+    except _UNBUILDABLE as error:
+        reason = str(error).partition("\n")[0]
+        raise FileProblemError(path, f"does not describe a model that can be built ({reason})") from error
+
+
+def save(
+    what: Bundle | AnyModel,
+    folder: str | Path,
+    *,
+    layout: Layout | None = None,
+    dtype: Literal["int8"] | None = None,
+) -> Path:
+    """Write a model folder that `load` reads.
+
+    layout: "hf" is the published one, which transformers reads too; "glassformer" is `spec.json` with our own
+    tensor names, and the published config it came with in `published.json`. Default: the published one if the
+    family has one.
+    dtype: "int8" stores matrices quantized to int8, in our own layout only.
+    `checksums.json` is written last, so that `load` notices a save that was interrupted.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from glassformer import tiny
+    >>> with TemporaryDirectory() as folder:
+    ...     sorted(path.name for path in save(tiny("gpt2"), folder).iterdir())
+    ['checksums.json', 'config.json', 'model.safetensors']
+    """
+    if not isinstance(what, Bundle) and not hasattr(what, "spec"):
+        raise InvalidValueError("model", type(what).__name__, "a Bundle or a model of glassformer")
+    if not isinstance(folder, str | PathLike):
+        raise InvalidValueError("folder", folder, "the path of a folder")
+    bundle = what if isinstance(what, Bundle) else Bundle(model=what)
+    path = Path(folder)
+    family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    if layout is None:
+        layout = "glassformer" if family is None or dtype == "int8" else "hf"
+    if layout == "hf" and dtype == "int8":
+        raise ConflictError(
+            ("layout='hf'", "dtype='int8'"),
+            "other programs could not read the weights",
+            hint="save with layout='glassformer'",
+        )
+    if layout == "hf" and family is None:
+        raise UnsupportedError("this model", "layout='hf'", hint="save it with layout='glassformer'")
+    if path.exists() and not path.is_dir():
+        raise FileProblemError(path, "is a file", hint="save into a folder")
+    state = {name: tensor.detach().cpu() for name, tensor in canonical(bundle.model).items()}
+    files: dict[str, Any] = {}
+    if layout == "hf" and family is not None:
+        state = to_theirs(state, family.table(bundle.spec, ()))
+        files = published_files(
+            family,
+            bundle.model,
+            config=bundle.config,
+            files=bundle.files,
+            names=state,
+            classes=bundle.job.classes,
+        )
+    else:
+        files[SPEC_FILE] = spec_to_dict(bundle.spec)
+        files |= {PUBLISHED_FILE: bundle.config} if bundle.config else {}
+        state = in_eight_bits(bundle.model, state) if dtype == "int8" else without_tables(bundle.model, state)
+    files |= sidecar_files(bundle)
+    if bundle.generation:
+        files[GENERATION_FILE] = bundle.generation
+    names = [*save_weights(path, state), *files]
+    for name, content in files.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        with replacing(path / name) as file:
+            file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    if bundle.tokenizer is not None:
+        names += bundle.tokenizer.save(path)
+    clear_folder(path, keep=names)
+    write_checksums(path, names)
+    return path
+
+
+def sidecar_files(bundle: Bundle) -> dict[str, Any]:
+    """The JSON files that accompany a model in any layout: `job.json` and the image processor."""
+    job = bundle.job.to_dict()
+    files = {JOB_FILE: job} if job else {}
+    if IMAGE_PROCESSOR_FILE in bundle.files:
+        files[IMAGE_PROCESSOR_FILE] = bundle.files[IMAGE_PROCESSOR_FILE]
+    return files
+
+
+def clear_folder(path: Path, keep: Collection[str]) -> None:
+    """Remove files of an earlier save that this one did not write: they would contradict the new ones."""
+    stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
+    stale += [name for family in families().values() for name in family.beside]
+    for name in stale:
+        if name not in keep:
+            (path / name).unlink(missing_ok=True)
+
+
+def read_spec(path: Path) -> Any:
+    """Read the spec of a folder in our own layout: a Transformer's or a baseline's."""
+    data = read_object(path)
+    if data.get("kind") in schema.KINDS:
+        return schema.from_dict(data, str(path))
+    from glassformer import baselines
+
+    reader = baselines.from_dict if data.get("kind") in baselines.KINDS else schema.from_dict
+    return reader(data, str(path))
+
+
+def spec_to_dict(what: Any) -> dict[str, Any]:
+    """A spec as `read_spec` reads it."""
+    if type(what).__name__ in schema.KINDS:
+        data: dict[str, Any] = schema.to_dict(what)
+        return data
+    from glassformer import baselines
+
+    return baselines.to_dict(what)
+
+
+def build_model(what: Any) -> Any:
+    """Build a fresh Transformer or baseline from its spec."""
+    if type(what).__name__ in schema.KINDS:
+        return build_spec(what)
+    from glassformer import baselines
+
+    return baselines.build_baseline(what)
+
+
+def _place(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
+    if dtype is not None and tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+    # All are views of one mapped file, and autograd takes a write to one (a running mean) for a write to all;
+    # `data` is the same memory as a tensor of its own.
+    return tensor.to(device=device).data
