@@ -76,7 +76,7 @@ def serve(
         limits={"queue": queue, "seconds": seconds},
         slots=slots,
         opening={"device": device, "dtype": dtype, "threads": threads},
-        ready=lambda url, names: _tell(url, names, token is not None),
+        ready=_tell,
     )
 
 
@@ -97,24 +97,23 @@ def serving(
     fits: is given the models by name before that, and may refuse them.
     opening: where and in which precision the models run, as `source.opened` takes it.
     """
-    from glassformer.server.guard import Address
+    with _needed():
+        from glassformer.server.run import listen, run
+        from glassformer.server.security import Address
 
     Address(host=host, port=port, token=token)  # what is wrong is told before torch and the models are read
-    with _needed():
-        from glassformer.server.run import listening
-        from glassformer.server.run import serve as run
-    sock = listening(host, port)
+    sock = listen(host, port)
     with sock:
         with _needed():
-            from glassformer.server.app import app
+            from glassformer.server.app import create_app
             from glassformer.server.limits import Limits
-            from glassformer.server.models import opened
+            from glassformer.server.models import load_models
         places = [str(located(model)) for model in models]
-        bundles, runs = opened(places, lambda model: source.opened(model, **opening))
+        bundles, runs = load_models(places, lambda model: source.opened(model, **opening))
         fits(bundles)
         address = Address(host=host, port=sock.getsockname()[1], token=token)
-        made = app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
-        run(made, sock, ready=lambda: ready(address.url, list(bundles)))
+        app = create_app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
+        run(app, sock, on_ready=lambda: ready(address.url, list(bundles)))
 
 
 @contextmanager
@@ -128,8 +127,8 @@ def _needed() -> Iterator[None]:
         raise GlassformerError(f"a server needs '{error.name}', which is not installed: {EXTRA}") from None
 
 
-def _tell(url: str, models: list[str], asks: bool) -> None:
+def _tell(url: str, models: list[str]) -> None:
     typer.echo(f"serving {', '.join(models)}")
-    typer.echo(f"  page      {url}/login" if asks else f"  page      {url}/")
+    typer.echo(f"  page      {url}/")
     typer.echo(f"  OpenAI    {url}/v1")
     typer.echo(f"  all of it {url}/docs")

@@ -1,5 +1,4 @@
-"""HTTP over the library: models written with, read with and looked into, by programs and by a page.
+"""HTTP server: OpenAI's routes, the library's tasks, and the explorer. Needs the extra `glassformer[serve]`.
 
-The parts of one request's way: `guard` (who may ask), `passage` (how much, how long, how many), then the
-routes. Everything here needs the extra `glassformer[serve]`.
+A request passes `security` (token, host, origin), `limits` (queue, time, size) and then a route.
 """

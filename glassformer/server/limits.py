@@ -1,39 +1,143 @@
-"""How much, how many and how long: the bounds of what a client may ask for."""
+"""Limits of a running server: queue length, response time and body size; clients that leave are noticed."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 
-BODY = 32 << 20  # bytes of a body
-LOGIN = 4096  # of one by somebody who has not shown the token yet
-ITEMS = 500_000  # values in a body
-DEPTH = 64  # lists in lists
-LETTERS = 100_000  # of one text
-TEXTS = 256  # of one request
-SOURCE = 4096  # tokens of a source: it is read at once, while the others wait
-READ = 8192  # tokens of a text that is embedded, where the model itself has no bound
-IDS = 32_768  # tokens of one prompt that is given as ids
-CHOICES = 16  # answers to one prompt
-ROWS = 128  # answers of one request
-PIECES = 4096  # sentences of one request to translate
-STOPS, STOP_LETTERS = 4, 256
-TOKENS = 4096  # written for one prompt
-BEAMS = 16
-IMAGES, IMAGE_LETTERS = 32, 24 << 20  # as base64
-COLUMNS, STEPS = 1024, 100_000  # of a series
-TOP = 5  # likeliest tokens told beside the one written
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glassformer.errors import GlassformerError
+from glassformer.server.errors import (
+    QueueFullError,
+    RequestTimeoutError,
+    RequestTooLargeError,
+    error_response,
+)
+from glassformer.server.metrics import Metrics
+
+EXPENSIVE = ("/trace", "/runs")  # GET requests that take work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server was started with.
-
-    queue: requests that are answered or wait at a time. seconds: for one answer. reading: seconds for a
-    client to send its body. body, bodies: bytes of one, and of all that are held at a time.
-    """
+    """queue: requests in progress or waiting. seconds: for one response. body: bytes of a request."""
 
     queue: int = 256
     seconds: float = 300.0
-    reading: float = 30.0
-    body: int = BODY
-    bodies: int = 16 * BODY
+    body: int = 32 << 20
+
+
+class LimitsMiddleware:
+    """Apply the limits, count the requests, and cancel the work for clients that disconnect.
+
+    `request.scope["deadline"]` tells a streaming response when it has to end, in `time.monotonic()` seconds.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
+        self.app, self.limits, self.metrics = app, limits, metrics
+        self.active = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, response = time.monotonic(), _Response(send)
+        counted = scope["method"] == "POST" or scope["path"].startswith(EXPENSIVE)
+        scope["deadline"] = started + self.limits.seconds
+        try:
+            if counted and self.active >= self.limits.queue:
+                raise QueueFullError(self.limits.queue)
+            self._count(counted)
+            try:
+                await self._respond(scope, receive, response)
+            finally:
+                self._count(-counted)
+        except GlassformerError as error:
+            await error_response(error, {"Connection": "close"})(scope, receive, response)
+        except Exception:
+            response.status = response.status or 500
+            raise
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.record(route, scope["method"], response.status, time.monotonic() - started)
+
+    def _count(self, change: int) -> None:
+        self.active += change
+        self.metrics.set_active(self.active)
+
+    async def _respond(self, scope: Scope, receive: Receive, response: _Response) -> None:
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                body = await self._read_body(scope, receive)
+        except TimeoutError:
+            raise RequestTimeoutError(self.limits.seconds) from None
+        if body is None:
+            self.metrics.count_disconnect()
+            return
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        disconnected = asyncio.Event()
+
+        async def replay() -> Message:
+            if (message := next(messages, None)) is not None:
+                return message
+            await disconnected.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        work = asyncio.ensure_future(self.app(scope, replay, response))
+        watcher = asyncio.ensure_future(watch())
+        try:
+            remaining = scope["deadline"] - time.monotonic()
+            await asyncio.wait({work, watcher}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() or response.complete:
+                await work
+            elif watcher.done():
+                self.metrics.count_disconnect()
+            elif response.status == 0:
+                error = RequestTimeoutError(self.limits.seconds)
+                await error_response(error, {"Connection": "close"})(scope, replay, response)
+        finally:
+            disconnected.set()
+            for task in (work, watcher):
+                task.cancel()
+            # work in a thread runs to its end and keeps its place in the queue until then
+            await asyncio.gather(work, watcher, return_exceptions=True)
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None if the client disconnects before its end."""
+        declared = Headers(scope=scope).get("content-length", "0")
+        chunks, length = [], int(declared[:15]) if declared.isdecimal() else 0
+        if length > self.limits.body:
+            raise RequestTooLargeError("bytes", self.limits.body)
+        length = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunks.append(message.get("body", b""))
+            length += len(chunks[-1])
+            if length > self.limits.body:
+                raise RequestTooLargeError("bytes", self.limits.body)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+
+class _Response:
+    """`send`, with the status and whether the response is complete."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status, self.complete = 0, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif not message.get("more_body", False):
+            self.complete = True
+        await self._send(message)

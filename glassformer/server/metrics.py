@@ -1,8 +1,11 @@
-"""What Prometheus is told: requests, seconds, tokens, queue, slots and memory, in a registry of their own."""
+"""Metrics for Prometheus: requests, latency, tokens, queue, slots and memory."""
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,60 +14,62 @@ from prometheus_client.core import GaugeMetricFamily
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-KIND = "text/plain; version=0.0.4; charset=utf-8"
-SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """Counts of one server; `routes` are templates such as /trace/{id}, never what a client wrote."""
+    """The metrics of one server; a route is its template, e.g. /trace/{id}."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        words: dict[str, Any] = {"registry": self.registry}
+        options: dict[str, Any] = {"registry": self.registry}
         self._requests = Counter(
-            "glassformer_requests", "Requests answered.", ("route", "method", "status"), **words
+            "glassformer_requests", "Requests answered.", ("route", "method", "status"), **options
         )
         self._seconds = Histogram(
             "glassformer_request_seconds",
-            "Seconds to the end of an answer.",
+            "Seconds to the end of the response.",
             ("route",),
-            buckets=SECONDS,
-            **words,
+            buckets=BUCKETS,
+            **options,
         )
-        self._read = Counter("glassformer_tokens_read", "Tokens read.", ("model",), **words)
-        self._written = Counter("glassformer_tokens_written", "Tokens written.", ("model",), **words)
-        self._under_way = Gauge("glassformer_requests_under_way", "Requests that have begun.", **words)
-        self._left = Counter("glassformer_clients_left", "Clients gone before their answer.", **words)
+        self._read = Counter("glassformer_tokens_read", "Prompt tokens.", ("model",), **options)
+        self._generated = Counter("glassformer_tokens_generated", "Generated tokens.", ("model",), **options)
+        self._active = Gauge("glassformer_requests_active", "Requests in progress or queued.", **options)
+        self._disconnects = Counter(
+            "glassformer_disconnects", "Clients that left before the end of their response.", **options
+        )
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request is done."""
+    def record(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request that is done."""
         method = method if method in ("GET", "POST") else "other"
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def tokens(self, model: str, *, read: int, written: int) -> None:
-        """So many tokens went through a model."""
+    def count_tokens(self, model: str, *, read: int, generated: int) -> None:
+        """Count tokens that went through a model."""
         self._read.labels(model).inc(read)
-        self._written.labels(model).inc(written)
+        self._generated.labels(model).inc(generated)
 
-    def under_way(self, count: int) -> None:
-        """How many requests have begun and are not answered."""
-        self._under_way.set(count)
+    def set_active(self, count: int) -> None:
+        """Set the number of requests in progress or queued."""
+        self._active.set(count)
 
-    def left(self) -> None:
-        """A client went away."""
-        self._left.inc()
+    def count_disconnect(self) -> None:
+        """Count a client that left early."""
+        self._disconnects.inc()
 
-    def watch(self, name: str, about: str, label: str, values: Callable[[], dict[str, float]]) -> None:
-        """A gauge that is read when somebody looks: a value for each label."""
-        self.registry.register(_Watched(f"glassformer_{name}", about, label, values))
+    def add_gauge(self, name: str, about: str, label: str, values: Callable[[], dict[str, float]]) -> None:
+        """Add a gauge that is computed when it is read: one value for each label."""
+        self.registry.register(_ComputedGauge(f"glassformer_{name}", about, label, values))
 
-    def page(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
-class _Watched:
+class _ComputedGauge:
     def __init__(self, name: str, about: str, label: str, values: Callable[[], dict[str, float]]) -> None:
         self._name, self._about, self._label, self._values = name, about, label, values
 
@@ -76,12 +81,9 @@ class _Watched:
 
 
 def memory() -> dict[str, float]:
-    """Bytes of this process that are in memory; nothing where the system does not say."""
+    """Resident bytes of this process; empty if the system does not say."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
+        pages = int(Path(f"/proc/{os.getpid()}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return {}
-    import resource
-
     return {"resident": float(pages * resource.getpagesize())}

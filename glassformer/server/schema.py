@@ -1,4 +1,4 @@
-"""The bodies that clients send: closed, so that a misspelt key is told and never ignored."""
+"""The HTTP schema: request and response bodies. Requests are closed, so a misspelled key is an error."""
 
 from __future__ import annotations
 
@@ -8,85 +8,87 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from glassformer.server.limits import (
-    BEAMS,
-    CHOICES,
-    COLUMNS,
-    IDS,
-    IMAGE_LETTERS,
-    IMAGES,
-    LETTERS,
-    STEPS,
-    STOP_LETTERS,
-    STOPS,
-    TEXTS,
-    TOKENS,
-    TOP,
-)
+MAX_CHARACTERS = 100_000  # of one text
+MAX_TEXTS = 256  # of one request
+MAX_IDS = 32_768  # of one prompt
+MAX_CHOICES = 16  # of one prompt
+MAX_NEW_TOKENS = 4096
+MAX_IMAGE = 24 << 20  # characters of base64
+MAX_COLUMNS, MAX_STEPS = 1024, 100_000  # of a series
+MIN_TEMPERATURE = 0.001  # logits divided by less overflow
 
-Text = Annotated[str, Field(max_length=LETTERS)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=TEXTS)]
-Id = Annotated[int, Field(ge=0, lt=2**31)]
-Ids = Annotated[list[Id], Field(min_length=1, max_length=IDS)]
-Prompt = Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=TEXTS)]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_IDS)]
+Prompt = Text | Texts | TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_TEXTS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
-Stop = Annotated[str, Field(min_length=1, max_length=STOP_LETTERS)]
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Stops = Stop | Annotated[list[Stop], Field(max_length=4)]
 Language = Annotated[str, Field(min_length=1, max_length=32)]
-# What others call a word of ours, and no likeness of letters would find.
-MEANT = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_language"), "to")
-LEAST = 0.001  # of a temperature; below, what is divided by it is no number any more
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Image = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
+Column = Annotated[
+    list[Annotated[float, Field(ge=-1e30, le=1e30)]], Field(min_length=1, max_length=MAX_STEPS)
+]
+TopK = Annotated[int, Field(ge=0, lt=2**31)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100)]
+# names that other libraries give to our keys, too different for a spelling suggestion
+SYNONYMS = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_language"), "to")
 
 
-class Closed(BaseModel):
-    """A body of known keys; another is refused, and the nearest known one named."""
+class RequestModel(BaseModel):
+    """A request body. An unknown key is refused, with a suggestion."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            names = {field.alias or name for name, field in cls.model_fields.items()}
-            for name in given:
-                if name not in names:
-                    meant = {MEANT.get(str(name))} & names
-                    near = [*meant] or get_close_matches(str(name)[:100], names, 1)
-                    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
-                    raise PydanticCustomError(
-                        "unknown_key",
-                        "'{name}' is not known; {hint}",
-                        {"name": str(name)[:100], "hint": hint},
-                    )
-        return given
+    def _check_keys(cls, body: Any) -> Any:
+        known = cls.model_fields.keys()
+        for key in body if isinstance(body, dict) else ():
+            if key not in known:
+                key = str(key)[:100].encode("utf-8", "replace").decode()
+                synonym = SYNONYMS.get(key)
+                close = [synonym] if synonym in known else get_close_matches(key, known, 1)
+                hint = f"did you mean {close[0]}?" if close else f"known keys are {', '.join(known)}"
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key '{key}'; {hint}", {"key": key, "hint": hint}
+                )
+        return body
 
 
-class StreamOptions(Closed):
-    """What a stream tells beside the text."""
+# OpenAI's routes
+
+
+class StreamOptions(RequestModel):
+    """Options of a stream."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class Completion(Closed):
-    """POST /v1/completions, as OpenAI describes it; what is not done here is refused, not ignored.
+class CompletionRequest(RequestModel):
+    """POST /v1/completions, as OpenAI defines it; what is not supported is refused, never ignored.
 
-    temperature 0 takes the likeliest token at every step; where it is not given the model's folder says, else
-    it is 1. top_k, min_p and repetition_penalty are ours, and so is `to`: the language that a translator
-    writes, where it knows several.
+    With temperature 0 decoding is greedy; the default is the model folder's, else 1. `top_k`, `min_p`,
+    `repetition_penalty` and `to`, the target language of a multilingual translator, are extensions.
     """
 
     model: ModelName | None = None
     prompt: Prompt
     to: Language | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=TOKENS)] | None = 16
-    temperature: Literal[0] | Annotated[float, Field(ge=LEAST, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = 1
-    best_of: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = 16
+    temperature: Literal[0] | Annotated[float, Field(ge=MIN_TEMPERATURE, le=2)] | None = None
+    top_p: TopP | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Stops | None = None
     seed: Seed | None = None
-    logprobs: Annotated[int, Field(ge=0, le=TOP)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -95,13 +97,50 @@ class Completion(Closed):
     logit_bias: dict[str, float] | None = None
     suffix: Text | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
-    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
 
 
-class Embeddings(Closed):
-    """POST /v1/embeddings, as OpenAI describes it."""
+class Logprobs(BaseModel):
+    """Log-probabilities of the generated tokens; text_offset: where each begins in the text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One generated text, or in a stream the next piece of it."""
+
+    text: str
+    index: int
+    logprobs: Logprobs | None = None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class Usage(BaseModel):
+    """Tokens read and generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionResponse(BaseModel):
+    """A completion, or one event of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class EmbeddingRequest(RequestModel):
+    """POST /v1/embeddings, as OpenAI defines it."""
 
     model: ModelName | None = None
     input: Prompt
@@ -110,32 +149,75 @@ class Embeddings(Closed):
     user: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class DecodingWords(Closed):
-    """How it is written: the settings of decoding that a request may choose."""
+class Embedding(BaseModel):
+    """The vector of one input, as numbers or as base64 of little-endian float32."""
 
-    max_new_tokens: Annotated[int, Field(ge=1, le=TOKENS)] | None = None
-    min_new_tokens: Annotated[int, Field(ge=0, le=TOKENS)] | None = None
-    num_beams: Annotated[int, Field(ge=1, le=BEAMS)] | None = None
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(BaseModel):
+    """The vectors in the order of the inputs."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+class ModelCard(BaseModel):
+    """A served model, as OpenAI lists it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "glassformer"
+
+
+class ModelList(BaseModel):
+    """The served models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+# Tasks
+
+
+class GenerationParameters(RequestModel):
+    """The generation parameters that a request may set; the names are those of the library."""
+
+    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = None
+    min_new_tokens: Annotated[int, Field(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    num_beams: Annotated[int, Field(ge=1, le=16)] | None = None
     do_sample: bool | None = None
-    temperature: Annotated[float, Field(ge=LEAST, le=100)] | None = None
-    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=MIN_TEMPERATURE, le=100)] | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=MAX_NEW_TOKENS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     length_formula: Literal["hf", "fairseq", "paper"] | None = None
     early_stopping: bool | Literal["never"] | None = None
     seed: Seed | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS)] | None = None
+    stop: Stops | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """The settings given, as the verbs take them."""
-        return self.model_dump(include=set(DecodingWords.model_fields), exclude_none=True)
+    def generation_options(self) -> dict[str, Any]:
+        """The parameters that were set, as the library's keyword arguments."""
+        return self.model_dump(include=set(GenerationParameters.model_fields), exclude_none=True)
 
 
-class Translate(DecodingWords):
-    """POST /translate: `text` or `texts`, and how to write."""
+class TranslateRequest(GenerationParameters):
+    """POST /translate: `text` or `texts`, and generation parameters."""
 
     model: ModelName | None = None
     text: Text | None = None
@@ -145,35 +227,57 @@ class Translate(DecodingWords):
     split: Literal["long", "always", "never"] | None = None
 
 
-class Classify(Closed):
+class Translation(BaseModel):
+    """One translation. score: its log-probability; doubts: why it may be wrong."""
+
+    text: str
+    score: float
+    tokens: int
+    ended: Literal["end", "length", "stop"]
+    doubts: list[str]
+
+
+class TranslateResponse(BaseModel):
+    """The translations in the order of the texts."""
+
+    model: str
+    translations: list[Translation]
+
+
+class ClassifyRequest(RequestModel):
     """POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files."""
 
     model: ModelName | None = None
     texts: Texts | None = None
-    images: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=IMAGE_LETTERS)]],
-            Field(min_length=1, max_length=IMAGES),
-        ]
-        | None
-    ) = None
+    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
     truncate: bool = False
 
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Values = Annotated[list[Annotated[float, Field(ge=-1e30, le=1e30)]], Field(min_length=1, max_length=STEPS)]
+class LabelScore(BaseModel):
+    """A label and its probability."""
+
+    label: str
+    score: float
 
 
-class Series(Closed):
-    """Columns of numbers, equally long, the oldest first; ds: when each was."""
+class ClassifyResponse(BaseModel):
+    """The labels of each input, the most likely first. notes: how images differ from the training data."""
 
-    columns: Annotated[dict[Name, Values], Field(min_length=1, max_length=COLUMNS)]
-    ds: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=STEPS)] | None = None
+    model: str
+    results: list[list[LabelScore]]
+    notes: list[str]
 
 
-class Forecast(Closed):
-    """POST /forecast: the series so far; fill: what becomes of stamps that are missing or repeated."""
+class Series(RequestModel):
+    """Columns of equal length, the oldest value first. ds: the time stamps."""
+
+    columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
+    ds: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=MAX_STEPS)] | None = None
+
+
+class ForecastRequest(RequestModel):
+    """POST /forecast: the series so far. fill: what to do about missing and repeated time stamps."""
 
     model: ModelName | None = None
     series: Series
@@ -181,3 +285,22 @@ class Forecast(Closed):
     levels: (
         Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1, max_length=19)] | None
     ) = None
+
+
+class ForecastResponse(BaseModel):
+    """The forecast by column. quantiles: by column and level."""
+
+    model: str
+    columns: list[str]
+    stamps: list[str]
+    values: dict[str, list[float]]
+    quantiles: dict[str, dict[str, list[float]]] | None
+    notes: list[str]
+
+
+class Health(BaseModel):
+    """The server is up."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+    models: list[str]

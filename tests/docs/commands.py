@@ -47,13 +47,13 @@ class Shell:
         self._answering: threading.Thread | None = None
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        made = serving.server
+        made = serving.make_server
 
         def noted(*args: object, **words: object) -> uvicorn.Server:
             self._servers.append(made(*args, **words))  # type: ignore[arg-type]
             return self._servers[-1]
 
-        patch.setattr(serving, "server", noted)
+        patch.setattr(serving, "make_server", noted)
 
     def led(self, code: str) -> str:
         """The code with the addresses of this page's server."""

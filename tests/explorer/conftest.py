@@ -19,7 +19,7 @@ from glassformer.interpret.taken import Trace, take
 from tests.explorer.made import GIVEN, RUN, make
 from tests.explorer.seen import settled
 from tests.explorer.tabs import Look, Tabs
-from tests.server.made import Server, serving
+from tests.server.harness import Server, serving
 
 Opened = Callable[..., Any]
 Traced = Callable[..., Trace]

@@ -14,7 +14,7 @@ import glassformer
 from tests.explorer.conftest import Opened
 from tests.explorer.seen import address, go, settled
 from tests.pretrained.made import make
-from tests.server.made import Server, serving
+from tests.server.harness import Server, serving
 
 VARIED = ("ko-bible", "ko-label", "ko-whisper")
 

@@ -14,7 +14,7 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.explorer.conftest import Opened, settled
 from tests.faults.scale import WHOLE
-from tests.server.made import Server, serving
+from tests.server.harness import Server, serving
 
 _CALLS = (
     "<script>{}</script>",

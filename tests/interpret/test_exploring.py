@@ -19,8 +19,8 @@ from glassformer.interpret.lens import lens_info
 from glassformer.interpret.search import search_info, step_info
 from glassformer.interpret.taken import take
 from glassformer.interpret.units import unit_info
-from glassformer.server.app import app
-from glassformer.server.guard import Address
+from glassformer.server.app import create_app
+from glassformer.server.security import Address
 from tests.interpret.models import TEXT, bundle, given
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
@@ -31,7 +31,7 @@ OFF = [{"kind": "head_off", "attention": "decoder.blocks.1.self_attn", "head": 0
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     bundles = {name: bundle(name) for name in MODELS}
-    with TestClient(app(bundles, address=ADDRESS, files={}), base_url=BASE) as client:
+    with TestClient(create_app(bundles, address=ADDRESS), base_url=BASE) as client:
         yield client
 
 
@@ -131,7 +131,7 @@ def test_numbers_that_are_none_are_null_and_no_failure() -> None:
     made = bundle("gpt2")
     with torch.no_grad():
         made.model.head.weight[3] = torch.nan
-    with TestClient(app({"gpt2": made}, address=ADDRESS, files={}), base_url=BASE) as client:
+    with TestClient(create_app({"gpt2": made}, address=ADDRESS), base_url=BASE) as client:
         id = asked(client, "gpt2")
         told(client.get(f"/trace/{id}/heads"))
         assert None in [word["logit"] for word in told(client.get(f"/trace/{id}/next"))["words"]]
@@ -143,7 +143,7 @@ def test_numbers_that_are_none_are_null_and_no_failure() -> None:
 
 def test_no_sentence_tells_where_a_model_lies(tmp_path: Path) -> None:
     place = save(bundle("gpt2"), tmp_path / "mine")
-    with TestClient(app({"mine": load(place)}, address=ADDRESS, files={}), base_url=BASE) as client:
+    with TestClient(create_app({"mine": load(place)}, address=ADDRESS), base_url=BASE) as client:
         asked = (("/trace", {}), ("/trace", {"text": "a" * 9000}), ("/classify", {"texts": ["a"]}))
         for route, words in asked:
             answer = client.post(route, json={"model": "mine", **words})

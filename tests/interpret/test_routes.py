@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from glassformer.interpret.taken import take
 from glassformer.interpret.tensors import cut
-from glassformer.server.app import app
-from glassformer.server.guard import Address
+from glassformer.server.app import create_app
+from glassformer.server.security import Address
 from tests.interpret.models import TEXT, bundle, columns, given, picture, url
 
 CHANGES = [
@@ -28,7 +28,7 @@ CHANGES = [
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     bundles = {name: bundle(name) for name in ("original", "gpt2", "bert", "vit", "patchtst", "sentence")}
-    made = app(bundles, address=Address(host="127.0.0.1", port=8000), files={})
+    made = create_app(bundles, address=Address(host="127.0.0.1", port=8000))
     with TestClient(made, base_url="http://127.0.0.1:8000") as client:  # type: ignore[arg-type]
         yield client
 

@@ -12,8 +12,8 @@ from glassformer.bundle import Bundle
 from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.sentences import read_as, sentences_of, stands_told
 from glassformer.interpret.taken import take
-from glassformer.server.app import app
-from glassformer.server.guard import Address
+from glassformer.server.app import create_app
+from glassformer.server.security import Address
 from glassformer.tasks.writing.pieces import Place
 from glassformer.tasks.writing.rewriting import translating
 from tests.interpret.models import bundle
@@ -72,7 +72,7 @@ def test_what_is_no_translation_is_read_whole() -> None:
 
 def test_the_route_gives_them() -> None:
     address = Address(host="127.0.0.1", port=8000)
-    served = app({"one": translator(unit="sentence")}, address=address, files={})
+    served = create_app({"one": translator(unit="sentence")}, address=address)
     with TestClient(served, base_url="http://127.0.0.1:8000") as client:
         answer = client.post("/trace/sentences", json={"model": "one", "text": TEXT})
         assert answer.json() == {"sentences": list(PARTS)}

@@ -137,14 +137,14 @@ def test_the_explorer_opens_all_of_them_the_translator_first(
 ) -> None:
     from glassformer.cli import explore
     from glassformer.cli.source import opened as open_one
-    from glassformer.server.models import opened
+    from glassformer.server.models import load_models
 
     asked: list[list[str]] = []
     monkeypatch.setattr(explore, "serving", lambda named, **_: asked.append(list(named)))
     assert run("explore", "--no-browser").code == 0
     assert asked == [NAMES]
     places = [str(models.located(name)) for name in asked[0]]
-    bundles, runs = opened(places, lambda model: open_one(model, device="cpu", dtype=None, threads=None))
+    bundles, runs = load_models(places, lambda model: open_one(model, device="cpu", dtype=None, threads=None))
     assert list(bundles) == NAMES and not runs
 
 

@@ -1,4 +1,4 @@
-"""The models and the server that most of these tests share."""
+"""The models and the server that these tests share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import glassformer
 from glassformer.bundle import Bundle
 from tests.faults.scale import Report
-from tests.server.made import Server, make, serving
+from tests.server.harness import Server, make_models, serving
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make(tmp_path_factory.mktemp("models"))
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

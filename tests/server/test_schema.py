@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.generation import GenerationMode
 
-from tests.server.made import KINDS, part
+from tests.server.harness import KINDS, part
 
 WHOLE = 5000
 

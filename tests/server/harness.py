@@ -1,4 +1,4 @@
-"""Tiny models of every kind that is served, each with what its folder needs, and one server for them all."""
+"""Tiny random models of every kind that is served, and a server process for them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ LANGUAGES = ("de", "en")
 T = TypeVar("T")
 
 
-def awaited(coming: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives, in a thread of its own: the browser of other tests keeps a loop in this one."""
-    with ThreadPoolExecutor(1) as alone:
-        return alone.submit(asyncio.run, coming).result()
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in its own thread: the browser tests keep a running loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
-def make(folder: Path) -> dict[str, Path]:
-    """The models, by what they do; random, so that they write whatever comes."""
+def make_models(folder: Path) -> dict[str, Path]:
+    """Folders of random models, by what they do."""
     torch.manual_seed(5)
     found = {kind: folder / kind for kind in KINDS}
     translator = _tokenizer("bpe", "end")
@@ -102,7 +102,7 @@ class Server:
         return httpx.Client(base_url=self.url, timeout=60, **words)  # type: ignore[arg-type]
 
     def send(self, raw: bytes, *, wait: float = 5.0, half: bool = True) -> bytes:
-        """Bytes on a fresh connection -> all that comes back until it closes or falls silent."""
+        """Bytes on a fresh connection -> everything received until it closes or falls silent."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as sock:
             heard = b""
             try:
@@ -156,7 +156,7 @@ def serving(folders: Sequence[Path], *words: str, env: dict[str, str] | None = N
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with httpx.Client() as client:
-                if client.get(f"{server.url}/login").status_code in (200, 404):
+                if client.get(f"{server.url}/health").status_code in (200, 401):
                     break
         yield server
     finally:

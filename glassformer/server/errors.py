@@ -1,0 +1,216 @@
+"""Errors of the HTTP interface and the one shape in which every error is sent.
+
+    {"error": {"message": ..., "type": ..., "code": ..., "param": ..., "fields": {...}}}
+
+This is OpenAI's shape plus `fields`, the facts of the error by name. Clients and the page go by `code` and
+`fields`; `message` is English text for people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.interpret.kinds import TooLargeError, UnknownNameError
+
+MAX_STRING = 1000  # characters of one string in an error; it may quote what a client sent
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ErrorInfo(BaseModel):
+    """What is wrong. param: the key or query parameter at fault, if it is one."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+    fields: dict[str, Any] = {}
+
+
+class ErrorResponse(BaseModel):
+    """Body of every response with a status of 400 or above."""
+
+    error: ErrorInfo
+
+
+@dataclass(eq=False)
+class InvalidApiKeyError(GlassformerError):
+    """The API token is missing or wrong."""
+
+    template: ClassVar[str] = "missing or wrong token; send it as 'Authorization: Bearer TOKEN'"
+
+
+@dataclass(eq=False)
+class CrossOriginError(GlassformerError):
+    """A browser sent the request from a page of another origin."""
+
+    origin: str
+    template: ClassVar[str] = "pages of the origin {origin} may not use this server"
+
+
+@dataclass(eq=False)
+class ModelNotFoundError(GlassformerError):
+    """No served model has this name."""
+
+    name: str
+    known: list[str]
+
+    def message(self) -> str:
+        return f"unknown model {self.name!r}; this server has {', '.join(self.known)}"
+
+
+@dataclass(eq=False)
+class NotFoundError(GlassformerError):
+    """Nothing is served under this path."""
+
+    path: str
+    template: ClassVar[str] = "nothing is served under {path}; see /docs"
+
+
+@dataclass(eq=False)
+class MethodNotAllowedError(GlassformerError):
+    """The path exists for another HTTP method."""
+
+    method: str
+    allowed: str
+    template: ClassVar[str] = "this path takes {allowed}, not {method}; see /docs"
+
+
+@dataclass(eq=False)
+class InvalidRequestError(GlassformerError):
+    """A body or query that does not match the schema. problems: what is wrong with `name`."""
+
+    name: str | None
+    problems: list[str]
+
+    def message(self) -> str:
+        text = "; or ".join(self.problems[:4])
+        return f"{self.name}: {text}" if self.name else text
+
+
+@dataclass(eq=False)
+class RequestTooLargeError(GlassformerError):
+    """More was sent, or asked for, than one request may have."""
+
+    what: str
+    limit: int
+    template: ClassVar[str] = "the request has more than {limit:,} {what}"
+
+
+@dataclass(eq=False)
+class QueueFullError(GlassformerError):
+    """As many requests as may wait are waiting."""
+
+    limit: int
+    template: ClassVar[str] = "{limit:,} requests are already in progress or queued; try again in a second"
+
+
+@dataclass(eq=False)
+class RequestTimeoutError(GlassformerError):
+    """The response took longer than the server allows."""
+
+    seconds: float
+    template: ClassVar[str] = "no response within {seconds:g} seconds"
+
+
+@dataclass(eq=False)
+class UnavailableError(GlassformerError):
+    """The server cannot answer now: it is stopping, out of memory, or generation failed."""
+
+    reason: str
+    template: ClassVar[str] = "{reason}"
+
+
+STATUS: dict[type[GlassformerError], int] = {
+    InvalidApiKeyError: 401,
+    CrossOriginError: 403,
+    ModelNotFoundError: 404,
+    NotFoundError: 404,
+    UnknownNameError: 404,
+    MethodNotAllowedError: 405,
+    RequestTooLargeError: 413,
+    TooLargeError: 413,
+    QueueFullError: 429,
+    RequestTimeoutError: 503,
+    UnavailableError: 503,
+}
+HEADERS: dict[type[GlassformerError], dict[str, str]] = {
+    InvalidApiKeyError: {"WWW-Authenticate": 'Basic realm="Glassformer, any user name", charset="UTF-8"'},
+    QueueFullError: {"Retry-After": "1"},
+}
+
+
+def error_body(error: GlassformerError) -> dict[str, Any]:
+    """The JSON of an error.
+
+    >>> error_body(ModelNotFoundError("x", ["pocket"]))["error"]["code"]
+    'model_not_found'
+    """
+    status = STATUS.get(type(error), 422)
+    kind = "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
+    param = "model" if isinstance(error, ModelNotFoundError) else error.fields.get("name")
+    fields = {"message": str(error), "type": kind, "code": error.code, "param": param, "fields": error.fields}
+    found: dict[str, Any] = _clip({"error": fields})
+    return found
+
+
+def error_response(
+    error: GlassformerError, headers: Mapping[str, str] | None = None, *, status: int | None = None
+) -> Response:
+    """An error as a response."""
+    status = status or STATUS.get(type(error), 422)
+    content = json.dumps(error_body(error))  # ASCII: a client may have sent unpaired surrogates
+    headers = {**HEADERS.get(type(error), {}), **(headers or {})}
+    return Response(content, status, headers=headers, media_type="application/json")
+
+
+def validation_error(error: RequestValidationError) -> GlassformerError:
+    """Pydantic's errors as one of ours; it names the first key at fault, with all that is wrong with it."""
+    problems = error.errors()
+    path = [str(part) for part in problems[0]["loc"] if part not in ("body", "query", "path")]
+    name = path[0] if path and problems[0]["type"] != "json_invalid" else None
+    own = [one for one in problems if name is None or name in map(str, one["loc"])]
+    return InvalidRequestError(name, list(dict.fromkeys(_explain(one) for one in own)))
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    if problem["loc"] == ("body",) and problem["type"] in ("missing", "model_attributes_type"):
+        return "the body must be a JSON object, with Content-Type: application/json"
+    detail = problem.get("ctx", {}).get("error") if problem["type"] == "json_invalid" else None
+    return f"{problem['msg']}: {detail}" if detail else str(problem["msg"])
+
+
+def http_error(request: Request, error: HTTPException) -> GlassformerError:
+    """Starlette's own errors as ours."""
+    if error.status_code == 404:
+        return NotFoundError(request.url.path)
+    if error.status_code == 405:
+        return MethodNotAllowedError(request.method, (error.headers or {}).get("Allow", "another method"))
+    return InvalidRequestError(None, [str(error.detail) or HTTPStatus(error.status_code).phrase])
+
+
+def unsupported(model: str, feature: str, hint: str = "") -> UnsupportedError:
+    """The error of a request that this model cannot serve."""
+    return UnsupportedError(f"the model {model!r}", feature, hint)
+
+
+def _clip(value: Any) -> Any:
+    """JSON without overlong strings and without NaN."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_STRING else f"{value[: MAX_STRING - 1]}…"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _clip(item) for name, item in value.items()}
+    return [_clip(item) for item in value[:100]] if isinstance(value, list) else value

@@ -1,0 +1,164 @@
+"""Routes of the library's tasks: /translate, /classify and /forecast."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections import Counter
+from typing import Any
+
+from fastapi import APIRouter
+
+from glassformer.bundle import Bundle
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
+from glassformer.generation.written import Written
+from glassformer.server.errors import RequestTooLargeError, unsupported
+from glassformer.server.metrics import Metrics
+from glassformer.server.models import ModelRegistry, ServedModel, check_generates, holds, rewrites, translates
+from glassformer.server.schema import (
+    ClassifyRequest,
+    ClassifyResponse,
+    ForecastRequest,
+    ForecastResponse,
+    LabelScore,
+    TranslateRequest,
+    TranslateResponse,
+    Translation,
+)
+from glassformer.tasks.classify import classify as classify_inputs
+from glassformer.tasks.classify import labels_of
+from glassformer.tasks.forecast import forecast as forecast_series
+from glassformer.tasks.forecast import steps_of
+from glassformer.tasks.picturing import reads_pictures
+from glassformer.tasks.unlike import Unlike, unlike_told
+from glassformer.tasks.writing.batches import Plan
+from glassformer.tasks.writing.pieces import Layout, Place
+from glassformer.tasks.writing.rewriting import translating
+
+MAX_SENTENCES = 4096  # of one request
+TIME = "ds"
+
+
+def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
+    """The routes of the tasks."""
+    router = APIRouter(tags=["tasks"])
+
+    @router.post("/translate")
+    async def translate(body: TranslateRequest) -> TranslateResponse:
+        """Translate texts; line breaks are kept."""
+        model = models.select(body.model, translates(body.to), rewrites)
+        plan, layouts = await asyncio.to_thread(_plan, model, body)
+        sources = [[part.ids for part in layout if isinstance(part, Place)] for layout in layouts]
+        count = sum(map(len, sources))
+        if count > MAX_SENTENCES:
+            raise RequestTooLargeError("sentences", MAX_SENTENCES)
+        assert model.generation is not None  # `_plan` checks it
+        outputs = iter(await model.generation.generate_all(plan, [ids for row in sources for ids in row]))
+        rows = [[next(outputs)[0] for _ in row] for row in sources]
+        metrics.count_tokens(
+            model.id,
+            read=sum(len(ids) for row in sources for ids in row),
+            generated=sum(len(output.ids) for row in rows for output in row),
+        )
+        translations = [_translation(plan, *pair) for pair in zip(layouts, rows, strict=True)]
+        return TranslateResponse(model=model.id, translations=translations)
+
+    @router.post("/classify")
+    async def classify(body: ClassifyRequest) -> ClassifyResponse:
+        """Classify texts or images."""
+        of_images = body.images is not None
+
+        def fits(bundle: Bundle) -> bool:
+            head: Any = getattr(bundle.spec, "head", None)
+            labels_of(bundle, getattr(head, "num_labels", 0))
+            return hasattr(head, "num_labels") and reads_pictures(bundle) == of_images
+
+        model = models.select(body.model, holds(fits))
+        _check_one_of(texts=body.texts, images=body.images)
+        if reads_pictures(model.bundle) != of_images:
+            feature, instead = ("images", "texts") if of_images else ("texts", "images")
+            raise unsupported(model.id, feature, f"send {instead}")
+        inputs: Any = body.texts if body.images is None else [_decode_image(image) for image in body.images]
+        return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
+
+    @router.post("/forecast")
+    async def forecast(body: ForecastRequest) -> ForecastResponse:
+        """Forecast time series."""
+        model = models.select(body.model, holds(lambda bundle: steps_of(bundle) is not None))
+        return await model.run(lambda bundle: _forecast(model.id, bundle, body))
+
+    return router
+
+
+def _check_one_of(**values: object) -> None:
+    given = [name for name, value in values.items() if value is not None]
+    if not given:
+        raise MissingValueError(" or ".join(values), "as the input")
+    if len(given) > 1:
+        raise ConflictError(given, "a request has one of them")
+
+
+def _plan(model: ServedModel, body: TranslateRequest) -> tuple[Plan, list[Layout]]:
+    _check_one_of(text=body.text, texts=body.texts)
+    check_generates(model.bundle)
+    options = {**body.generation_options(), "num_return_sequences": 1}
+    if isinstance(options.get("stop"), list):
+        options["stop"] = tuple(options["stop"])
+    plan = translating(model.bundle, options, to=body.to, prefix=body.prefix, split=body.split)
+    return plan, list(plan.layouts([body.text] if body.text is not None else body.texts or []))
+
+
+def _translation(plan: Plan, layout: Layout, outputs: list[Written]) -> Translation:
+    """A text is put together from the translations of its sentences, and ended as the least complete."""
+    endings = {output.ended for output in outputs}
+    return Translation(
+        text=plan.compose(layout, [output.ids for output in outputs]),
+        score=sum(output.score for output in outputs),
+        tokens=sum(len(output.ids) for output in outputs),
+        ended="length" if "length" in endings else "stop" if "stop" in endings else "end",
+        doubts=list(plan.doubts(layout)),
+    )
+
+
+def _decode_image(image: str) -> bytes:
+    """The bytes of an image from a data: URL or from base64 alone."""
+    head, comma, rest = image.partition(",")
+    try:
+        if comma and not (head.startswith("data:image/") and head.endswith(";base64")):
+            raise binascii.Error
+        return base64.b64decode(rest if comma else image, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidValueError("images", image[:40], "base64, or a data:image/png;base64,... URL") from None
+
+
+def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
+    unusual: Counter[Unlike] = Counter()
+    found = classify_inputs(
+        bundle, inputs, top=body.top, truncate=body.truncate, hear=lambda what: unusual.update([what])
+    )
+    results = [[LabelScore(label=one.label, score=one.score) for one in labels] for labels in found]
+    notes = [unlike_told(bundle, what, count) for what, count in unusual.items()]
+    return ClassifyResponse(model=model, results=results, notes=notes)
+
+
+def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResponse:
+    length = len(next(iter(body.series.columns.values())))
+    stamps: Any = range(length) if body.series.ds is None else body.series.ds
+    table: dict[str, Any] = {TIME: stamps, **body.series.columns}
+    options: dict[str, Any] = {} if body.levels is None else {"levels": sorted(body.levels)}
+    columns = list(body.series.columns) if bundle.job.columns is None else None
+    found = forecast_series(bundle, table, time=TIME, columns=columns, fill=body.fill, **options)
+    return ForecastResponse(
+        model=model,
+        columns=list(found.names),
+        stamps=[found.when(0, step) for step in range(found.values.shape[1])],
+        values={name: found.values[0, :, n].tolist() for n, name in enumerate(found.names)},
+        quantiles={
+            name: {f"{level:g}": found.quantiles[q, 0, :, n].tolist() for q, level in enumerate(found.levels)}
+            for n, name in enumerate(found.names)
+        }
+        if found.levels
+        else None,
+        notes=list(found.notes),
+    )

@@ -1,0 +1,212 @@
+"""The task routes give the library's results; health, metrics, docs and the page's files."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import glassformer
+from glassformer.errors import GlassformerError
+from glassformer.generation.settings import Decoding
+from glassformer.server.models import check_generates, load_models
+from glassformer.server.schema import GenerationParameters
+from tests.server.harness import KINDS, LINES
+
+
+def test_translate_matches_the_library(server, bundles):
+    texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
+    for words in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
+        wanted = bundles["translator"].translate(texts, details=True, **words)
+        with server.client() as client:
+            found = client.post("/translate", json={"texts": texts, **words}).json()
+        assert found["model"] == "translator"
+        assert [one["text"] for one in found["translations"]] == [one.text for one in wanted]
+        assert [one["score"] for one in found["translations"]] == pytest.approx(
+            [one.score for one in wanted], abs=1e-4
+        )
+        assert [one["ended"] for one in found["translations"]] == [one.ended for one in wanted]
+        assert [tuple(one["doubts"]) for one in found["translations"]] == [one.doubts for one in wanted]
+
+
+def test_unknown_keys_get_a_suggestion(server):
+    with server.client() as client:
+        for route, given, meant in (
+            ("/trace", "tag", "to"),
+            ("/trace", "targt", "target"),
+            ("/translate", "target_lang", "to"),
+            ("/v1/completions", "language", "to"),
+        ):
+            words = {"model": "translator", "text": "a cat", "prompt": "a cat"}
+            words.pop("text" if route.startswith("/v1") else "prompt")
+            answer = client.post(route, json={**words, given: "de"})
+            assert answer.status_code == 422
+            assert f"did you mean {meant}?" in answer.json()["error"]["fields"]["problems"][0]
+
+
+def test_classify_matches_the_library(server, bundles):
+    with server.client() as client:
+        found = client.post("/classify", json={"texts": LINES[:3], "top": 2}).json()
+        wanted = bundles["classifier"].classify(LINES[:3], top=2)
+        told = [[(one["label"], one["score"]) for one in row] for row in found["results"]]
+        assert told == [[(one.label, one.score) for one in row] for row in wanted]
+        made = io.BytesIO()
+        noise = np.random.default_rng(0).integers(0, 255, (30, 20, 3), np.uint8)
+        Image.fromarray(noise).save(made, "PNG")
+        plain = base64.b64encode(made.getvalue()).decode()
+        for image in (plain, f"data:image/png;base64,{plain}"):
+            found = client.post("/classify", json={"images": [image]}).json()
+            wanted = bundles["pictures"].classify([made.getvalue()])
+            assert found["model"] == "pictures"
+            assert [one["score"] for one in found["results"][0]] == [one.score for one in wanted[0]]
+        for body in ({"images": ["!"]}, {"images": ["AAAA"]}, {"texts": ["a"], "images": [plain]}, {}):
+            assert client.post("/classify", json=body).status_code == 422
+        assert client.post("/classify", json={"texts": ["a"], "model": "pictures"}).status_code == 422
+
+
+def test_classify_notes_unusual_images(server):
+    """One shade; larger than is read: each told once, with a count."""
+
+    def png(height: int, width: int, *, shades: int) -> str:
+        pixels = np.random.default_rng(1).integers(0, shades, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(made := io.BytesIO(), "PNG")
+        return base64.b64encode(made.getvalue()).decode()
+
+    with server.client() as client:
+
+        def notes(**body: object) -> list[str]:
+            return client.post("/classify", json=body).json()["notes"]
+
+        assert notes(texts=LINES[:1]) == [] and notes(images=[png(30, 20, shades=255)]) == []
+        blank = png(9, 9, shades=1)
+        one, other = notes(images=[blank, png(300, 300, shades=255), blank])
+        assert one.startswith("2 pictures are of one shade")
+        assert other.startswith("1 picture is more than 16 times as large as what the model 'pictures'")
+
+
+def test_forecast_matches_the_library(server, bundles):
+    columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
+    days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
+    wanted = bundles["series"].forecast({"ds": days, **columns}, columns=["a", "b"])
+    with server.client() as client:
+        found = client.post("/forecast", json={"series": {"columns": columns, "ds": days}}).json()
+        assert found["stamps"][0] == "2024-03-10"
+        for n, name in enumerate("ab"):
+            assert found["values"][name] == wanted.values[0, :, n].tolist()
+        counted = client.post("/forecast", json={"series": {"columns": columns}}).json()
+        assert counted["values"] == found["values"] and counted["stamps"][0] == "40"
+        short = client.post("/forecast", json={"series": {"columns": {"a": [1.0], "b": [2.0]}}})
+        uneven = client.post("/forecast", json={"series": {"columns": {"a": [1.0] * 40, "b": [2.0]}}})
+        assert short.status_code == uneven.status_code == 422
+
+
+def test_health_metrics_and_docs(server):
+    with server.client() as client:
+        assert client.get("/health").json()["models"] == list(KINDS)
+        page, schema = client.get("/docs"), client.get("/openapi.json").json()
+        assert all(path in page.text for path in schema["paths"])
+        assert not re.findall(r"https?://", page.text) and "<script" not in page.text
+        before = server.gauge("tokens_generated_total")
+        usage = client.post("/v1/completions", json={"prompt": "a cat", "model": "writer"}).json()["usage"]
+        assert server.gauge("tokens_generated_total") - before == usage["completion_tokens"]
+        lines = client.get("/metrics").text
+        for name in (
+            "requests_total",
+            "request_seconds_bucket",
+            "queue_length",
+            "slots_used",
+            "memory_bytes",
+        ):
+            assert f"glassformer_{name}{{" in lines
+        assert 'route="/v1/completions"' in lines
+
+
+def test_errors_carry_code_and_fields(server):
+    with server.client() as client:
+
+        def error(path: str, status: int, **body: object) -> dict[str, object]:
+            response = client.post(path, json=body)
+            assert response.status_code == status, response.text
+            return response.json()["error"]
+
+        wrong = client.get("/translate")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert wrong.json()["error"]["fields"] == {"method": "GET", "allowed": "POST"}
+        missing = client.get("/assets/nothing.js")
+        assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
+        found = error("/translate", 404, text="a", model="other")
+        assert (found["code"], found["param"]) == ("model_not_found", "model")
+        assert found["fields"] == {"name": "other", "known": list(KINDS)}
+        found = error("/translate", 422, text="a", num_beams=0)
+        assert (found["code"], found["param"]) == ("invalid_request", "num_beams")
+        found = error("/v1/completions", 422, prompt=[[1, 99999]], model="writer")
+        assert (found["code"], found["fields"]["value"]) == ("invalid_value", 99999)
+        found = error("/v1/completions", 422, prompt=[1] * 500, model="writer")
+        assert (found["code"], found["fields"]) == (
+            "input_too_long",
+            {"length": 500, "limit": 128, "unit": "tokens"},
+        )
+
+
+def test_a_model_that_generates_nothing_is_refused():
+    for family in ("gpt2", "vit"):  # the first has no tokenizer
+        with pytest.raises(GlassformerError):
+            check_generates(glassformer.Pipeline(model=glassformer.tiny(family)))
+
+
+def test_hourly_stamps_include_the_time_of_day(server):
+    hours = [str(np.datetime64("2024-01-25T00") + t).replace("T", " ") + ":00" for t in range(47)]
+    columns = {"a": [math.sin(t) for t in range(47)], "b": [t * 0.5 for t in range(47)]}
+    with server.client() as client:
+        found = client.post("/forecast", json={"series": {"columns": columns, "ds": hours}}).json()["stamps"]
+    assert found[:3] == ["2024-01-26 23:00:00", "2024-01-27 00:00:00", "2024-01-27 01:00:00"]
+
+
+def test_the_pages_files_have_cache_headers(server):
+    with server.client() as client:
+        index = client.get("/")
+        assert index.status_code == 200 and index.headers["cache-control"] == "no-cache"
+        again = client.get("/", headers={"If-None-Match": index.headers["etag"]})
+        assert again.status_code == 304 and not again.content
+        for name in re.findall(r'(?:src|href)="\.?/?(assets/[^"]+)"', index.text):
+            assert "immutable" in client.get(f"/{name}").headers["cache-control"]
+
+
+def test_models_get_unique_names(tmp_path):
+    run, other = tmp_path / "run one", tmp_path / "run two"
+    folders = [
+        tmp_path / "a/writer",
+        tmp_path / "b/writer",
+        run / "model",
+        other / "model",
+        tmp_path / "c/model",
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    for folder in (run, other):
+        (folder / "recipe.yaml").write_text("job: lm\n")
+    given = [
+        str(tmp_path / "a/writer"),
+        str(tmp_path / "b/writer"),
+        str(run),
+        str(other / "model"),
+        str(folders[-1]),
+    ]
+    bundles, runs = load_models(given, lambda folder: folder)
+    assert list(bundles) == ["writer", "writer-2", "run-one", "run-two", "model"]
+    assert bundles["run-one"] == str(run / "model") and runs == {"run-one": run}
+    (run / "model").rename(run / "best")  # as during training
+    assert load_models([str(run)], lambda folder: folder)[0] == {"run-one": str(run / "best")}
+
+
+def test_generation_parameters_are_those_of_the_library():
+    known = {field.name for field in fields(Decoding)}
+    internal = {"num_return_sequences", "max_length", "min_length", "forced_bos_token_id"}
+    internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits"}
+    assert set(GenerationParameters.model_fields) == known - internal
