@@ -1,6 +1,6 @@
 // Every head switched off in turn, and how much the answer changes.
 
-import { told, type Problem } from '../lib/problem';
+import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
 import type { Outcome, TraceInfo } from '../lib/types';
 import { cosine as cosineOf } from '../stations/vectors';
@@ -70,7 +70,7 @@ export class Ranking {
         this.best = found.toSorted((a, b) => b.effect - a.effect).slice(0, SHOWN);
       }
     } catch (error) {
-      if (mine === this.#turn) this.problem = told(error);
+      if (mine === this.#turn) this.problem = describe(error);
     } finally {
       if (mine === this.#turn) this.running = false;
     }

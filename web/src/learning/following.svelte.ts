@@ -1,7 +1,7 @@
 // A run that is being followed: asked for again every two seconds while it trains, and filmed again when there is a new
 // checkpoint.
 
-import { told, type Problem } from '../lib/problem';
+import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
 import type { FilmInfo, RunInfo } from '../lib/types';
 
@@ -33,7 +33,7 @@ export class Following {
         } catch (error) {
           if (left) return;
           failed = true;
-          this.problem = told(error);
+          this.problem = describe(error);
           timer = setTimeout(() => void ask(), 2 * EVERY);
         }
       };
@@ -66,7 +66,7 @@ export class Following {
         },
         (error: unknown) => {
           if (left) return;
-          this.problem = told(error);
+          this.problem = describe(error);
           this.filming = false;
         },
       );

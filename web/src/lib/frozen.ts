@@ -1,7 +1,7 @@
 // One trace kept in the page itself (`glassformer explore --export`): everything it shows works from disk, and
 // nothing new can be asked of a model.
 
-import { Trouble } from './problem';
+import { PageError } from './errors';
 import type { Asked, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
@@ -20,7 +20,7 @@ interface Kept {
 
 const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
-const refused = (): Promise<never> => Promise.reject(new Trouble({ key: 'problem.frozen' }));
+const refused = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.frozen' }));
 
 export class Frozen implements Source {
   readonly live = false;

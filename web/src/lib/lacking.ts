@@ -1,6 +1,6 @@
 // What an input lacks that the model cannot do without, known before the server is asked.
 
-import type { Problem } from './problem';
+import type { Problem } from './errors';
 import type { ModelInfo, TraceInput } from './types';
 
 const blank = (text: string | undefined): boolean => !text?.trim();

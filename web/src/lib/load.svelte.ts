@@ -1,6 +1,6 @@
 // Something that comes from the source and is asked for again when what it depends on changes.
 
-import { told, type Problem } from './problem';
+import { describe, type Problem } from './errors';
 import { server } from './server.svelte';
 
 export class Loaded<T> {
@@ -36,7 +36,7 @@ export function loaded<T>(ask: () => Promise<T> | null): Loaded<T> {
       },
       (error: unknown) => {
         if (mine !== asked) return;
-        made.problem = told(error);
+        made.problem = describe(error);
         made.loading = false;
       },
     );

@@ -3,7 +3,7 @@
 import { place } from './place.svelte';
 import { Frozen } from './frozen';
 import { lacking } from './lacking';
-import { told, Trouble, type Problem } from './problem';
+import { describe, PageError, type Problem } from './errors';
 import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
@@ -64,7 +64,7 @@ class Session {
   busy = $state(false);
   /** Why what was last given is not what is on show; null where it is. */
   problem = $state.raw<Problem | null>(null);
-  /** Counts how often the model was told to read, the address changed or not. */
+  /** Counts how often the model was asked to read, whether or not the address changed. */
   turn = $state(0);
 
   model: ModelInfo | null = $derived(this.models.find((m) => m.id === place.model) ?? this.models[0] ?? null);
@@ -95,7 +95,7 @@ class Session {
     const which: Which[] = b ? ['', '_b'] : [''];
     const inputs = which.map((suffix) => inputOf(words, model, suffix));
     const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
-    if (lack) throw new Trouble(lack);
+    if (lack) throw new PageError(lack);
     return Promise.all(which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))));
   }
 
@@ -124,7 +124,7 @@ class Session {
       const answer = await coming;
       if (mine === this.#asked) take(answer);
     } catch (error) {
-      problem = told(error);
+      problem = describe(error);
     }
     if (mine !== this.#asked) return;
     this.problem = problem;

@@ -1,10 +1,10 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
-import { Refused, Trouble } from './problem';
+import { ServerError, PageError } from './errors';
 import { server } from './server.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
+  DifferenceInfo, ErrorInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
   TraceInput, TraceRequest, Word,
 } from './types';
 
@@ -39,17 +39,17 @@ async function answered(path: string, init?: RequestInit): Promise<Response> {
     response = await fetch(path, init);
   } catch {
     server.lost();
-    throw new Trouble({ key: 'problem.no_server' });
+    throw new PageError({ key: 'problem.no_server' });
   }
   server.heard();
   if (response.ok) return response;
-  let message = `${response.status} ${response.statusText}`;
+  let info: ErrorInfo = { code: '', message: `${response.status} ${response.statusText}`, type: '', param: null, fields: {} };
   try {
-    message = (await response.json()).error.message;
+    info = (await response.json()).error;
   } catch {
-    // not ours: the status will do
+    // not from our server, e.g. a proxy's error page
   }
-  throw new Refused(message, response.status);
+  throw new ServerError(info, response.status);
 }
 
 const json = async <T>(path: string): Promise<T> => (await answered(path)).json();
@@ -143,7 +143,7 @@ export class Live implements Source {
       return await ask();
     } catch (error) {
       const request = this.#requests.get(trace);
-      if (!(error instanceof Refused) || error.status !== 404 || !request) throw error;
+      if (!(error instanceof ServerError) || error.status !== 404 || !request) throw error;
       await post('trace', request);
       this.#remember(trace, request);
       return ask();

@@ -1,10 +1,10 @@
-// What the page says, in English and Korean. Each part of the page keeps its sentences in src/words/PART.ts,
+// What the page says, in English and Korean. Each part of the page keeps its sentences in src/i18n/PART.ts,
 // both languages side by side, so that neither can be forgotten: a key missing in one is a type error.
 
 export type Language = 'en' | 'ko';
 export type Words = Record<string, { en: string; ko: string }>;
 
-const files = import.meta.glob<{ default: Words }>('../words/*.ts', { eager: true });
+const files = import.meta.glob<{ default: Words }>('../i18n/*.ts', { eager: true });
 const said: Words = Object.assign({}, ...Object.values(files).map((file) => file.default));
 
 function first(): Language {

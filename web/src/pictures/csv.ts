@@ -1,13 +1,13 @@
 // Columns of numbers from a table as people have it: a header, then a line a step, between commas, semicolons or tabs.
 
-import { Trouble } from '../lib/problem';
+import { PageError } from '../lib/errors';
 
 export interface Table {
   columns: Record<string, number[]>;
   rows: number;
 }
 
-const bad = (key: string, fill?: Record<string, string | number>): Trouble => new Trouble({ key: `csv.${key}`, fill });
+const bad = (key: string, fill?: Record<string, string | number>): PageError => new PageError({ key: `csv.${key}`, fill });
 
 /** The cells of one line; a cell in quotes may hold the separator, and two quotes in it stand for one. */
 function cells(line: string, between: string): string[] {

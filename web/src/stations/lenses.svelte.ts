@@ -2,7 +2,7 @@
 // else the station asks for is not kept waiting.
 
 import { untrack } from 'svelte';
-import { told, type Problem } from '../lib/problem';
+import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
 import type { LensInfo } from '../lib/types';
 
@@ -27,7 +27,7 @@ export class Lenses {
           this.found = new Map(this.found).set(place, lens);
           this.problem = null;
         } catch (error) {
-          if (!stopped) this.problem = told(error);
+          if (!stopped) this.problem = describe(error);
           return;
         }
       }

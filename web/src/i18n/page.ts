@@ -61,14 +61,6 @@ export default {
   'problem.no_question': { en: 'The model needs both a question and a passage.', ko: '질문과 지문을 모두 입력해 주세요.' },
   'problem.no_picture': { en: 'There is no picture to read: choose one first.', ko: '읽을 그림이 없습니다. 먼저 그림을 골라 주세요.' },
   'problem.no_series': { en: 'There is no series to read: choose a CSV file first.', ko: '읽을 시계열이 없습니다. 먼저 CSV 파일을 골라 주세요.' },
-  'problem.too_many_tokens': {
-    en: 'That is too long: it has {got} tokens, and at most {most} can be read. Shorten it.',
-    ko: '글이 너무 깁니다. 토큰이 {got}개인데 {most}개까지만 읽을 수 있습니다. 줄여서 다시 넣어 주세요.',
-  },
-  'problem.too_many_letters': {
-    en: 'That is too long: it has {got} letters, and at most {most} can be read. Shorten it.',
-    ko: '글이 너무 깁니다. {got}자인데 {most}자까지만 읽을 수 있습니다. 줄여서 다시 넣어 주세요.',
-  },
   'problem.earlier': { en: 'Still shown: the earlier input.', ko: '아래 결과는 이전 입력의 것입니다.' },
   'problem.earlier_text': { en: 'Still shown: the earlier input “{text}”', ko: '아래 결과는 이전 입력 “{text}”의 것입니다.' },
   'problem.keep_earlier': { en: 'Back to the earlier input', ko: '이전 입력으로 돌아가기' },
