@@ -75,12 +75,12 @@ def cpu_forward(rounds: int) -> None:
 
     jobs = {
         "BERT-base 16 x 128": (
-            transformers.BertModel(transformers.BertConfig()),
+            transformers.BertModel(peers.bert_config()),
             "input_ids",
             torch.randint(1, 30000, (16, 128)),
         ),
         "ViT-B/16 8 images": (
-            transformers.ViTForImageClassification(transformers.ViTConfig()),
+            transformers.ViTForImageClassification(peers.vit_config()),
             "pixel_values",
             torch.randn(8, 3, 224, 224),
         ),
@@ -127,7 +127,7 @@ def load(rounds: int) -> None:
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
-        transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder)
+        transformers.GPT2LMHeadModel(peers.gpt2_config()).save_pretrained(folder)
         size = (Path(folder) / "model.safetensors").stat().st_size
         seen: dict[str, list[dict[str, float]]] = {name: [] for name in PROBES}
         root = str(Path(__file__).parent.parent)
@@ -148,7 +148,8 @@ def load(rounds: int) -> None:
 
 def observer(rounds: int) -> None:
     """How often a forward asks whether anyone observes, and what asking costs."""
-    model = glassformer.build("bert-base-uncased").eval()
+    size = peers.TINY if peers.is_tiny() else {}
+    model = glassformer.build("bert-base-uncased", **size).eval()
     ids = torch.randint(1, 30000, (16, 128))
     asked = glassformer.Observer()
     with torch.no_grad():
@@ -279,7 +280,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="train, forward, load, observer; kernels, gpt, base")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each step")
     parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to run it beside us")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     given = parser.parse_args()
+    if given.tiny:
+        peers.shrink()
     chosen = {
         "train": lambda: cpu_train(given.rounds),
         "forward": lambda: cpu_forward(given.rounds),

@@ -24,7 +24,10 @@ import psutil
 import torch
 from playwright.sync_api import Page, sync_playwright
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import glassformer
+from benchmarks import peers
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
 FLAGS = (
@@ -40,7 +43,8 @@ def model(folder: Path, tokens: int) -> str:
     words = ["".join(three) for three in product(letters, repeat=3)][:2000]
     tokenizer = train_tokenizer([" ".join(words)], TokenizerPlan(kind="word", vocab_size=2100, marks="none"))
     torch.manual_seed(0)
-    made = glassformer.build("gpt2", vocab_size=50_257).eval()
+    size = peers.TINY if peers.is_tiny() else {}
+    made = glassformer.build("gpt2", vocab_size=50_257, **size).eval()
     glassformer.save(glassformer.Bundle(model=made, tokenizer=tokenizer, family="gpt2"), folder)
     return " ".join(words[n * 37 % len(words)] for n in range(tokens))
 
@@ -69,7 +73,10 @@ def opening(page: Page, station: str) -> float:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--tokens", type=int, default=512)
+    asked.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     words = asked.parse_args()
+    if words.tiny:
+        peers.shrink()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "long"
         text = model(folder, words.tokens)

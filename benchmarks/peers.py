@@ -13,6 +13,40 @@ from torch import Tensor, nn
 from glassformer.core.positions import sinusoids
 
 BASE = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
+TINY = {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
+
+
+def shrink() -> None:
+    """Make the base size tiny, for `--tiny`: to check that a benchmark runs, not to measure."""
+    BASE.update(TINY)
+
+
+def is_tiny() -> bool:
+    return BASE == TINY
+
+
+def bert_config() -> Any:
+    """BERT-base, or its tiny version."""
+    import transformers
+
+    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    return transformers.BertConfig(**(tiny if is_tiny() else {}))
+
+
+def vit_config() -> Any:
+    """ViT-B/16, or its tiny version."""
+    import transformers
+
+    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    return transformers.ViTConfig(**(tiny if is_tiny() else {}))
+
+
+def gpt2_config(**options: Any) -> Any:
+    """GPT-2 124M, or its tiny version."""
+    import transformers
+
+    tiny = {"n_embd": 32, "n_layer": 1, "n_head": 2}
+    return transformers.GPT2Config(**(tiny if is_tiny() else {}), **options)
 
 
 class TorchTransformer(nn.Module):

@@ -36,6 +36,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
+from benchmarks import peers
 from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
 
 VOCAB, LENGTH, CLIENTS = 8000, 40, 32
@@ -154,9 +155,11 @@ def made(folder: Path, shape: str) -> list[str]:
     torch.manual_seed(0)
     size = tokenizer.vocab_size
     if shape == "gpt":
-        model = glassformer.build("gpt2", vocab_size=size)
+        model = glassformer.build("gpt2", vocab_size=size, **(peers.TINY if peers.is_tiny() else {}))
     else:
-        model = glassformer.build("original", src_vocab_size=size, tgt_vocab_size=size, start_id=1)
+        model = glassformer.build(
+            "original", src_vocab_size=size, tgt_vocab_size=size, start_id=1, **peers.BASE
+        )
     glassformer.save(glassformer.Bundle(model=model.eval(), tokenizer=tokenizer), folder)
     return [" ".join(draw.choices(known, k=draw.randint(12, 24))) for _ in range(CLIENTS)]
 
@@ -227,7 +230,8 @@ def show(title: str, rates: dict[str, tuple[Rate, Rate]]) -> None:
 
 
 def gpt(rounds: int) -> None:
-    compare("GPT-2, 12 layers", "gpt", (OURS, THEIRS, THEIRS_BATCHED), completing, rounds, CLIENTS)
+    names = (OURS,) if peers.is_tiny() else (OURS, THEIRS, THEIRS_BATCHED)
+    compare("GPT-2, 12 layers", "gpt", names, completing, rounds, CLIENTS)
 
 
 def base(beams: int, rounds: int) -> None:
@@ -246,7 +250,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Servers with one client and with many.")
     parser.add_argument("--only", help=f"of {', '.join(CASES)}, by commas")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     given = parser.parse_args()
+    if given.tiny:
+        peers.shrink()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server outlives this
     for name in given.only.split(",") if given.only else CASES:
         CASES[name](given.rounds)

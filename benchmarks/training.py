@@ -309,8 +309,11 @@ def main() -> None:
     parser.add_argument("--scales", type=int, nargs="+", default=[1, 10, 100], help="times the corpus")
     parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to run it beside us")
     parser.add_argument("--ready", type=float, default=240, help="seconds to compile on a GPU")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.tiny:
+        peers.shrink()
     on_gpu = torch.cuda.is_available()
     given.batch = given.batch or (25_000 if on_gpu else 2048)
     if given.worker:

@@ -1,4 +1,4 @@
-"""Writing on a GPU beside the peers, in one process: python benchmarks/gpu_decoding.py [--only llama1]
+"""Writing on a GPU beside the peers, in one process: python benchmarks/generation_gpu.py [--only llama1]
 
 The LLaMA shape of 1.1 billion weights in bfloat16, for 1 and 32 texts: 200 tokens after a prompt of 32,
 greedy, ours beside gpt-fast as its own command runs it (its model.py, generate.py and tokenizer.py in
@@ -34,12 +34,23 @@ OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"
 PEER = HOME / "peers" / "gpt_fast"
 SHAPE = {"vocab_size": 32000, "d_model": 2048, "num_heads": 32, "num_kv_heads": 4, "d_ff": 5632}
 LAYERS, PROMPT, LENGTH = 22, 32, 200
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+
+
+def synchronize() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
 
 
 def synchronised(step: Callable[[], object]) -> Callable[[], None]:
     def run() -> None:
         step()
-        torch.cuda.synchronize()
+        synchronize()
 
     return run
 
@@ -51,10 +62,10 @@ class Ours:
     """What a user's `generate` runs."""
 
     def __init__(self, batch: int) -> None:
-        with torch.device("cuda"):
-            model = build(llama(**SHAPE, num_layers=LAYERS))
-        self.model = prepare_for_inference(model.to(torch.bfloat16).eval())
-        self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device="cuda")
+        with torch.device(DEVICE):
+            model = build(llama(**SHAPE, num_layers=1 if peers.is_tiny() else LAYERS))
+        self.model = prepare_for_inference(model.to(DTYPE).eval())
+        self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device=DEVICE)
 
     def whole(self) -> object:
         asked = Decoding(max_new_tokens=LENGTH)
@@ -79,14 +90,14 @@ class Fast:
             intermediate_size=SHAPE["d_ff"],
             n_local_heads=SHAPE["num_kv_heads"],
         )
-        with torch.device("cuda"):
-            self.model = Transformer(config).to(torch.bfloat16).eval()
+        with torch.device(DEVICE):
+            self.model = Transformer(config).to(DTYPE).eval()
         torch._dynamo.reset()
         self.batch, self.generate = batch, generate
         if not hasattr(generate, "plain_step"):
             generate.plain_step = generate.decode_one_token
         generate.decode_one_token = torch.compile(generate.plain_step, mode="reduce-overhead", fullgraph=True)
-        self.prompt = torch.randint(0, SHAPE["vocab_size"], (PROMPT,), device="cuda", dtype=torch.int32)
+        self.prompt = torch.randint(0, SHAPE["vocab_size"], (PROMPT,), device=DEVICE, dtype=torch.int32)
 
     def whole(self) -> Tensor:
         written, _ = self.generate.generate(
@@ -103,8 +114,8 @@ class Fast:
 
     @torch.no_grad()
     def steps(self) -> None:
-        token = torch.zeros(self.batch, 1, dtype=torch.int32, device="cuda")
-        place = torch.tensor([PROMPT], device="cuda", dtype=torch.int)
+        token = torch.zeros(self.batch, 1, dtype=torch.int32, device=DEVICE)
+        place = torch.tensor([PROMPT], device=DEVICE, dtype=torch.int)
         self.generate.decode_n_tokens(self.model, token, place, LENGTH, temperature=1.0, top_k=1)
 
 
@@ -118,7 +129,7 @@ def decoder(batch: int, given: argparse.Namespace) -> None:
         print(f"gpt-fast is not in {PEER.relative_to(HOME)}: left out")
     times = turns({name: synchronised(run) for name, run in runs.items()}, rounds=given.rounds, warm=2)
     speeds = {name: Rate(batch * LENGTH, seconds, LENGTH) for name, seconds in times.items()}
-    title = f"LLaMA 1.1B, bfloat16, {batch} texts, {torch.cuda.get_device_name()}"
+    title = f"LLaMA 1.1B, bfloat16, {batch} texts, {device_name()}"
     show_rates(title, speeds, ours=OURS, what="tokens")
     if given.profile:
         profile(ours.whole)
@@ -128,7 +139,7 @@ def profile(run: Callable[[], object]) -> None:
     """The kernels that take most of our time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         run()
-        torch.cuda.synchronize()
+        synchronize()
     print(seen.key_averages().table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
 
 
@@ -147,11 +158,13 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     reference.generation_config.forced_eos_token_id = None
     with tempfile.TemporaryDirectory() as folder:
         reference.eval().save_pretrained(folder)
-        model = prepare_for_inference(glassformer.load(folder, device="cuda", dtype="bfloat16").model)
-    reference = reference.to("cuda", torch.bfloat16)
-    lengths = torch.randint(12, 25, (sentences, 1), device="cuda")
-    ids = torch.randint(1, vocab - 1, (sentences, 24), device="cuda")
-    real = torch.arange(24, device="cuda") < lengths
+        model = prepare_for_inference(
+            glassformer.load(folder, device=DEVICE, dtype=str(DTYPE).removeprefix("torch.")).model
+        )
+    reference = reference.to(DEVICE, DTYPE)
+    lengths = torch.randint(12, 25, (sentences, 1), device=DEVICE)
+    ids = torch.randint(1, vocab - 1, (sentences, 24), device=DEVICE)
+    real = torch.arange(24, device=DEVICE) < lengths
     ids = ids.masked_fill(~real, vocab - 1)
     asked = Decoding(max_new_tokens=length, min_new_tokens=length, num_beams=4, suppress_tokens=(vocab - 1,))
 
@@ -172,7 +185,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
 
     times = turns({OURS: synchronised(ours), THEIRS: synchronised(theirs)}, rounds=given.rounds)
     speeds = {name: Rate(sentences * length, seconds, length) for name, seconds in times.items()}
-    title = f"base encoder-decoder, bfloat16, {sentences} sentences, 4 beams, {torch.cuda.get_device_name()}"
+    title = f"base encoder-decoder, bfloat16, {sentences} sentences, 4 beams, {device_name()}"
     show_rates(title, speeds, ours=OURS, what="output tokens")
     if given.profile:
         profile(ours)
@@ -191,9 +204,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help=", ".join(JOBS))
     parser.add_argument("--rounds", type=int, default=3, help="turns of each")
     parser.add_argument("--profile", action="store_true", help="where our own time goes")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     given = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("this benchmark needs a CUDA GPU; benchmarks/decoding.py is the one for a CPU")
+    if given.tiny:
+        peers.shrink()
+        SHAPE.update(vocab_size=100, d_model=32, num_heads=4, num_kv_heads=2, d_ff=64)
+    elif DEVICE == "cpu":
+        parser.error("this benchmark needs a CUDA GPU; benchmarks/generation.py is the one for a CPU")
     for name in [name for name in given.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")

@@ -1,4 +1,4 @@
-"""What stands before a first step: python benchmarks/preparing.py TRAIN.tsv.gz DEV.tsv.gz [--tokenizer DIR]
+"""What comes before the first step: python benchmarks/data_preparation.py TRAIN.tsv DEV.tsv [--tokenizer DIR]
 
 Trains a tiny translator on the pairs for one step, and then for one more, and tells how long the command took
 until it was about to step: first with everything to be read and encoded, then going on. Then how long one

@@ -1,4 +1,4 @@
-"""Writing beside the peers, on the same weights in one run: python benchmarks/decoding.py [--only base4]
+"""Writing beside the peers, on the same weights in one run: python benchmarks/generation.py [--only base4]
 
 On a CPU: output tokens a second of the base encoder-decoder (32 sentences of 12 to 24 tokens; greedy, and by
 4 beams) and of GPT-2 124M (1 and 8 prompts of 16 tokens, greedy), ours beside transformers' `generate` and
@@ -35,7 +35,7 @@ from glassformer.generation.settings import Decoding
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
 OURS_INT8, CT2_INT8 = "glassformer int8", "CTranslate2 int8"
 Texts = list[list[int]]
-JOB = "job.json"
+CASE = "benchmark.json"
 
 
 class Job(NamedTuple):
@@ -157,7 +157,8 @@ class Apart:
     def __init__(self, name: str, folder: Path) -> None:
         command = [sys.executable, __file__, "--as", name, "--folder", str(folder)]
         pipe = subprocess.PIPE
-        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
 
     def write(self) -> tuple[float, Texts]:
         """Seconds, and what was written."""
@@ -165,7 +166,8 @@ class Apart:
         print(file=self.child.stdin, flush=True)
         told = self.child.stdout.readline()
         if not told:
-            raise SystemExit(f"{self.child.args} ended; run it by hand to see why")
+            self.errors.seek(0)
+            raise SystemExit(f"{self.child.args} failed:\n{self.errors.read()[-2000:]}")
         seconds, texts = json.loads(told)
         return seconds, texts
 
@@ -175,7 +177,7 @@ class Apart:
 
 def play(name: str, folder: Path) -> None:
     """The child's side: a line in, a line out."""
-    about = json.loads((folder / JOB).read_text())
+    about = json.loads((folder / CASE).read_text())
     write = contender(name, folder, Job(**about["job"]), tuple(about["never"]))
     for _ in sys.stdin:
         begin = time.perf_counter()
@@ -239,7 +241,7 @@ def gpt(title: str, count: int, given: argparse.Namespace) -> None:
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.GPT2Config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    config = peers.gpt2_config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
     examples = torch.randint(1, config.vocab_size, (count, 16)).tolist()
     reference = transformers.GPT2LMHeadModel(config)
     measure(Job(title, examples, given.length), reference, Names(config.vocab_size), (), given)
@@ -251,7 +253,7 @@ def measure(
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         reference.eval().save_pretrained(folder)
-        (folder / JOB).write_text(json.dumps({"job": job._asdict(), "never": never}))
+        (folder / CASE).write_text(json.dumps({"job": job._asdict(), "never": never}))
         running = [OURS, OURS_INT8, THEIRS]
         if importlib.util.find_spec("ctranslate2") is not None:
             converted(folder, names)
@@ -278,12 +280,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each")
     parser.add_argument("--length", type=int, default=32, help="tokens to write")
     parser.add_argument("--profile", action="store_true", help="where our own time goes")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     parser.add_argument("--as", dest="name", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.name:
         play(given.name, given.folder)
         return
+    if given.tiny:
+        peers.shrink()
     for name in [name for name in given.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")

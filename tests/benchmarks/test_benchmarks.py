@@ -1,0 +1,54 @@
+"""Every script in benchmarks/ runs, at tiny size."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "benchmarks"
+LIBRARIES = {"loops.py", "ours.py", "peers.py", "timing.py"}  # imported by the others
+WORDS = "the cat sat on a mat and then it ran far away".split()
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> Path:
+    """A corpus laid out as Multi30k is, and the same as tables."""
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = [" ".join([*WORDS[n % 11 : n % 11 + 1 + n % 7], str(n)]) for n in range(400)]
+    for split in ("train", "val"):
+        for language in ("en", "de"):
+            with gzip.open(folder / f"{split}.{language}.gz", "wt") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        (folder / f"{split}.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines))
+    return folder
+
+
+RUNS = {
+    "core.py": ["--tiny", "--rounds", "1"],
+    "generation.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1", "--length", "4"],
+    "generation_gpu.py": ["--tiny", "--only", "llama1,base64", "--rounds", "1"],
+    "serving.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1"],
+    "explorer.py": ["--tiny", "--tokens", "16"],
+    "training.py": ["--tiny", "--data", "{pairs}", "--rounds", "1", "--steps", "3", "--scales", "1"],
+    "data_preparation.py": ["{pairs}/train.tsv", "{pairs}/val.tsv"],
+}
+
+
+def test_every_script_is_run():
+    assert {path.name for path in SCRIPTS.glob("[!_]*.py")} == set(RUNS) | LIBRARIES
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_benchmark_runs(script, pairs):
+    if script == "explorer.py" and not shutil.which("chromium"):
+        pytest.skip("needs Chromium")
+    command = [sys.executable, str(SCRIPTS / script), *(word.format(pairs=pairs) for word in RUNS[script])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=pairs, timeout=400)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    assert done.stdout.strip()
