@@ -1,8 +1,13 @@
-# make demo   translate, look inside, watch one learn    make test     everything that must hold
-# make lint   ruff and mypy only                         make experiments the scoreboard's commands
-# make bench  ours beside the peers                      make clean    remove what make made
-# make page   the explorer's page alone, from web/                          make docs   the documentation as a site
-# make test-slow   every fault of the fault suite, of which `make test` tries a twentieth, with the figures
+# make demo          translate, look inside, watch a model learn
+# make test          everything that must hold, with lint and types
+# make test-fast     the fast tier: under three minutes on two cores
+# make test-slow     the slow tests with every trial, of which `make test` takes a sample
+# make lint          ruff and mypy only
+# make page          build the explorer's page from web/
+# make docs          build the documentation as a site
+# make bench         compare speed with other libraries
+# make experiments   the commands that reproduce docs/results.md
+# make clean         remove what make created
 #
 # Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
 
@@ -22,7 +27,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-slow lint page docs bench experiments clean
+.PHONY: demo test test-fast test-slow lint page docs bench experiments clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -32,8 +37,11 @@ demo: $(LEAN)
 test: lint
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2
 
+test-fast: $(DEV)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 -m "not slow"
+
 test-slow: $(DEV)
-	GLASSFORMER_FAULTS=whole $(PY) -m pytest -m slow tests
+	GLASSFORMER_FAULTS=whole $(PY) -m pytest -m slow
 
 lint: $(DEV)
 	$(PY) -m ruff check .

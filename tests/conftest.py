@@ -24,6 +24,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # No test may depend on a download; the reference library then fails at once instead of waiting.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import torch
+
+# Without a GPU, Triton's interpreter runs the kernels; it must be chosen before Triton is first imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A shell lets what it starts in the background ignore these; the tests send them to programs of their own.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
@@ -47,7 +53,7 @@ def browser() -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
     if program is None:
-        pytest.skip("there is no Chromium on this machine to open a page in")
+        pytest.skip("needs Chromium")
     with api.sync_playwright() as playing:
         made = playing.chromium.launch(executable_path=program, args=FLAGS)
         yield made
@@ -83,47 +89,67 @@ def _look(curve: Curve) -> tuple[Any, ...]:
     return curve.label, curve.style, len(curve.points) > 1, reaches
 
 
-# What takes longest, in that order: it is begun first, so that no process is left alone with it at the end.
-LONGEST = (
+# Folders and files that take long, longest first. They are started first, so that no process is left alone
+# with one at the end, and the fast tier (`make test-fast`) leaves them out.
+SLOW = (
     "tests/explorer/",
+    "tests/benchmarks/",
+    "tests/inference/test_gpu_",
     "tests/training/test_parallel.py",
     "tests/training/test_jobs_text.py",
-    "tests/faults/test_kills.py",
+    "tests/faults/",
     "tests/server/",
-    "tests/cli/test_demo.py",
-    "tests/cli/test_bad_texts.py",
-    "tests/cli/test_going_on.py",
     "tests/docs/test_code.py",
+    "tests/cli/",
 )
 PARITY = "tests/families/test_parity.py"
 
 
-def unit(nodeid: str) -> str:
-    """What one process has to itself: the tests that share what takes long to make.
-
-    They are those of a file, or of the folders with a server and a browser; and those of one model, where a
-    file makes one after the other.
-    """
-    folder_or_file = next((long for long in LONGEST if nodeid.startswith(long)), nodeid.split("::")[0])
-    if folder_or_file == PARITY and "[" in nodeid:
+def scope(nodeid: str) -> str:
+    """The tests that one process runs: those of a file, of a slow folder, or of one parity case."""
+    name = next((slow for slow in SLOW if nodeid.startswith(slow)), nodeid.split("::")[0])
+    if name == PARITY and "[" in nodeid:
         return "-".join(nodeid.split("[")[1].split("-")[:2])
-    return folder_or_file
+    return name
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, and last what comes in many small units."""
-    ranks = {name: n for n, name in enumerate(LONGEST, -len(LONGEST))}
-    items.sort(key=lambda item: ranks.get(unit(item.nodeid), int(item.nodeid.startswith(PARITY))))
+    order = {name: rank for rank, name in enumerate(SLOW, -len(SLOW))}
+    items.sort(key=lambda item: order.get(scope(item.nodeid), int(item.nodeid.startswith(PARITY))))
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class Units(LoadScopeScheduling):
+    class Scopes(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return unit(nodeid)
+            return scope(nodeid)
 
-    config.option.loadscopereorder = False  # by the number of tests, which says little
-    return Units(config, log)
+    config.option.loadscopereorder = False  # it would sort by the number of tests, which says little
+    return Scopes(config, log)
+
+
+# What a skipped test lacks: a word in its reason, and how to enable it.
+REQUIREMENTS = (
+    ("Chromium", "install chromium, e.g. apt-get install chromium"),
+    ("GPU", "run on a machine with a CUDA GPU"),
+    ("GLASSFORMER_DATA", "set GLASSFORMER_DATA to the folder with the data sets"),
+    ("could not import", "pip install -e '.[dev,docs]'"),
+    ("not installed", "pip install the package the test names"),
+)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line which groups of tests were skipped, why, and what enables them."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    groups = []
+    for word, remedy in REQUIREMENTS:
+        if count := sum(word in reason for reason in reasons):
+            groups.append(f"{count} without {word} ({remedy})")
+    if groups:
+        terminalreporter.write_line(f"skipped: {'; '.join(groups)}", yellow=True)

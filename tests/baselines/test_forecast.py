@@ -115,7 +115,7 @@ def test_a_season_needs_its_past() -> None:
         SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=9))(torch.ones(1, 8, 1))
 
 
-@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="the series are not here")
+@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
     """Repeating, against one loop over the file; the linear fit, near the published 0.374 / 0.394."""
     path = DATA / "ett" / "ETTh1.csv.gz"

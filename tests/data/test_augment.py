@@ -133,7 +133,7 @@ def test_what_makes_no_sense_is_refused(bad: dict) -> None:
         Augment(**bad)
 
 
-@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="the digits are not here")
+@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_the_digits_have_their_published_mean_and_spread(tmp_path: Path) -> None:
     train = prepare_images(DATA / "mnist", tmp_path / "train", problems=Problems())
     (mean,), (std,) = channel_statistics(train)

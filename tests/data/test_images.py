@@ -326,7 +326,7 @@ def test_memory_does_not_grow_with_the_set(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 500_000 < 28 * 28 * 24_000 / 4
 
 
-@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="the digits are not here")
+@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_the_digits_are_read_as_published(tmp_path: Path) -> None:
     test = prepare_images(DATA / "mnist", tmp_path / "test", split="test", problems=Problems())
     counts = np.bincount(test.labels(np.arange(10_000)))

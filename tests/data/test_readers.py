@@ -225,7 +225,7 @@ def test_kinds_are_told_by_the_end_of_the_name() -> None:
     assert {name: kind_of(name) for name in names} == names
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not here")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs GLASSFORMER_DATA")
 @pytest.mark.parametrize(
     ("make", "files", "count"),
     [

@@ -268,7 +268,7 @@ def test_the_text_of_a_file_is_never_held_whole(tmp_path: Path) -> None:
     assert len(series.values) == 20_000 and peak < 2.5 * path.stat().st_size
 
 
-@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="the series are not here")
+@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_published_series_are_read_whole() -> None:
     hourly = read_series(DATA / "ett" / "ETTh1.csv.gz", problems=Problems())
     assert hourly.values.shape == (17_420, 7) and str(hourly.step) == "1 hour" and hourly.notes == ()

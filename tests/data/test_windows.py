@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_one_sentence() -> None:
             call()
 
 
-@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="the series are not here")
+@pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_real_windows_have_mean_0_and_spread_1_in_training() -> None:
     series = read_series(DATA / "ett" / "ETTh1.csv.gz", problems=Problems())
     parts = by_rows(series, 8640, 11_520, 14_400)

@@ -15,7 +15,7 @@ from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.written import LOOK_EVERY
 from tests.generation.test_greedy import PAD, START, examples, model_of, padded
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("beams", [1, 3])

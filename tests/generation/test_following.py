@@ -50,7 +50,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
-    pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
+    pytest.importorskip("triton", reason="not installed: triton")
     from glassformer.generation import graph_decoder
     from glassformer.inference.gpu.products import OnGpu
 

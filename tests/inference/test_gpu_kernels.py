@@ -12,7 +12,7 @@ from torch import Tensor
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
-pytest.importorskip("triton", reason="the kernels for GPUs need Triton")
+pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core.feedforward import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402

@@ -10,7 +10,7 @@ from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_crowd import crowd
 from tests.generation.test_engine import model_for
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("family", ["original", "t5", "gpt2", "llama", "mistral", "falcon", "lstm"])
