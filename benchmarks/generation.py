@@ -28,9 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import glassformer
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates
-from glassformer.generation.engine import write_all
+from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.generation.settings import Decoding
 
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
 OURS_INT8, CT2_INT8 = "glassformer int8", "CTranslate2 int8"
@@ -71,7 +70,7 @@ def converted(folder: Path, names: Names) -> Path:
 
 
 def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, never: tuple[int, ...]) -> Any:
-    asked = Decoding(
+    asked = GenerationConfig(
         max_new_tokens=job.length,
         min_new_tokens=job.length,
         num_beams=job.beams,
@@ -79,7 +78,9 @@ def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, neve
     )
 
     def write() -> Texts:
-        found = write_all(model, job.examples, settings=asked, eos_id=eos_id, pad_id=pad_id)
+        found = generate_batched(
+            model, job.examples, GenerationRequest(config=asked, eos_token_id=eos_id, pad_token_id=pad_id)
+        )
         return [texts[0].ids for texts in found]
 
     return write

@@ -25,9 +25,8 @@ from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
 from glassformer.core.build import build
 from glassformer.families.llama import llama
-from glassformer.generation.engine import write
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.generation.settings import Decoding
 
 HOME = Path(__file__).parent.parent
 OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"
@@ -68,9 +67,14 @@ class Ours:
         self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device=DEVICE)
 
     def whole(self) -> object:
-        asked = Decoding(max_new_tokens=LENGTH)
+        asked = GenerationConfig(max_new_tokens=LENGTH)
         real = torch.ones_like(self.prompt, dtype=torch.bool)
-        return write(self.model, self.prompt, settings=asked, eos_id=None, pad_id=0, mask=real)
+        return generate(
+            self.model,
+            self.prompt,
+            GenerationRequest(config=asked, eos_token_id=None, pad_token_id=0),
+            attention_mask=real,
+        )
 
 
 class Fast:
@@ -166,10 +170,17 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     ids = torch.randint(1, vocab - 1, (sentences, 24), device=DEVICE)
     real = torch.arange(24, device=DEVICE) < lengths
     ids = ids.masked_fill(~real, vocab - 1)
-    asked = Decoding(max_new_tokens=length, min_new_tokens=length, num_beams=4, suppress_tokens=(vocab - 1,))
+    asked = GenerationConfig(
+        max_new_tokens=length, min_new_tokens=length, num_beams=4, suppress_tokens=(vocab - 1,)
+    )
 
     def ours() -> object:
-        return write(model, ids, settings=asked, eos_id=0, pad_id=vocab - 1, mask=real)
+        return generate(
+            model,
+            ids,
+            GenerationRequest(config=asked, eos_token_id=0, pad_token_id=vocab - 1),
+            attention_mask=real,
+        )
 
     @torch.inference_mode()
     def theirs() -> object:

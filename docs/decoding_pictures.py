@@ -19,7 +19,7 @@ from PIL import Image
 
 import glassformer
 from glassformer import plotting as draw
-from glassformer.generation import Decoding, pick, write
+from glassformer.generation import GenerationConfig, GenerationRequest, generate, pick
 
 FOLDER = Path(__file__).parent / "pictures"
 SEARCHED = "Two men wearing black in a city"
@@ -30,13 +30,15 @@ COLOURS = 128  # of a flat drawing; the file is a third of what all colours take
 def tree(bundle: glassformer.Bundle) -> Path:
     tokenizer = bundle.tokenizer
     assert tokenizer is not None and tokenizer.pad_id is not None
-    (best,) = write(
+    (best,) = generate(
         bundle.model,
         torch.tensor([tokenizer.encode(SEARCHED).ids]),
-        settings=Decoding(num_beams=4, max_new_tokens=36),
-        eos_id=tokenizer.eos_id,
-        pad_id=tokenizer.pad_id,
-        keep_tree=True,
+        GenerationRequest(
+            config=GenerationConfig(num_beams=4, max_new_tokens=36),
+            eos_token_id=tokenizer.eos_id,
+            pad_token_id=tokenizer.pad_id,
+            return_tree=True,
+        ),
     )[0]
     assert best.tree is not None
     figure = draw.search_tree(

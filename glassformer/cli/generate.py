@@ -87,4 +87,4 @@ def _stream(asked: Asked, prompt: str, echo: bool, special: SpecialInText) -> No
         sys.stdout.write("\n")
         sys.stdout.flush()
         if pieces.written is not None:
-            notes.hear(pieces.written.ended, pieces.doubts)
+            notes.hear(pieces.written.finish_reason, pieces.doubts)

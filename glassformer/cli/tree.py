@@ -12,7 +12,7 @@ from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
-    from glassformer.generation import Tree
+    from glassformer.generation import SearchTree
     from glassformer.tasks.writing import Passage
 
 KINDS = (".svg", ".png", ".json")
@@ -27,7 +27,7 @@ def check_tree(file: Path, texts: Sequence[str], *, overwrite: bool) -> None:
     refuse_loss(file, "--tree", overwrite=overwrite)  # the folder is made where there is none
 
 
-def only_tree(passage: Passage) -> Tree:
+def only_tree(passage: Passage) -> SearchTree:
     """The tree of a text that was read in one piece."""
     if len(passage.trees) != 1:
         told = f"was read in {len(passage.trees)} pieces" if passage.trees else "holds nothing to read"
@@ -35,7 +35,7 @@ def only_tree(passage: Passage) -> Tree:
     return passage.trees[0]
 
 
-def tree_numbers(bundle: Bundle, tree: Tree) -> dict[str, Any]:
+def tree_numbers(bundle: Bundle, tree: SearchTree) -> dict[str, Any]:
     """The tree as plain lists and numbers, with what each token shows."""
     numbers = tree.to_json()
     for node, told in zip(tree.nodes, numbers["nodes"], strict=True):
@@ -43,7 +43,7 @@ def tree_numbers(bundle: Bundle, tree: Tree) -> dict[str, Any]:
     return numbers
 
 
-def write_tree(bundle: Bundle, tree: Tree, file: Path, text: str) -> None:
+def write_tree(bundle: Bundle, tree: SearchTree, file: Path, text: str) -> None:
     """Write the tree as the file's ending says."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_tree(bundle: Bundle, tree: Tree, file: Path, text: str) -> None:
         raise GlassformerError(f"'{file}' cannot be written: {error.strerror}") from None
 
 
-def _draw(bundle: Bundle, tree: Tree, file: Path, text: str) -> None:
+def _draw(bundle: Bundle, tree: SearchTree, file: Path, text: str) -> None:
     from glassformer import plotting as draw
 
     searched = f", {tree.num_beams} beams" if tree.num_beams > 1 else ""

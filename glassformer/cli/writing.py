@@ -124,6 +124,7 @@ def writing_verb(function: Callable[..., None]) -> Callable[..., None]:
 
     def run(words: dict[str, Any]) -> None:
         settings = {one.name: _plain(one.name, words.pop(one.name)) for one in _DECODING}
+        settings["stop_strings"] = settings.pop("stop")
         settings["tree"] = True if words["tree"] is not None else None
         asked = Asked(
             **{one.name: words.pop(one.name) for one in shared},

@@ -28,7 +28,7 @@ from glassformer.errors import GlassformerError
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
 from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
 from glassformer.export.told import ends_of, language_note, starts_of
-from glassformer.generation.engine import at_rest
+from glassformer.inference.rest import at_rest
 
 OPSET = 18
 LARGE = 2_000_000_000  # bytes of weights from which they lie in a file of their own: one message holds 2 GB

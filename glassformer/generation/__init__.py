@@ -1,23 +1,23 @@
-"""Writing text with a model: token by token, from a source or a prompt."""
+"""Token generation: greedy decoding, sampling and beam search, from a source or a prompt."""
 
+from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
 from glassformer.generation.decoder import Decoder, PrefillResult, SupportsPrefill
-from glassformer.generation.engine import write, write_all
-from glassformer.generation.greedy import decode_all, greedy
+from glassformer.generation.engine import generate, generate_batched
 from glassformer.generation.inference_model import prefill
-from glassformer.generation.settings import Decoding, decoding_from
-from glassformer.generation.tree import Node, Tree
-from glassformer.generation.written import Written
+from glassformer.generation.request import GenerationOutput, GenerationRequest, Token
+from glassformer.generation.search_tree import SearchNode, SearchTree
 
 __all__ = [
-    "Decoding",
-    "decoding_from",
-    "write",
-    "write_all",
-    "Written",
-    "Tree",
-    "Node",
-    "greedy",
-    "decode_all",
+    "GenerationConfig",
+    "GenerationOptions",
+    "merge_generation_config",
+    "GenerationRequest",
+    "GenerationOutput",
+    "Token",
+    "generate",
+    "generate_batched",
+    "SearchTree",
+    "SearchNode",
     "prefill",
     "PrefillResult",
     "SupportsPrefill",

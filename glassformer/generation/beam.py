@@ -14,39 +14,46 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from glassformer.generation import pick, tree
+from glassformer.generation import pick
+from glassformer.generation import search_tree as tree
 from glassformer.generation.beams import ON, Beams, Candidates, Chosen, Results, length_term
 from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector, reorder
+from glassformer.generation.request import (
+    FINISH_REASONS,
+    GenerationOutput,
+    GenerationRequest,
+    check_interval,
+    should_compact,
+)
+from glassformer.generation.search_tree import Weighed, grown
 from glassformer.generation.shaping import Shaping
-from glassformer.generation.stop import Decode, stopped
-from glassformer.generation.tree import Weighed, grown
-from glassformer.generation.written import ENDINGS, Written, look_every, worthwhile
+from glassformer.generation.stopping import Decode, completes_stop
 
 
 def write_beams(
     steps: Decoder,
     logits: Tensor,
     shaping: Shaping,
+    request: GenerationRequest,
     *,
     generator: torch.Generator | None,
-    decode: Decode | None,
-    keep_tree: bool,
-) -> list[list[Written]]:
+) -> list[list[GenerationOutput]]:
     """Logits (B * W, V) of the first tokens, alike for all beams of a sentence -> the results of each."""
     ask, device = shaping.settings, logits.device
+    decode, keep_tree = request.decode, request.return_tree
     width = ask.num_beams
     longest = int(shaping.limits.max())
     wide = min(max(2, 1 + len(shaping.ends)), logits.shape[-1]) * width
     beams = Beams(ask, shaping.limits.view(-1, width)[:, 0].clone(), shaping.ends, wide)
     weighed: list[Weighed] = []
-    look, steady = look_every(device), 0
+    look, steady = check_interval(device), 0
     follow: TokenSelector | None = None
-    alone = not (keep_tree or ask.stop)  # what looks at every token must have it on the host
+    alone = not (keep_tree or ask.stop_strings)  # what looks at every token must have it on the host
     for n in range(longest):
         if follow is None:
             found = candidates(logits, n, beams.running, shaping, wide, generator)
             stops = None
-            if ask.stop and decode is not None:
+            if ask.stop_strings and decode is not None:
                 stops = stops_of(shaping, n, found.beams, found.tokens, beams.going, decode)
             before = beams.going.clone()
             chosen = beams.weigh(found, stops)
@@ -60,7 +67,7 @@ def write_beams(
             left = beams.going.nonzero()[:, 0]
             if not len(left):
                 break
-            if worthwhile(len(left), len(beams.going), device):
+            if should_compact(len(left), len(beams.going), device):
                 flat = (left[:, None] * width + torch.arange(width, device=device)).view(-1)
                 moved, ids = moved[flat], ids[flat]
                 beams.select(left)
@@ -143,7 +150,8 @@ def stops_of(
     table = zip(beams.tolist(), tokens.tolist(), going.tolist(), strict=True)
     found = [
         [
-            here and stopped([*texts[row * width + beam], token], shaping.settings.stop, decode)
+            here
+            and completes_stop([*texts[row * width + beam], token], shaping.settings.stop_strings, decode)
             for beam, token in zip(froms, ids, strict=True)
         ]
         for row, (froms, ids, here) in enumerate(table)
@@ -151,7 +159,9 @@ def stops_of(
     return torch.tensor(found, device=tokens.device)
 
 
-def followed(results: Results, kept: Tensor, kept_logprobs: Tensor, best: int) -> list[list[Written]]:
+def followed(
+    results: Results, kept: Tensor, kept_logprobs: Tensor, best: int
+) -> list[list[GenerationOutput]]:
     """Each sentence's results, followed from their last tokens back to the first."""
     kept, kept_logprobs = kept.cpu(), kept_logprobs.cpu()  # (L, B, W, 2), (L, B, W)
     last = results.facts[:, :best].cpu()  # (B, best, 5)
@@ -165,24 +175,24 @@ def followed(results: Results, kept: Tensor, kept_logprobs: Tensor, best: int) -
     ends = zip(
         last.tolist(), results.scores[:, :best].tolist(), results.logprobs[:, :best].tolist(), strict=True
     )
-    found: list[list[Written]] = []
+    found: list[list[GenerationOutput]] = []
     for sentence, (facts, scores, chances) in enumerate(ends):
         texts = []
         for place, (step, _, token, _, ending) in enumerate(facts):
             if step < 0:
                 continue
             before, sure = (x[sentence][place][:step] if x else [] for x in by_text)
-            ended = ENDINGS[ending]
+            ended = FINISH_REASONS[ending]
             texts.append(
-                Written(
+                GenerationOutput(
                     ids=before if ended == "end" else [*before, token],
                     score=scores[place],
                     logprobs=[*sure, chances[place]],
-                    ended=ended,
+                    finish_reason=ended,
                 )
             )
         # a sentence that may have no token at all
-        found.append(texts or [Written(ids=[], score=0.0, logprobs=[], ended="length")])
+        found.append(texts or [GenerationOutput(ids=[], score=0.0, logprobs=[], finish_reason="length")])
     return found
 
 
@@ -201,8 +211,8 @@ def _weighed(
 
 
 def _with_trees(
-    found: list[list[Written]], results: Results, weighed: list[Weighed], width: int
-) -> list[list[Written]]:
+    found: list[list[GenerationOutput]], results: Results, weighed: list[Weighed], width: int
+) -> list[list[GenerationOutput]]:
     trees, nodes = grown(weighed, len(found), width)
     steps, candidates = (results.facts[..., n].tolist() for n in (0, 3))
     for sentence, one in enumerate(trees):
@@ -211,6 +221,6 @@ def _with_trees(
             if n >= 0 and candidates[sentence][place] in nodes[sentence][n]:
                 one.nodes[nodes[sentence][n][candidates[sentence][place]]].place = place
     return [
-        [Written(**{**vars(text), "tree": one}) for text in texts]
+        [GenerationOutput(**{**vars(text), "tree": one}) for text in texts]
         for texts, one in zip(found, trees, strict=True)
     ]

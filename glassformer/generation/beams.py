@@ -13,18 +13,20 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.generation.settings import Decoding
-from glassformer.generation.written import SPARE
+from glassformer.generation.config import GenerationConfig
+from glassformer.generation.request import SPARE
 
 LOW: Final = -1e9  # the score of what is no beam, or not yet a result; lower than any real one
 ON: Final = 3  # the fate of a candidate that goes on; the others follow ENDINGS
 
 
-def length_term(settings: Decoding, length: int | Tensor) -> float | Tensor:
+def length_term(settings: GenerationConfig, length: int | Tensor) -> float | Tensor:
     """What the score of a text of so many tokens, the end token counted, is divided by.
 
-    >>> length_term(Decoding(length_penalty=2.0), 3), length_term(Decoding(length_formula="paper"), 7)
-    (9.0, 2.0)
+    >>> length_term(GenerationConfig(length_penalty=2.0), 3)
+    9.0
+    >>> length_term(GenerationConfig(length_formula="paper"), 7)
+    2.0
     """
     penalty = float(settings.length_penalty)
     if settings.length_formula == "paper":
@@ -89,7 +91,7 @@ class Chosen(NamedTuple):
 class Beams:
     """The open beams of each sentence, its results, and the way back from each."""
 
-    def __init__(self, settings: Decoding, limits: Tensor, ends: Tensor, candidates: int) -> None:
+    def __init__(self, settings: GenerationConfig, limits: Tensor, ends: Tensor, candidates: int) -> None:
         """limits (B,): the most tokens of each sentence; ends (E,): the tokens that end a text."""
         device, count, width = limits.device, len(limits), settings.num_beams
         longest = int(limits.max())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from glassformer.core.reading import first_vectors
 from glassformer.generation.decoder import TokenSelector
-from glassformer.generation.written import SPARE
+from glassformer.generation.request import SPARE
 from glassformer.inference.gpu.graph import Captured
 from glassformer.inference.gpu.growing import GrowingOnGpu
 from glassformer.inference.gpu.source import SourceOnGpu

@@ -21,7 +21,7 @@ from glassformer.core.reading import first_vectors
 from glassformer.errors import GlassformerError
 from glassformer.generation.cached_decoder import CachedDecoder
 from glassformer.generation.decoder import PrefillResult, SupportsPrefill, decoder_start_ids
-from glassformer.generation.written import SPARE
+from glassformer.generation.request import SPARE
 from glassformer.inference.growing import Growing
 from glassformer.inference.layers import Layers, MadeOf, stream_dtype
 from glassformer.inference.products import Lay, Plain, Weights, laying

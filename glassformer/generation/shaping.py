@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import pick
-from glassformer.generation.settings import Decoding
+from glassformer.generation.config import GenerationConfig
 
 
 @dataclass
 class Shaping:
     """The rows' bounds and history, and the settings applied to their scores in Hugging Face's order."""
 
-    settings: Decoding
+    settings: GenerationConfig
     ends: Tensor  # (E,), the tokens that end a row
     suppressed: Tensor  # (N,), never written
     prefix: tuple[int, ...]  # how every row begins
@@ -33,7 +33,7 @@ class Shaping:
     @classmethod
     def of(
         cls,
-        settings: Decoding,
+        settings: GenerationConfig,
         *,
         ends: Tensor,
         vocab: int,
@@ -43,7 +43,7 @@ class Shaping:
         given: Tensor,
     ) -> Shaping:
         """`given` (B, T): what stands before the first token to write, right-aligned."""
-        asked = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size > 0 or settings.stop
+        asked = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size > 0 or settings.stop_strings
         history = None
         if asked:
             room = given.new_full((len(given), int(limits.max())), pick.NOTHING)

@@ -5,29 +5,30 @@ B rows, V vocabulary, L tokens that may be written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
-from glassformer.generation import pick, tree
+from glassformer.generation import pick
+from glassformer.generation import search_tree as tree
 from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector
-from glassformer.generation.shaping import Shaping
-from glassformer.generation.stop import Decode, stopped
-from glassformer.generation.tree import Weighed, grown
-from glassformer.generation.written import (
-    BY_END,
-    BY_LENGTH,
-    BY_STOP,
-    ENDINGS,
+from glassformer.generation.request import (
+    END,
+    FINISH_REASONS,
+    LENGTH,
     SPARE,
-    Written,
-    look_every,
-    worthwhile,
+    STOP,
+    GenerationOutput,
+    GenerationRequest,
+    Token,
+    check_interval,
+    should_compact,
 )
+from glassformer.generation.search_tree import Weighed, grown
+from glassformer.generation.shaping import Shaping
+from glassformer.generation.stopping import Decode, completes_stop
 
-OnToken = Callable[[int, int], Any]  # row, token
 SHOWN = 5  # candidates of a step that a tree shows beside the chosen one
 
 
@@ -42,16 +43,16 @@ class Texts:
         self.rows = torch.arange(count, device=device)  # where each row of now stands in what is kept
         self.tokens = torch.full((count, longest + SPARE), pick.NOTHING, device=device)
         self.logprobs = torch.zeros(count, longest + SPARE, device=device)
-        self.endings = torch.full((count,), BY_LENGTH, device=device)
+        self.endings = torch.full((count,), LENGTH, device=device)
         self.done = limits <= 0
 
     def take(self, ids: Tensor, logprobs: Tensor, stopped: Tensor | None = None) -> None:
         """The tokens chosen (B,); `stopped` (B,) rows complete a stop text with them."""
         ended = self.ended(ids)
-        ending = torch.where(ended, BY_END, BY_LENGTH)
+        ending = torch.where(ended, END, LENGTH)
         over = ended | (self.limits <= self.n + 1)
         if stopped is not None:
-            ending, over = ending.masked_fill(stopped, BY_STOP), over | stopped
+            ending, over = ending.masked_fill(stopped, STOP), over | stopped
         at = (self.rows, self.n.expand_as(self.rows))
         self.tokens.index_put_(at, ids.masked_fill(self.done, pick.NOTHING))
         self.logprobs.index_put_(at, logprobs.masked_fill(self.done, 0.0))
@@ -104,21 +105,20 @@ def write_single(
     steps: Decoder,
     logits: Tensor,
     shaping: Shaping,
+    request: GenerationRequest,
     *,
     generator: torch.Generator | None,
-    decode: Decode | None,
-    on_token: OnToken | None,
-    keep_tree: bool,
-) -> list[Written]:
+) -> list[GenerationOutput]:
     """Logits (B, V) of the first tokens -> what follows for each row."""
     ask, device = shaping.settings, logits.device
+    decode, keep_tree, on_token = request.decode, request.return_tree, request.on_token
     count, longest = len(logits), int(shaping.limits.max())
     texts = Texts(shaping.limits.clone(), shaping.ends)
     total = torch.zeros(count, device=device)
     weighed: list[Weighed] = []
     # what looks at every token must have it on the host
-    alone = not (keep_tree or ask.stop or on_token is not None)
-    look, steady = look_every(device), 0
+    alone = not (keep_tree or ask.stop_strings or on_token is not None)
+    look, steady = check_interval(device), 0
     follow: TokenSelector | None = None
     for n in range(longest):
         if follow is None:
@@ -131,24 +131,24 @@ def write_single(
                 chosen = scores.gather(1, ids[:, None])[:, 0] - scores.logsumexp(-1)
             shaping.append(ids)
             before, silent = texts.done.clone(), texts.done | texts.ended(ids)
-            hit = _stops(shaping, n + 1, silent, decode) if ask.stop and decode is not None else None
+            hit = _stops(shaping, n + 1, silent, decode) if ask.stop_strings and decode is not None else None
             texts.take(ids, chosen, hit)
             if keep_tree:
                 ending = texts.endings[texts.rows]
                 weighed.append(_weighed(scores, ids, total, texts.rows, before, texts.done, ending))
                 total = total + chosen
             if on_token is not None:
-                told = zip(texts.rows.tolist(), ids.tolist(), silent.tolist(), strict=True)
-                for row, token, hidden in told:
+                told = zip(texts.rows.tolist(), ids.tolist(), chosen.tolist(), silent.tolist(), strict=True)
+                for row, token, logprob, hidden in told:
                     if not hidden:
-                        on_token(row, token)
+                        on_token(Token(row, token, logprob))
         if n + 1 == longest:
             break
         if (n + 1) % look == 0:
             left = (~texts.done).nonzero()[:, 0]
             if not len(left):
                 break
-            if worthwhile(len(left), len(texts.done), device):
+            if should_compact(len(left), len(texts.done), device):
                 steps.select(left)
                 shaping.select(left)
                 texts.select(left)
@@ -165,11 +165,17 @@ def write_single(
     return [_written(*row) for row in zip(*kept, strict=True)]
 
 
-def _written(tokens: list[int], logprobs: list[float], ending: int, grown_tree: tree.Tree | None) -> Written:
+def _written(
+    tokens: list[int], logprobs: list[float], ending: int, grown_tree: tree.SearchTree | None
+) -> GenerationOutput:
     length = tokens.index(pick.NOTHING) if pick.NOTHING in tokens else len(tokens)
-    ids = tokens[: length - 1] if ending == BY_END else tokens[:length]
-    return Written(
-        ids=ids, score=sum(logprobs), logprobs=logprobs[:length], ended=ENDINGS[ending], tree=grown_tree
+    ids = tokens[: length - 1] if ending == END else tokens[:length]
+    return GenerationOutput(
+        ids=ids,
+        score=sum(logprobs),
+        logprobs=logprobs[:length],
+        finish_reason=FINISH_REASONS[ending],
+        tree=grown_tree,
     )
 
 
@@ -178,7 +184,9 @@ def _stops(shaping: Shaping, written: int, skip: Tensor, decode: Decode) -> Tens
     assert shaping.history is not None
     texts = shaping.history[:, shaping.filled - written : shaping.filled].tolist()
     pairs = zip(texts, skip.tolist(), strict=True)
-    found = [not skipped and stopped(ids, shaping.settings.stop, decode) for ids, skipped in pairs]
+    found = [
+        not skipped and completes_stop(ids, shaping.settings.stop_strings, decode) for ids, skipped in pairs
+    ]
     return torch.tensor(found, device=skip.device)
 
 
@@ -192,7 +200,9 @@ def _weighed(
     values, indices = others.topk(min(SHOWN, scores.shape[-1] - 1))
     all_values = torch.cat((own, values), 1)
     fates = torch.full_like(all_values, tree.BELOW, dtype=torch.long)
-    fates[:, 0] = torch.where(over, tree.END + ending, tree.KEPT)  # the fates of the finished follow ENDINGS
+    fates[:, 0] = torch.where(
+        over, tree.END + ending, tree.KEPT
+    )  # the fates of the finished follow FINISH_REASONS
     slots = torch.full_like(fates, -1)
     slots[:, 0] = torch.where(over, -1, 0)
     return Weighed(
@@ -208,7 +218,7 @@ def _weighed(
     )
 
 
-def _trees(weighed: list[Weighed], count: int) -> list[tree.Tree]:
+def _trees(weighed: list[Weighed], count: int) -> list[tree.SearchTree]:
     trees, _ = grown(weighed, count, 1)
     for one in trees:
         for node in one.nodes:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.generation.engine import check_ids
-from glassformer.generation.settings import Decoding
+from glassformer.generation import GenerationConfig, GenerationRequest
 from glassformer.generation.shaping import Shaping
 from glassformer.tasks.writing.ends import Ends
 
@@ -22,14 +21,14 @@ def vocabulary(bundle: Bundle) -> int:
 
 
 def shaping_of(
-    bundle: Bundle, settings: Decoding, ends: Ends, *, given: Sequence[int], limit: int
+    bundle: Bundle, settings: GenerationConfig, ends: Ends, *, given: Sequence[int], limit: int
 ) -> Shaping:
     """What the settings do to the scores of one text.
 
     given: what stands before the first token to write, a target's start tokens or the prompt. limit: the most
     tokens that are written.
     """
-    check_ids(settings, None, vocabulary(bundle))
+    GenerationRequest(config=settings, decode=str).check_forced_ids(vocabulary(bundle))
     first = settings.forced_bos_token_id
     forced = first is not None and ends.shape == "rewrites" and len(given) == 1
     return Shaping.of(
@@ -43,7 +42,7 @@ def shaping_of(
     )
 
 
-def limit_of(settings: Decoding, *, given: int, usual: int) -> int:
+def limit_of(settings: GenerationConfig, *, given: int, usual: int) -> int:
     """The most tokens that are written after so many given ones: as the settings say, else `usual`."""
     if settings.max_new_tokens is not None:
         return settings.max_new_tokens

@@ -17,12 +17,10 @@ from glassformer.bundle import Bundle
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError
-from glassformer.generation import pick
+from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched, pick
 from glassformer.generation.decoder import decoder_start_ids
-from glassformer.generation.engine import write_all
-from glassformer.generation.settings import Decoding
-from glassformer.generation.stop import before_stop, stopped
-from glassformer.generation.tree import Node, Tree
+from glassformer.generation.search_tree import SearchNode, SearchTree
+from glassformer.generation.stopping import completes_stop, truncate_at_stop
 from glassformer.interpret.choosing import limit_of, room_after, shaping_of, vocabulary
 from glassformer.interpret.inputs import MOST
 from glassformer.interpret.kinds import Given, as_json
@@ -57,7 +55,7 @@ class _Begun:
 
     bundle: Bundle
     ends: Ends
-    settings: Decoding
+    settings: GenerationConfig
     ids: list[int]
     starts: list[int]
     limit: int
@@ -76,8 +74,8 @@ class _Begun:
         tokenizer = tokenizer_of(self.bundle)
         ids = [index for index in written if index not in self.ends.eos_ids]
         if self.rewrites:
-            return told(tokenizer, ids, self.settings.stop)
-        return before_stop(following(tokenizer, self.ids, ids), self.settings.stop)
+            return told(tokenizer, ids, self.settings.stop_strings)
+        return truncate_at_stop(following(tokenizer, self.ids, ids), self.settings.stop_strings)
 
 
 def _begin(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any]) -> _Begun:
@@ -133,7 +131,8 @@ def step_info(
     ids = _checked(bundle, written)
     found, tokenizer = named_by(bundle), tokenizer_of(bundle)
     done = bool(ids) and (
-        ids[-1] in begun.ends.eos_ids or (bool(words.stop) and stopped(ids, words.stop, tokenizer.decode))
+        ids[-1] in begun.ends.eos_ids
+        or (bool(words.stop_strings) and completes_stop(ids, words.stop_strings, tokenizer.decode))
     )
     over = done or len(ids) >= begun.limit
     scores = torch.empty(0)
@@ -208,22 +207,24 @@ def search_info(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         )
     tokenizer = tokenizer_of(bundle)
     with within_bounds():
-        (found,) = write_all(
+        (found,) = generate_batched(
             bundle.ready(),
             [begun.ids],
-            settings=words,
-            start_ids=begun.ends.start_ids,
-            eos_id=begun.ends.eos_ids,
-            pad_id=begun.ends.pad_id,
-            max_new_tokens=begun.limit,
-            keep_tree=True,
-            decode=tokenizer.decode,
+            GenerationRequest(
+                config=words,
+                start_ids=begun.ends.start_ids,
+                eos_token_id=begun.ends.eos_ids,
+                pad_token_id=begun.ends.pad_id,
+                max_new_tokens=begun.limit,
+                return_tree=True,
+                decode=tokenizer.decode,
+            ),
         )
     tree = found[0].tree
     assert tree is not None
     side: Side = "target" if begun.rewrites else "source"
 
-    def piece(node: Node) -> str:
+    def piece(node: SearchNode) -> str:
         ids = [node.token]
         while node.parent is not None and len(ids) < BEFORE:
             node = tree.nodes[node.parent]
@@ -245,18 +246,18 @@ def search_info(bundle: Bundle, *, text: str, to: str | None = None, **settings:
                 "text": begun.text(one.ids),
                 "ids": one.ids,
                 "score": one.score,
-                "why": _why(tree, place) or one.ended,
+                "why": _why(tree, place) or one.finish_reason,
             }
             for place, one in enumerate(found)
         ],
     }
 
 
-def _why(tree: Tree, place: int) -> str | None:
+def _why(tree: SearchTree, place: int) -> str | None:
     return next((node.why for node in tree.nodes if node.place == place), None)
 
 
-def _formula(words: Decoding) -> str:
+def _formula(words: GenerationConfig) -> str:
     """How a finished text is scored, n its tokens with the end token."""
     total = "Σ log p"
     if words.num_beams == 1 or words.length_penalty == 0:

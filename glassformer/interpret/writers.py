@@ -13,10 +13,9 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
+from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
-from glassformer.generation.engine import write_all
-from glassformer.generation.settings import Decoding
-from glassformer.generation.stop import before_stop
+from glassformer.generation.stopping import truncate_at_stop
 from glassformer.interpret.changed import Changed
 from glassformer.interpret.choosing import limit_of, room_after, vocabulary
 from glassformer.interpret.kinds import Change, Given, Sequence, Token
@@ -51,7 +50,7 @@ def rewriting(bundle: Bundle, given: Given, changes: Several[Change], most: int)
     if own:
         settings = replace(searching(bundle, {}, spoken), do_sample=False, num_return_sequences=1)
         written, ended = own_answer(bundle, ids, changes, ends, settings)
-        stop = settings.stop
+        stop = settings.stop_strings
     else:
         written = given_ids(bundle, given)
     _check_room(bundle, "the target", len(starts) + len(written), most)
@@ -102,7 +101,7 @@ def _between_gaps(tokenizer: Tokenizer, ids: list[int], text: str, gap: str) -> 
 
 def told(tokenizer: Tokenizer, ids: Several[int], stop: Several[str] = ()) -> str:
     """What was written, as `translate` tells it: one line."""
-    return " ".join(before_stop(tokenizer.decode(ids), stop).splitlines()).strip()
+    return " ".join(truncate_at_stop(tokenizer.decode(ids), stop).splitlines()).strip()
 
 
 def target(tokenizer: Tokenizer, ids: Several[int], start: int, text: str) -> Sequence:
@@ -128,25 +127,27 @@ def given_ids(bundle: Bundle, given: Given) -> list[int]:
 
 
 def own_answer(
-    bundle: Bundle, source: list[int], changes: Several[Change], ends: Ends, settings: Decoding
+    bundle: Bundle, source: list[int], changes: Several[Change], ends: Ends, settings: GenerationConfig
 ) -> tuple[list[int], str]:
     """What the verb writes for a source, searched with the changed model; the ids, and why they ended."""
     model: Any = bundle.model
     starts = len(decoder_start_ids(model, ends.start_ids))
     limit = limit_of(settings, given=starts, usual=usual_limit(len(source)))
     with within_bounds():
-        ((written,),) = write_all(
+        ((written,),) = generate_batched(
             Changed(model, changes) if changes else bundle.ready(),
             [source],
-            settings=settings,
-            start_ids=ends.start_ids,
-            eos_id=ends.eos_ids,
-            pad_id=ends.pad_id,
-            max_new_tokens=min(limit, WRITTEN),
-            decode=tokenizer_of(bundle).decode,
+            GenerationRequest(
+                config=settings,
+                start_ids=ends.start_ids,
+                eos_token_id=ends.eos_ids,
+                pad_token_id=ends.pad_id,
+                max_new_tokens=min(limit, WRITTEN),
+                decode=tokenizer_of(bundle).decode,
+            ),
         )
     # the last token written needs no position to be written, but one to be looked at
-    return written.ids[: room_after(bundle, starts, WRITTEN)], written.ended
+    return written.ids[: room_after(bundle, starts, WRITTEN)], written.finish_reason
 
 
 def continuing(bundle: Bundle, given: Given, most: int) -> Ready:

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
-from glassformer.generation.continuous import Token
-from glassformer.generation.written import Written
+from glassformer.generation import GenerationOutput, Token
 from glassformer.server.errors import (
     RequestTimeoutError,
     RequestTooLargeError,
@@ -114,13 +113,13 @@ class Completion:
         usage = self.usage(sum(len(texts[0].ids) for texts in outputs))
         return CompletionResponse(**self.header, choices=choices, usage=usage)
 
-    def _choice(self, index: int, outputs: list[Written], task: GenerationTask) -> CompletionChoice:
+    def _choice(self, index: int, outputs: list[GenerationOutput], task: GenerationTask) -> CompletionChoice:
         output, logprobs = outputs[0], self.logprobs()
         return CompletionChoice(
             index=index,
             text=self.echo(index) + self.plan.compose([Place(self.prompt(index))], [output.ids]),
             logprobs=None if logprobs is None else logprobs.of(task.tokens[: len(output.ids)]),
-            finish_reason=FINISH_REASONS[output.ended],
+            finish_reason=FINISH_REASONS[output.finish_reason],
         )
 
     def prompt(self, index: int) -> list[int]:
@@ -166,7 +165,7 @@ def _generation_options(request: CompletionRequest) -> dict[str, Any]:
         "num_return_sequences": 1,
         "do_sample": sampled,
         "seed": request.seed,
-        "stop": stop or None,
+        "stop_strings": stop or None,
         "repetition_penalty": request.repetition_penalty,
     }
     if sampled:
@@ -253,7 +252,7 @@ class _StreamedChoice:
         plan = completion.plan
         prompt = completion.prompt(index) if plan.ends.shape == "continues" else []
         self.index = index
-        self.pieces = Pieces(completion.tokenizer, prompt, plan.settings.stop)
+        self.pieces = Pieces(completion.tokenizer, prompt, plan.settings.stop_strings)
         self.pending: list[Token] = []  # reported with the next piece
         self.logprobs = completion.logprobs()
         self.echo = completion.echo(index)
@@ -264,9 +263,9 @@ class _StreamedChoice:
         piece = self.pieces.push(token.id)
         return self._choice(piece, None) if piece or self.echo else None
 
-    def end(self, output: Written) -> CompletionChoice:
+    def end(self, output: GenerationOutput) -> CompletionChoice:
         """The last piece."""
-        return self._choice(self.pieces.end(), FINISH_REASONS[output.ended])
+        return self._choice(self.pieces.end(), FINISH_REASONS[output.finish_reason])
 
     def _choice(self, piece: str, reason: Literal["stop", "length"] | None) -> CompletionChoice:
         text, self.echo = self.echo + piece, ""

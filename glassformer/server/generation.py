@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 from glassformer.bundle import Bundle
 from glassformer.errors import InputTooLongError
-from glassformer.generation.continuous import Busy, Closed, Failed, Stats, Token, Writer
-from glassformer.generation.continuous import Job as Request
-from glassformer.generation.written import Written
+from glassformer.generation import GenerationOutput, Token
+from glassformer.generation.continuous import (
+    GenerationFailedError,
+    Request,
+    Scheduler,
+    SchedulerClosedError,
+    SchedulerFullError,
+    Stats,
+)
 from glassformer.server.errors import QueueFullError, UnavailableError
 from glassformer.tasks.writing.batches import Plan
 
@@ -24,7 +31,7 @@ class GenerationTask:
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
-        self.outputs: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        self.outputs: asyncio.Future[list[GenerationOutput]] = asyncio.get_running_loop().create_future()
         self.request: Request | None = None
 
     def cancel(self) -> None:
@@ -32,13 +39,13 @@ class GenerationTask:
         if self.request is not None:
             self.request.cancel()
 
-    def finish(self, result: list[Written] | Exception) -> None:
+    def finish(self, result: list[GenerationOutput] | Exception) -> None:
         """Store the result; called in the event loop."""
         if self.outputs.done():
             return
         if isinstance(result, list):
             self.outputs.set_result(result)
-        elif isinstance(result, Failed | Closed):
+        elif isinstance(result, GenerationFailedError | SchedulerClosedError):
             self.outputs.set_exception(UnavailableError(str(result)))
         else:
             self.outputs.set_exception(result)
@@ -49,7 +56,7 @@ class GenerationService:
     """The scheduler of one model."""
 
     def __init__(self, bundle: Bundle, *, slots: int) -> None:
-        self._scheduler = Writer(bundle.ready(), slots=slots, queue=MAX_QUEUED)
+        self._scheduler = Scheduler(bundle.ready(), slots=slots, queue=MAX_QUEUED)
 
     def submit(
         self,
@@ -76,29 +83,28 @@ class GenerationService:
 
         listening = on_token is not None or top is not None
         try:
+            request = replace(
+                plan.request,
+                top_logprobs=top or 0,
+                on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
+            )
             task.request = self._scheduler.submit(
                 ids,
-                settings=plan.settings,
-                eos_id=plan.ends.eos_ids,
-                start_ids=plan.ends.start_ids,
-                max_new_tokens=plan.most(len(ids)) if plan.most is not None else None,
-                decode=plan.decode,
-                top=top or 0,
+                request,
                 caller=caller,
-                on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
                 on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
             )
-        except Busy:
+        except SchedulerFullError:
             raise QueueFullError(MAX_QUEUED) from None
-        except Closed as error:
+        except SchedulerClosedError as error:
             raise UnavailableError(str(error)) from None
         return task
 
-    async def generate_all(self, plan: Plan, sources: Sequence[list[int]]) -> list[list[Written]]:
+    async def generate_all(self, plan: Plan, sources: Sequence[list[int]]) -> list[list[GenerationOutput]]:
         """Generate from each source, some at a time; if one fails, the others are cancelled."""
         free, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
-        async def generate(ids: list[int]) -> list[Written]:
+        async def generate(ids: list[int]) -> list[GenerationOutput]:
             async with free:
                 return (await wait_for([self.submit(plan, ids, caller)]))[0]
 
@@ -118,7 +124,7 @@ class GenerationService:
         self._scheduler.close()
 
 
-async def wait_for(tasks: Sequence[GenerationTask]) -> list[list[Written]]:
+async def wait_for(tasks: Sequence[GenerationTask]) -> list[list[GenerationOutput]]:
     """The outputs of all tasks; if one fails or the caller is cancelled, all are cancelled."""
     try:
         return list(await asyncio.gather(*(task.outputs for task in tasks)))

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 
 from glassformer.bundle import Bundle
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
-from glassformer.generation.written import Written
+from glassformer.generation import GenerationOutput
 from glassformer.server.errors import RequestTooLargeError, unsupported
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import ModelRegistry, ServedModel, check_generates, holds, rewrites, translates
@@ -103,15 +103,14 @@ def _plan(model: ServedModel, body: TranslateRequest) -> tuple[Plan, list[Layout
     _check_one_of(text=body.text, texts=body.texts)
     check_generates(model.bundle)
     options = {**body.generation_options(), "num_return_sequences": 1}
-    if isinstance(options.get("stop"), list):
-        options["stop"] = tuple(options["stop"])
+    options["stop_strings"] = options.pop("stop", None)
     plan = translating(model.bundle, options, to=body.to, prefix=body.prefix, split=body.split)
     return plan, list(plan.layouts([body.text] if body.text is not None else body.texts or []))
 
 
-def _translation(plan: Plan, layout: Layout, outputs: list[Written]) -> Translation:
+def _translation(plan: Plan, layout: Layout, outputs: list[GenerationOutput]) -> Translation:
     """A text is put together from the translations of its sentences, and ended as the least complete."""
-    endings = {output.ended for output in outputs}
+    endings = {output.finish_reason for output in outputs}
     return Translation(
         text=plan.compose(layout, [output.ids for output in outputs]),
         score=sum(output.score for output in outputs),

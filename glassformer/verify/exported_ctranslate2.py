@@ -17,8 +17,7 @@ from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
 from glassformer.export.folder import read_about
 from glassformer.export.told import ends_of, never_written, starts_of
-from glassformer.generation.engine import write
-from glassformer.generation.settings import Decoding
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.verify.claims import gap
 from glassformer.verify.inputs import Sample, sample_for
 from glassformer.verify.side_by_side import ROWS, Measure, another_model, same_choices
@@ -158,12 +157,17 @@ def _same_texts(
         min_decoding_length=0,
         end_token=[spelled[n] for n in ends],
     )
-    settings = Decoding(max_new_tokens=MOST, suppress_tokens=tuple(never_written(bundle)))
+    settings = GenerationConfig(max_new_tokens=MOST, suppress_tokens=tuple(never_written(bundle)))
     same = 0
     for source, theirs in zip(sources, found, strict=True):
         ids = torch.tensor([source], device=next(model.parameters()).device)
         real = torch.ones_like(ids, dtype=torch.bool)
-        ((ours,),) = write(model, ids, settings=settings, eos_id=ends, pad_id=0, start_ids=starts, mask=real)
+        ((ours,),) = generate(
+            model,
+            ids,
+            GenerationRequest(config=settings, eos_token_id=ends, pad_token_id=0, start_ids=starts),
+            attention_mask=real,
+        )
         same += [n for n in theirs.hypotheses[0] if n not in {spelled[e] for e in ends}] == [
             spelled[n] for n in ours.ids if n not in ends
         ]

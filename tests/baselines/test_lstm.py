@@ -21,14 +21,14 @@ from glassformer.baselines import (
 from glassformer.baselines.recurrent import Recurrent
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError
-from glassformer.generation import decode_all, greedy
+from tests.generation.test_greedy import greedy, greedy_batched
 
 PAD, START, EOS = 0, 1, 2
 VOCAB = 23
 PAIRS = spec.LSTMEncoderDecoder(
-    src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_id=PAD, start_id=START
+    src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_token_id=PAD, start_id=START
 )
-TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_id=PAD)
+TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_token_id=PAD)
 LENGTHS = (7, 1, 4, 6)
 
 
@@ -145,9 +145,9 @@ def test_step_by_step_is_the_whole_sequence(what: Any) -> None:
     end = free[0][4]
     expected = [row[: row.index(end)] if end in row else row for row in free]
     for side in ("right", "left"):
-        found = greedy(model, padded(given, side)[0], eos_id=end, pad_id=PAD, max_new_tokens=9)
+        found = greedy(model, padded(given, side)[0], eos_token_id=end, pad_token_id=PAD, max_new_tokens=9)
         assert found == expected, side
-    found = decode_all(model, given, eos_id=end, pad_id=PAD, max_new_tokens=9, tokens=30)
+    found = greedy_batched(model, given, 30, eos_token_id=end, pad_token_id=PAD, max_new_tokens=9)
     assert found == expected
 
 
@@ -161,7 +161,7 @@ def test_a_pair_set_is_learned_by_heart() -> None:
             num_layers=1,
             dropout=0.0,
             tied=("source", "head"),
-            pad_id=PAD,
+            pad_token_id=PAD,
             start_id=START,
         )
     )
@@ -177,7 +177,7 @@ def test_a_pair_set_is_learned_by_heart() -> None:
         loss.backward()
         optimizer.step()
     assert model.head.weight is model.src_embed.token.weight
-    assert decode_all(model, sources, eos_id=EOS, pad_id=PAD, max_new_tokens=12) == targets
+    assert greedy_batched(model, sources, eos_token_id=EOS, pad_token_id=PAD, max_new_tokens=12) == targets
 
 
 def test_a_spec_comes_back_from_json() -> None:
@@ -231,4 +231,4 @@ def test_what_does_not_fit_is_a_sentence() -> None:
     with pytest.raises(GlassformerError, match="mask has shape"):
         model_of(TEXT)(ids, torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(GlassformerError, match="a prompt is empty"):
-        greedy(model_of(TEXT), ids * PAD, eos_id=EOS, pad_id=PAD, max_new_tokens=2)
+        greedy(model_of(TEXT), ids * PAD, eos_token_id=EOS, pad_token_id=PAD, max_new_tokens=2)

@@ -275,4 +275,4 @@ def test_a_model_without_an_end_stops_at_the_limit_and_says_so(family, run, tmp_
     if family == "gpt2":
         refused(run(verb, folder, "", "--max-new-tokens", 7), "an empty prompt needs a token to begin with")
         stream = glassformer.load(folder).stream("red", max_new_tokens=7)
-        assert "".join(stream) and stream.written is not None and stream.written.ended == "length"
+        assert "".join(stream) and stream.written is not None and stream.written.finish_reason == "length"

@@ -15,8 +15,7 @@ import glassformer
 from glassformer.core import spec
 from glassformer.errors import GlassformerError
 from glassformer.export.ctranslate2 import export_ctranslate2
-from glassformer.generation.engine import write
-from glassformer.generation.settings import Decoding
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
@@ -43,11 +42,16 @@ def theirs(folder, rows, most=MOST):
 
 def ours(model, rows, eos=EOS, **words):
     """What we write greedily, one row at a time and so without padding."""
-    settings, found = Decoding(max_new_tokens=MOST, **words), []
+    settings, found = GenerationConfig(max_new_tokens=MOST, **words), []
     for row in rows:
         ids = torch.tensor([row])
         real = torch.ones_like(ids, dtype=torch.bool)
-        found += write(model, ids, settings=settings, eos_id=eos, pad_id=0, mask=real)[0]
+        found += generate(
+            model,
+            ids,
+            GenerationRequest(config=settings, eos_token_id=eos, pad_token_id=0),
+            attention_mask=real,
+        )[0]
     return found
 
 

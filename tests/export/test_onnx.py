@@ -16,8 +16,7 @@ from glassformer.core.positions import RelativeBias
 from glassformer.errors import GlassformerError
 from glassformer.export import onnx as exporting
 from glassformer.export.onnx import export_onnx
-from glassformer.generation.engine import write
-from glassformer.generation.settings import Decoding
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
@@ -135,9 +134,14 @@ def check_writing(model, folder, longest):
     prompt = torch.cat((prompt, prompt.flip(1)))
     seen = torch.ones_like(prompt, dtype=torch.bool)
     seen[1, slice(6, 9) if two else slice(0, 3)] = False
-    settings = Decoding(max_new_tokens=MOST)
-    ours = write(
-        model, prompt, settings=settings, eos_id=EOS, pad_id=0, mask=seen, start_ids=START if two else None
+    settings = GenerationConfig(max_new_tokens=MOST)
+    ours = generate(
+        model,
+        prompt,
+        GenerationRequest(
+            config=settings, eos_token_id=EOS, pad_token_id=0, start_ids=START if two else None
+        ),
+        attention_mask=seen,
     )
     starts = torch.full((2, 1), START) if two else None
     theirs = greedy(out, prompt, seen, starts)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.generation import Decoding, write
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.generation.written import LOOK_EVERY
+from glassformer.generation.request import CHECK_EVERY
 from tests.generation.test_greedy import PAD, START, examples, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -32,8 +32,10 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: st
     ids = padded(examples(), "right")
 
     def written(inputs: Tensor, most: int) -> list[list[int]]:
-        settings = Decoding(num_beams=beams, max_new_tokens=most)
-        found = write(model, inputs, settings=settings, eos_id=-5, pad_id=PAD, **words)
+        settings = GenerationConfig(num_beams=beams, max_new_tokens=most)
+        found = generate(
+            model, inputs, GenerationRequest(config=settings, eos_token_id=-5, pad_token_id=PAD, **words)
+        )
         return [texts[0].ids for texts in found]
 
     expected = written(ids, 12)
@@ -55,6 +57,6 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: st
             torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(warning.message) for warning in heard)
 
-    few, many = waits(2 * LOOK_EVERY), waits(6 * LOOK_EVERY)
+    few, many = waits(2 * CHECK_EVERY), waits(6 * CHECK_EVERY)
     assert few > 0, "waiting is not heard here, so nothing is shown"
     assert many - few <= 4, f"{many - few} more waits in 4 more looks"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,26 @@ from torch import nn
 
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.errors import GlassformerError
-from glassformer.generation import Decoding, Written, decode_all, decoding_from, write, write_all
+from glassformer.errors import (
+    ConflictError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from glassformer.generation import (
+    GenerationConfig,
+    GenerationOptions,
+    GenerationOutput,
+    GenerationRequest,
+    generate,
+    generate_batched,
+    merge_generation_config,
+)
 from glassformer.generation.beams import length_term
-from glassformer.generation.stop import before_stop
-from tests.generation.test_greedy import MOST, PAD, START, examples, model_of, padded
+from glassformer.generation.stopping import truncate_at_stop
+from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, examples, model_of, padded
 
 FAMILIES = ("original", "t5", "bart", "gpt2", "llama", "mistral", "falcon", "palm", "lstm", "lstm-text")
 
@@ -73,25 +89,29 @@ def plain_beams(
 
 
 def lively_ends(model: nn.Module, ids: torch.Tensor, begins: dict[str, Any]) -> tuple[int, int]:
-    settings = Decoding(num_beams=3, num_return_sequences=3, max_new_tokens=MOST)
-    free = write(model, ids, settings=settings, eos_id=None, pad_id=PAD, **begins)
+    settings = GenerationConfig(num_beams=3, num_return_sequences=3, max_new_tokens=MOST)
+    free = generate(
+        model, ids, GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD, **begins)
+    )
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = write(model, ids, settings=settings, eos_id=end, pad_id=PAD, **begins)
+        found = generate(
+            model, ids, GenerationRequest(config=settings, eos_token_id=end, pad_token_id=PAD, **begins)
+        )
         return len({len(text.ids) for texts in found for text in texts})
 
     first, second, *_ = sorted(tokens, key=lambda end: (-lengths(end), end))
     return first, second
 
 
-def same(found: list[list[Written]], expected: list[list[Written]]) -> None:
+def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
     assert [[text.ids for text in texts] for texts in found] == [
         [text.ids for text in texts] for texts in expected
     ]
     pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
     for ours, theirs in pairs:
-        assert ours.ended == theirs.ended
+        assert ours.finish_reason == theirs.finish_reason
         assert ours.score == pytest.approx(theirs.score, abs=1e-4)
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
@@ -103,9 +123,11 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
     ids = padded(rows, "right")
     ends = lively_ends(model, ids, begins)
     for penalty in (1.0, 0.6):
-        settings = Decoding(num_beams=3, num_return_sequences=3, max_new_tokens=MOST, length_penalty=penalty)
-        options: dict[str, Any] = {"settings": settings, "eos_id": ends, "pad_id": PAD, **begins}
-        found = write(model, ids, **options)
+        settings = GenerationConfig(
+            num_beams=3, num_return_sequences=3, max_new_tokens=MOST, length_penalty=penalty
+        )
+        options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
+        found = generate(model, ids, GenerationRequest(**options))
         for row, texts in zip(rows, found, strict=True):
             expected = plain_beams(model, row, set(ends), 3, penalty, begins)
             assert [text.ids for text in texts] == [out for _, out in expected]
@@ -114,26 +136,29 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
                 assert sum(text.logprobs) / len(text.logprobs) ** penalty == pytest.approx(
                     text.score, abs=1e-4
                 )
-                assert len(text.logprobs) == len(text.ids) + (text.ended == "end")
-    same(write(model, padded(rows, "left"), **options), found)
-    same([write(model, torch.tensor([row]), **options)[0] for row in rows], found)
+                assert len(text.logprobs) == len(text.ids) + (text.finish_reason == "end")
+    same(generate(model, padded(rows, "left"), GenerationRequest(**options)), found)
+    same([generate(model, torch.tensor([row]), GenerationRequest(**options))[0] for row in rows], found)
     for tokens in (1, 150, 10_000):
-        same(list(write_all(model, iter(rows), **options, tokens=tokens)), found)
-    limits = torch.tensor([0, 1, 3, MOST])
-    shorter = write(model, ids, **options, max_new_tokens=limits)
+        same(
+            list(generate_batched(model, iter(rows), GenerationRequest(**options), batch_tokens=tokens)),
+            found,
+        )
+    limits = dict(zip(map(len, rows), (0, 1, 3, MOST), strict=True))
+    shorter = generate(model, ids, GenerationRequest(**options, max_new_tokens=limits.__getitem__))
     alone = [
-        write(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
-        for row, most in zip(rows, limits.tolist(), strict=True)
+        generate(model, torch.tensor([row]), GenerationRequest(**options, max_new_tokens=most))[0]
+        for row, most in zip(rows, limits.values(), strict=True)
     ]
     same(shorter, alone)
-    assert [text.ids for text in shorter[0]] == [[]] and shorter[0][0].ended == "length"
+    assert [text.ids for text in shorter[0]] == [[]] and shorter[0][0].finish_reason == "length"
 
 
 @pytest.mark.parametrize("words", [
     {"num_beams": 4, "num_return_sequences": 4},
     {"num_beams": 3, "early_stopping": True, "length_formula": "paper", "length_penalty": 0.6},
     {"num_beams": 3, "do_sample": True, "temperature": 1.5, "seed": 3, "num_return_sequences": 3},
-    {"num_beams": 3, "stop": ("<7",), "num_return_sequences": 3},
+    {"num_beams": 3, "stop_strings": ("<7",), "num_return_sequences": 3},
     {},
     {"do_sample": True, "seed": 5},
 ], ids=str)  # fmt: skip
@@ -142,11 +167,11 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
     model, begins = model_for(family)
     ids = padded(examples(4), "right")
     ends = lively_ends(model, ids, begins)
-    settings = Decoding(**words, max_new_tokens=MOST)
-    options: dict[str, Any] = {"settings": settings, "eos_id": ends, "pad_id": PAD, **begins}
+    settings = GenerationConfig(**words, max_new_tokens=MOST)
+    options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
     options["decode"] = lambda tokens: "".join(f"<{token}" for token in tokens)
-    found = write(model, ids, **options, keep_tree=True)
-    same(write(model, ids, **options), found)  # looking changes nothing
+    found = generate(model, ids, GenerationRequest(**options, return_tree=True))
+    same(generate(model, ids, GenerationRequest(**options)), found)  # looking changes nothing
     beams = settings.num_beams
     for texts in found:
         for place, text in enumerate(texts):
@@ -156,7 +181,7 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
             assert [node.token for node in path][: len(text.ids)] == text.ids
             assert [node.logprob for node in path] == pytest.approx(text.logprobs, abs=1e-5)
             assert path[-1].score / path[-1].length_term == pytest.approx(text.score, abs=1e-5)
-            assert path[-1].state == "finished" and path[-1].why == text.ended
+            assert path[-1].state == "finished" and path[-1].why == text.finish_reason
             assert {node.state for node in path[:-1]} <= {"kept"}
         assert json.loads(json.dumps(tree.to_json(), allow_nan=False))["num_beams"] == beams
         steps = max(node.step for node in tree.nodes) + 1
@@ -201,11 +226,13 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
     kept, top = kept[kept >= 0.02 * kept.max()], top[kept >= 0.02 * kept.max()]
     expected = kept / kept.sum()
     count = 4000
-    settings = Decoding(
+    settings = GenerationConfig(
         do_sample=True, temperature=1.5, top_k=20, top_p=0.9, min_p=0.02, seed=0,
         num_return_sequences=count, max_new_tokens=1,
     )  # fmt: skip
-    (found,) = write(model, torch.tensor([row]), settings=settings, eos_id=None, pad_id=PAD)
+    (found,) = generate(
+        model, torch.tensor([row]), GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD)
+    )
     drawn = torch.tensor([text.ids[0] for text in found])
     assert set(drawn.tolist()) <= set(top.tolist()) and len(top) > 3
     seen = torch.tensor([float((drawn == token).sum()) for token in top])
@@ -216,7 +243,9 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
     statistic = float(((seen - count * expected) ** 2 / (count * expected)).sum())
     freedom = len(top) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
-    again = write(model, torch.tensor([row]), settings=settings, eos_id=None, pad_id=PAD)
+    again = generate(
+        model, torch.tensor([row]), GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD)
+    )
     assert again == [found]
 
 
@@ -226,15 +255,27 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
     for family in ("original", "gpt2", "lstm"):
         model, begins = model_for(family)
         ids = padded(examples(6), "right")
-        options: dict[str, Any] = {"eos_id": lively_ends(model, ids, begins), "pad_id": PAD, **begins}
-        settings = Decoding(**words, max_new_tokens=MOST, no_repeat_ngram_size=3, forced_eos_token_id=7)
-        limits = torch.tensor([0, 1, 2, 5, MOST, MOST])
+        options: dict[str, Any] = {
+            "eos_token_id": lively_ends(model, ids, begins),
+            "pad_token_id": PAD,
+            **begins,
+        }
+        settings = GenerationConfig(
+            **words, max_new_tokens=MOST, no_repeat_ngram_size=3, forced_eos_token_id=7
+        )
+        limits = dict(zip(LENGTHS, (0, 1, 2, 5, MOST, MOST), strict=True))
         found = []
         for every in (1, 5, 100):
             for part in ("single", "beam"):
-                monkeypatch.setattr(f"glassformer.generation.{part}.look_every", lambda _, n=every: n)
+                monkeypatch.setattr(f"glassformer.generation.{part}.check_interval", lambda _, n=every: n)
             found.append(
-                write(model, ids, settings=settings, **options, max_new_tokens=limits, keep_tree=True)
+                generate(
+                    model,
+                    ids,
+                    GenerationRequest(
+                        config=settings, **options, max_new_tokens=limits.__getitem__, return_tree=True
+                    ),
+                )
             )
         for other in found[1:]:
             same(other, found[0])
@@ -252,13 +293,14 @@ def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
     model, begins = model_for("original")
     with torch.no_grad():
         model.head.weight.fill_(math.nan)
-    settings = Decoding(num_beams=beams, max_new_tokens=3)
-    options: dict[str, Any] = {"settings": settings, "eos_id": 2, "pad_id": PAD, **begins}
-    with pytest.raises(GlassformerError, match="no numbers"):
-        write(model, padded(examples(2), "right"), **options, keep_tree=True)
-    with pytest.raises(GlassformerError, match="no numbers"):
-        list(write_all(model, examples(2), **options))
-    assert len(decode_all(model, examples(2), eos_id=2, pad_id=PAD, max_new_tokens=3, **begins)) == 2
+    settings = GenerationConfig(num_beams=beams, max_new_tokens=3)
+    options: dict[str, Any] = {"config": settings, "eos_token_id": 2, "pad_token_id": PAD, **begins}
+    with pytest.raises(NonFiniteError):
+        generate(model, padded(examples(2), "right"), GenerationRequest(**options, return_tree=True))
+    with pytest.raises(NonFiniteError):
+        list(generate_batched(model, examples(2), GenerationRequest(**options)))
+    outputs = generate_batched(model, examples(2), GenerationRequest(**options), check_finite=False)
+    assert len(list(outputs)) == 2
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -271,22 +313,24 @@ def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
 
     ask: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
     ask |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
-    options: dict[str, Any] = {"eos_id": None, "pad_id": PAD, "decode": decode, **begins}
-    free = write(model, ids, settings=Decoding(**ask), **options)
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **begins}
+    free = generate(model, ids, GenerationRequest(config=GenerationConfig(**ask), **options))
     stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
-    halting = Decoding(**ask, stop=(stop,))
-    found = write(model, ids, settings=halting, **options)
-    assert any(text.ended == "stop" for texts in found for text in texts)
+    halting = GenerationConfig(**ask, stop_strings=(stop,))
+    found = generate(model, ids, GenerationRequest(config=halting, **options))
+    assert any(text.finish_reason == "stop" for texts in found for text in texts)
     for texts, long in zip(found, free, strict=True):
         for text in texts:
             whole = decode(text.ids)
-            assert (stop in whole) == (text.ended == "stop")
+            assert (stop in whole) == (text.finish_reason == "stop")
             assert stop not in decode(text.ids[:-1])
-            assert whole.startswith(before_stop(whole, [stop])) and stop not in before_stop(whole, [stop])
+            assert whole.startswith(truncate_at_stop(whole, [stop])) and stop not in truncate_at_stop(
+                whole, [stop]
+            )
         if beams == 1:
             assert texts[0].ids == long[0].ids[: len(texts[0].ids)]
-    with pytest.raises(GlassformerError, match="give decode"):
-        write(model, ids, settings=halting, eos_id=None, pad_id=PAD, **begins)
+    with pytest.raises(MissingValueError):
+        generate(model, ids, GenerationRequest(config=halting, eos_token_id=None, pad_token_id=PAD, **begins))
 
 
 def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() -> None:
@@ -294,13 +338,25 @@ def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() ->
     rows = examples(6)
     ids = padded(rows, "right")
     ends = lively_ends(model, ids, begins)
-    options: dict[str, Any] = {"eos_id": ends, "pad_id": PAD, **begins}
+    options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, **begins}
     heard: dict[int, list[int]] = {n: [] for n in range(len(rows))}
-    settings = Decoding(max_new_tokens=MOST)
-    found = write(model, ids, settings=settings, **options, on_token=lambda n, token: heard[n].append(token))
+    settings = GenerationConfig(max_new_tokens=MOST)
+    found = generate(
+        model,
+        ids,
+        GenerationRequest(
+            config=settings, **options, on_token=lambda token: heard[token.row].append(token.id)
+        ),
+    )
     assert list(heard.values()) == [text.ids for (text,) in found]
-    with pytest.raises(GlassformerError, match="stream with num_beams 1"):
-        write(model, ids, settings=Decoding(num_beams=2, max_new_tokens=3), **options, on_token=print)
+    with pytest.raises(UnsupportedError):
+        generate(
+            model,
+            ids,
+            GenerationRequest(
+                config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print
+            ),
+        )
 
     read = 0
 
@@ -310,50 +366,62 @@ def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() ->
             read += 1
             yield rows[n % len(rows)]
 
-    written = write_all(model, many(), settings=settings, **options, tokens=60)
+    written = generate_batched(model, many(), GenerationRequest(config=settings, **options), batch_tokens=60)
     for n, texts in enumerate(written):
         assert texts[0].ids == found[n % len(rows)][0].ids
         assert read - n <= 100
     assert read == 400
 
 
-BAD = {
-    "num_beams": [(0, "1 or more"), (2.0, "whole number"), (True, "whole number")],
-    "num_return_sequences": [(0, "1 or more"), (3, "raise --num-beams")],
-    "temperature": [(0, "above 0"), (math.nan, "finite"), (-1.0, "above 0"), ("hot", "finite number")],
-    "top_p": [(2, "at most at 1"), (0.0, "above 0"), (math.nan, "finite")],
-    "top_k": [(-1, "0 or more"), (1.5, "whole number")],
-    "min_p": [(1.5, "between 0"), (-0.1, "between 0")],
-    "repetition_penalty": [(0, "above 0"), (math.inf, "finite")],
-    "no_repeat_ngram_size": [(-2, "0 or more")],
-    "max_new_tokens": [(-1, "0 or more"), ("ten", "whole number")],
-    "min_new_tokens": [(-1, "0 or more")],
-    "length_penalty": [(math.nan, "finite")],
-    "length_formula": [("google", "one of 'hf', 'fairseq', 'paper'")],
-    "early_stopping": [("always", "one of True"), (1, "one of True")],
-    "stop": [(("",), "not empty"), ("", "not empty")],
-    "num_beans": [(4, "did you mean num_beams")],
+INVALID: dict[str, tuple[Any, ...]] = {
+    "num_beams": (0, 2.0, True),
+    "num_return_sequences": (0,),
+    "temperature": (0, math.nan, -1.0, "hot"),
+    "top_p": (2, 0.0, math.nan),
+    "top_k": (-1, 1.5),
+    "min_p": (1.5, -0.1),
+    "seed": (-1, 2**70),
+    "repetition_penalty": (0, math.inf),
+    "no_repeat_ngram_size": (-2,),
+    "max_new_tokens": (-1, "ten"),
+    "min_new_tokens": (-1,),
+    "length_penalty": (math.nan, 1000),
+    "length_formula": ("google",),
+    "early_stopping": ("always", 1),
+    "stop_strings": (("",), "", 3),
+    "suppress_tokens": ((-1,), 3),
 }
 
 
-def test_bad_settings_are_a_sentence() -> None:
-    for name, value, sentence in [(name, *case) for name, some in BAD.items() for case in some]:
-        with pytest.raises(GlassformerError, match=sentence) as told:
-            decoding_from({}, **{name: value})
-        assert name in str(told.value) and "\n" not in str(told.value)
-    with pytest.raises(GlassformerError, match="add --do-sample"):
-        decoding_from({}, temperature=0.7)
-    with pytest.raises(GlassformerError, match="is more than max_new_tokens"):
-        Decoding(max_new_tokens=3, min_new_tokens=4)
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_options_are_refused(name: str) -> None:
+    for value in INVALID[name]:
+        with pytest.raises(InvalidValueError) as raised:
+            merge_generation_config({}, {name: value})
+        assert raised.value.name == name
+
+
+def test_conflicting_and_missing_options_are_refused() -> None:
+    assert set(GenerationOptions.__annotations__) == {field.name for field in fields(GenerationConfig)}
+    with pytest.raises(UnknownNameError):
+        merge_generation_config({}, {"num_beans": 4})
+    for options, names in (
+        ({"temperature": 0.7}, ("temperature", "do_sample")),
+        ({"num_return_sequences": 3}, ("num_return_sequences", "num_beams")),
+        ({"max_new_tokens": 3, "min_new_tokens": 4}, ("min_new_tokens", "max_new_tokens")),
+    ):
+        with pytest.raises(ConflictError) as raised:
+            merge_generation_config({}, options)
+        assert raised.value.names == names
     model, begins = model_for("original")
     ids = padded(examples(2), "right")
-    options: dict[str, Any] = {"eos_id": 2, "pad_id": PAD, **begins}
-    with pytest.raises(GlassformerError, match="give max_new_tokens"):
-        write(model, ids, settings=Decoding(), **options)
-    with pytest.raises(GlassformerError, match="token 4000 cannot be forced"):
-        write(model, ids, settings=Decoding(max_new_tokens=3), prefix=[4000], **options)
-    with pytest.raises(GlassformerError, match="holds nothing"):
-        list(write_all(model, [[3]], settings=Decoding(max_new_tokens=3), tokens=0, **options))
+    request = GenerationRequest(eos_token_id=2, pad_token_id=PAD, **begins)
+    with pytest.raises(MissingValueError):
+        generate(model, ids, request)
+    with pytest.raises(InvalidValueError):
+        generate(model, ids, replace(request, prefix_ids=[4000], max_new_tokens=3))
+    with pytest.raises(InvalidValueError):
+        list(generate_batched(model, [[3]], replace(request, max_new_tokens=3), batch_tokens=0))
 
 
 def test_a_folders_generation_config_is_honoured_or_refused() -> None:
@@ -363,30 +431,45 @@ def test_a_folders_generation_config_is_honoured_or_refused() -> None:
         "renormalize_logits": True, "transformers_version": "4.32.0", "_from_model_config": True,
         "typical_p": 1.0, "top_h": None, "early_stopping": True,
     }  # fmt: skip
-    settings = decoding_from(published)
-    assert settings == Decoding(
+    settings = merge_generation_config(published, {})
+    assert settings == GenerationConfig(
         suppress_tokens=(58100,), forced_eos_token_id=0, max_length=512, num_beams=6,
         renormalize_logits=True, early_stopping=True,
     )  # fmt: skip
-    other = decoding_from(published, num_beams=1, max_new_tokens=20, top_k=None, stop="Q:")
-    assert (other.num_beams, other.max_new_tokens, other.max_length, other.stop) == (1, 20, None, ("Q:",))
+    other = merge_generation_config(
+        published, {"num_beams": 1, "max_new_tokens": 20, "top_k": None, "stop_strings": "Q:"}
+    )
+    assert (other.num_beams, other.max_new_tokens, other.max_length, other.stop_strings) == (
+        1,
+        20,
+        None,
+        ("Q:",),
+    )
     for name, value in {"typical_p": 0.9, "num_beam_groups": 2, "max_time": 3.0, "new_thing": 1}.items():
-        with pytest.raises(GlassformerError, match=rf"asks for {name} = .*take it out"):
-            decoding_from({name: value})
-    with pytest.raises(GlassformerError, match="only single tokens"):
-        decoding_from({"bad_words_ids": [[4, 5]]})
+        with pytest.raises(UnsupportedError):
+            merge_generation_config({name: value}, {})
+    with pytest.raises(UnsupportedError):
+        merge_generation_config({"bad_words_ids": [[4, 5]]}, {})
 
     model, begins = model_for("original")
     ids = padded(examples(3), "right")
-    options: dict[str, Any] = {"eos_id": None, "pad_id": PAD, **begins}
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **begins}
     # the start is counted in these bounds; for a prompt, the prompt is
-    found = write(model, ids, settings=decoding_from({"max_length": 9}), **options)
+    found = generate(
+        model, ids, GenerationRequest(config=merge_generation_config({"max_length": 9}, {}), **options)
+    )
     assert {len(text.ids) for (text,) in found} == {8}
     prompted, _ = model_for("gpt2")
-    found = write(prompted, ids, settings=decoding_from({"max_length": 9}), eos_id=None, pad_id=PAD)
+    found = generate(
+        prompted,
+        ids,
+        GenerationRequest(
+            config=merge_generation_config({"max_length": 9}, {}), eos_token_id=None, pad_token_id=PAD
+        ),
+    )
     assert [len(text.ids) for (text,) in found] == [9 - len(row) for row in examples(3)]
 
 
 @pytest.mark.parametrize("penalty", [-1, 2])
 def test_a_whole_number_is_a_length_penalty_too(penalty: int) -> None:
-    assert float(length_term(Decoding(length_penalty=penalty), torch.tensor(4))) == 4.0**penalty
+    assert float(length_term(GenerationConfig(length_penalty=penalty), torch.tensor(4))) == 4.0**penalty

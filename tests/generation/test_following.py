@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.generation import Decoding, prefill, write
+from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
 from glassformer.generation.cached_decoder import CachedDecoder
 from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.inference_model import InferenceModel
@@ -21,8 +21,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"min_new_tokens": 3, "forced_eos_token_id": 40},
     "beams": {"num_beams": 3, "num_return_sequences": 3, "suppress_tokens": (7,), "min_length": 6},
     "forced": {"num_beams": 2, "forced_eos_token_id": 40, "repetition_penalty": 1.2},
-    "stop": {"stop": ("<3",)},
-    "beams, stop": {"num_beams": 3, "num_return_sequences": 2, "stop": ("<3",)},
+    "stop": {"stop_strings": ("<3",)},
+    "beams, stop": {"num_beams": 3, "num_return_sequences": 2, "stop_strings": ("<3",)},
 }
 
 
@@ -33,17 +33,22 @@ def spelled(ids: list[int]) -> str:
 @pytest.mark.parametrize("name", ASKED)
 def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = model_of("gpt2"), padded(examples(4), "right")
-    settings = Decoding(max_new_tokens=MOST, **ASKED[name])
-    options: dict[str, Any] = {"settings": settings, "eos_id": [3, 40], "pad_id": PAD, "decode": spelled}
-    expected = write(model, ids, **options)
+    settings = GenerationConfig(max_new_tokens=MOST, **ASKED[name])
+    options: dict[str, Any] = {
+        "config": settings,
+        "eos_token_id": [3, 40],
+        "pad_token_id": PAD,
+        "decode": spelled,
+    }
+    expected = generate(model, ids, GenerationRequest(**options))
 
     def step_and_select(self: CachedDecoder, ids: Tensor, follow: TokenSelector) -> tuple[Tensor, ...]:
         return follow(self.step(ids))
 
     monkeypatch.setattr(CachedDecoder, "step_and_select", step_and_select, raising=False)
-    assert write(model, ids, **options) == expected
-    if settings.stop:
-        assert any(text.ended == "stop" for texts in expected for text in texts)
+    assert generate(model, ids, GenerationRequest(**options)) == expected
+    if settings.stop_strings:
+        assert any(text.finish_reason == "stop" for texts in expected for text in texts)
 
 
 def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

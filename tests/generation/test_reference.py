@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.generation import Decoding, Written, write
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.generation.references import CONFIGS, EOS, generated, lively_ends, padded, pair, rows
 
@@ -34,17 +34,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def ours_for(words: dict[str, Any]) -> Decoding:
+def ours_for(words: dict[str, Any]) -> GenerationConfig:
     words = dict(words)
     suppressed = tuple(token for (token,) in words.pop("bad_words_ids", ()))
-    return Decoding(**words, max_new_tokens=MOST, suppress_tokens=suppressed)
+    return GenerationConfig(**words, max_new_tokens=MOST, suppress_tokens=suppressed)
 
 
 def with_end(words: dict[str, Any], end: int) -> dict[str, Any]:
     return {**words, "forced_eos_token_id": end} if "forced_eos_token_id" in words else words
 
 
-def flat(found: list[list[Written]]) -> list[Written]:
+def flat(found: list[list[GenerationOutput]]) -> list[GenerationOutput]:
     return [text for texts in found for text in texts]
 
 
@@ -71,14 +71,21 @@ def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None
             ids, real = padded(batch, side, config.pad_token_id)
             expected, scores = generated(theirs, ids, real, ends, max_new_tokens=MOST, **words)
             found = flat(
-                write(ours, ids, settings=ours_for(words), eos_id=ends, pad_id=config.pad_token_id, mask=real)
+                generate(
+                    ours,
+                    ids,
+                    GenerationRequest(
+                        config=ours_for(words), eos_token_id=ends, pad_token_id=config.pad_token_id
+                    ),
+                    attention_mask=real,
+                )
             )
             assert [text.ids for text in found] == expected, name
             torch.testing.assert_close(
                 torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4, msg=name
             )
             told.setdefault(name, []).extend(expected)
-            endings |= {text.ended for text in found}
+            endings |= {text.finish_reason for text in found}
             lengths |= {len(text.ids) for text in found}
     assert endings == {"end", "length"} and len(lengths) > 4, "too little happened to compare anything"
     if config.is_encoder_decoder:  # then the stopping rules matter, which only happens with short texts
@@ -92,22 +99,33 @@ def test_a_forced_beginning_is_the_references(family: str, beams: int) -> None:
     config = theirs.config
     ids, real = padded(rows(), "right", config.pad_token_id)
     words: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
-    options: dict[str, Any] = {"eos_id": EOS, "pad_id": config.pad_token_id, "mask": real}
-    settings = Decoding(**words, max_new_tokens=MOST)
+    options: dict[str, Any] = {"eos_token_id": EOS, "pad_token_id": config.pad_token_id}
+    settings = GenerationConfig(**words, max_new_tokens=MOST)
     # one forced token is written; a longer start is only read
     expected, scores = generated(theirs, ids, real, max_new_tokens=MOST, forced_bos_token_id=17, **words)
-    found = flat(write(ours, ids, settings=settings, prefix=[17], **options))
+    found = flat(
+        generate(
+            ours, ids, GenerationRequest(config=settings, prefix_ids=[17], **options), attention_mask=real
+        )
+    )
     assert [text.ids for text in found] == expected
     assert {text.ids[0] for text in found} == {17} and {text.logprobs[0] for text in found} == {0.0}
     torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
-    told = Decoding(**words, max_new_tokens=MOST, forced_bos_token_id=17)
-    assert [text.ids for text in flat(write(ours, ids, settings=told, **options))] == expected
+    told = GenerationConfig(**words, max_new_tokens=MOST, forced_bos_token_id=17)
+    assert [
+        text.ids
+        for text in flat(generate(ours, ids, GenerationRequest(config=told, **options), attention_mask=real))
+    ] == expected
 
     start = [config.decoder_start_token_id, 17, 23]
     expected, scores = generated(
         theirs, ids, real, max_new_tokens=MOST, decoder_input_ids=torch.tensor([start] * len(ids)), **words
     )
-    found = flat(write(ours, ids, settings=settings, start_ids=start, **options))
+    found = flat(
+        generate(
+            ours, ids, GenerationRequest(config=settings, start_ids=start, **options), attention_mask=real
+        )
+    )
     assert [text.ids for text in found] == expected
     torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
 
@@ -128,8 +146,15 @@ def test_chance_draws_what_the_reference_draws(family: str) -> None:
         {"num_beams": 3, "min_p": 1.0},
         {"num_beams": 3, "top_p": 0.9, "temperature": 1.3, "num_return_sequences": 3},
     ):
-        settings = Decoding(**words, do_sample=True, max_new_tokens=MOST, seed=11, min_new_tokens=MOST)
-        found = write(ours, ids, settings=settings, eos_id=EOS, pad_id=config.pad_token_id, mask=real)
+        settings = GenerationConfig(
+            **words, do_sample=True, max_new_tokens=MOST, seed=11, min_new_tokens=MOST
+        )
+        found = generate(
+            ours,
+            ids,
+            GenerationRequest(config=settings, eos_token_id=EOS, pad_token_id=config.pad_token_id),
+            attention_mask=real,
+        )
         torch.manual_seed(11)
         # no row ends early here, so that both draw for as many rows at every step
         expected, scores = generated(

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core import spec  # noqa: E402
 from glassformer.core.build import build  # noqa: E402
-from glassformer.generation import Decoding, prefill, write  # noqa: E402
+from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill  # noqa: E402
 from glassformer.generation.cached_decoder import CachedDecoder  # noqa: E402
 from glassformer.generation.graph_decoder import GraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import InferenceModel  # noqa: E402
@@ -47,9 +47,14 @@ def given(family: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Any]]:
 def test_the_kernels_write_what_the_model_writes(family: str) -> None:
     model, ids, real, starts = given(family)
     for name, words in SETTINGS.items():
-        settings = Decoding(max_new_tokens=6, **words)
+        settings = GenerationConfig(max_new_tokens=6, **words)
         plain, quick = (
-            write(one, ids, settings=settings, eos_id=[3, 40], pad_id=PAD, mask=real, **starts)
+            generate(
+                one,
+                ids,
+                GenerationRequest(config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts),
+                attention_mask=real,
+            )
             for one in (model, InferenceModel(model, OnGpu))
         )
         for texts, others in zip(plain, quick, strict=True):

@@ -18,7 +18,7 @@ from glassformer.core.build import build
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import families
-from glassformer.generation import Decoding, Written, prefill, write
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.inference import growing
 from glassformer.inference.products import Int8, Lay, Packed, Plain, _onednn
@@ -89,14 +89,20 @@ def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None
     assert worst < near and (lay is not Int8 or worst > 0)
 
 
-def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[Written]]:
+def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[GenerationOutput]]:
     asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, **words}
-    return write(model, ids, settings=Decoding(**asked), eos_id=[3, 40], pad_id=PAD)
+    return generate(
+        model,
+        ids,
+        GenerationRequest(config=GenerationConfig(**asked), eos_token_id=[3, 40], pad_token_id=PAD),
+    )
 
 
-def same(found: list[list[Written]], expected: list[list[Written]]) -> None:
+def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
     for some, others in zip(found, expected, strict=True):
-        assert [(text.ids, text.ended) for text in some] == [(text.ids, text.ended) for text in others]
+        assert [(text.ids, text.finish_reason) for text in some] == [
+            (text.ids, text.finish_reason) for text in others
+        ]
         assert [text.score for text in some] == pytest.approx([text.score for text in others], abs=1e-4)
 
 
@@ -203,14 +209,17 @@ def test_a_stack_that_looks_back_only_is_read_so() -> None:
 def test_sources_with_nothing_in_them() -> None:
     model = writer("t5")
     options: dict[str, Any] = {
-        "settings": Decoding(max_new_tokens=5, num_beams=2),
-        "eos_id": 3,
-        "pad_id": PAD,
+        "config": GenerationConfig(max_new_tokens=5, num_beams=2),
+        "eos_token_id": 3,
+        "pad_token_id": PAD,
     }
     full, empty = torch.tensor([[5, 6, 7], [PAD] * 3]), torch.zeros(1, 0, dtype=torch.long)
-    expected = write(prepare_for_inference(model), full, start_ids=START, **options)
-    same(write(prepare_for_inference(model), empty, start_ids=START, **options), expected[1:])
-    same(write(model, full, start_ids=START, **options), expected)
+    expected = generate(prepare_for_inference(model), full, GenerationRequest(start_ids=START, **options))
+    same(
+        generate(prepare_for_inference(model), empty, GenerationRequest(start_ids=START, **options)),
+        expected[1:],
+    )
+    same(generate(model, full, GenerationRequest(start_ids=START, **options)), expected)
 
 
 FORGETFUL: list[dict[str, Any]] = [
@@ -238,20 +247,20 @@ def test_what_is_forgotten_was_seen_by_no_beam(
 
     monkeypatch.setattr(growing.Growing, "_forget", counted)
     for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
-        settings = Decoding(num_beams=4, max_new_tokens=18, **asked)
+        settings = GenerationConfig(num_beams=4, max_new_tokens=18, **asked)
         options: dict[str, Any] = {
-            "settings": settings,
-            "eos_id": [2, 7, 99],
-            "pad_id": PAD,
+            "config": settings,
+            "eos_token_id": [2, 7, 99],
+            "pad_token_id": PAD,
             "start_ids": START if shape == "encoder_decoder" else None,
             "max_new_tokens": torch.tensor([3, 18, 0, 9, 14]),
         }
         monkeypatch.setattr(growing, "FORGET_EVERY", 10**6)
-        before, expected = len(moved), write(model, ids, **options)
+        before, expected = len(moved), generate(model, ids, GenerationRequest(**options))
         assert len(moved) == before
         monkeypatch.setattr(growing, "FORGET_EVERY", 2)
         for one in (model, prepare_for_inference(model)):
-            same(write(one, ids, **options), expected)
+            same(generate(one, ids, GenerationRequest(**options)), expected)
     assert any(moved)
 
 
@@ -269,19 +278,23 @@ class Halved(nn.Module):
 def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refused() -> None:
     model = fresh("original")
     bundle, ids = Bundle(model=model), padded(examples(), "right")
-    options: dict[str, Any] = {"settings": Decoding(max_new_tokens=3), "eos_id": None, "pad_id": PAD}
+    options: dict[str, Any] = {
+        "config": GenerationConfig(max_new_tokens=3),
+        "eos_token_id": None,
+        "pad_token_id": PAD,
+    }
 
     def score() -> float:
-        return write(bundle.ready(), ids, start_ids=[START], **options)[0][0].score
+        return generate(bundle.ready(), ids, GenerationRequest(start_ids=[START], **options))[0][0].score
 
     before, block = score(), model.decoder.blocks[0]
     block.ffn.up = Halved(block.ffn.up)
     with torch.inference_mode():
         logits = model(ids[:1], torch.tensor([[START]]), ids[:1] != PAD)[0, -1]
     assert score() != before
-    assert write(bundle.ready(), ids, start_ids=[START], **options)[0][0].logprobs[0] == pytest.approx(
-        float(logits.log_softmax(-1).max()), abs=1e-4
-    )
+    assert generate(bundle.ready(), ids, GenerationRequest(start_ids=[START], **options))[0][0].logprobs[
+        0
+    ] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
     block.ffn.up = block.ffn.up.base
     assert score() == before
     calls: list[int] = []

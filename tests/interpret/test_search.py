@@ -119,7 +119,7 @@ def test_what_was_written_must_be_ids_of_the_model(written: Any) -> None:
 
 def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=4096))
-    settings = {"max_new_tokens": 12, "stop": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
+    settings = {"max_new_tokens": 12, "stop_strings": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
     (plain,) = bundle.generate(["the old"], **settings)
     assert walked(bundle, "the old", settings)[0] == plain
     for asked in (search_info, step_info):

@@ -15,7 +15,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 
 import glassformer
 from glassformer import GlassformerError, plotting
-from glassformer.generation import Decoding, Tree, Written, write
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, SearchTree, generate
 from glassformer.plotting.canvas import ORANGE
 from glassformer.plotting.tree.places import MOST_ROWS, places
 
@@ -27,7 +27,7 @@ def spelled(ids: list[int]) -> list[str]:
     return [f"{WORDS[n % len(WORDS)]}{n}" if n > 2 else WORDS[n] for n in ids]
 
 
-def search(**settings: object) -> list[Written]:
+def search(**settings: object) -> list[GenerationOutput]:
     """What a model of random numbers, fond of ending, writes."""
     torch.manual_seed(5)
     model = glassformer.tiny("original")
@@ -35,12 +35,16 @@ def search(**settings: object) -> list[Written]:
         model.tgt_embed.token.weight[END] *= 3
     words = {"max_new_tokens": 12, **settings}
     source = torch.arange(3, 9)[None]
-    return write(
-        model, source, settings=Decoding(**words), eos_id=END, pad_id=0, start_ids=2, keep_tree=True
+    return generate(
+        model,
+        source,
+        GenerationRequest(
+            config=GenerationConfig(**words), eos_token_id=END, pad_token_id=0, start_ids=2, return_tree=True
+        ),
     )[0]
 
 
-def tree_of(**settings: object) -> Tree:
+def tree_of(**settings: object) -> SearchTree:
     tree = search(**settings)[0].tree
     assert tree is not None
     return tree
@@ -81,7 +85,7 @@ def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
         node = tree.result(place)
         assert not divided or shown[f"÷ {node.length_term:.4g} = {score}"]
         assert any(line.startswith(f"{place + 1}:   {score}   ") for line in shown)
-        ended = {"end": "end token", "length": "limit"}[text.ended]
+        ended = {"end": "end token", "length": "limit"}[text.finish_reason]
         assert shown[f"{place + 1}: {ended}"] == 1
 
 
@@ -145,7 +149,7 @@ def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> N
 
 def test_nothing_to_draw_is_a_sentence() -> None:
     with pytest.raises(GlassformerError, match="nothing was written"):
-        plotting.search_tree(Tree(nodes=[], num_beams=4), spelled)
+        plotting.search_tree(SearchTree(nodes=[], num_beams=4), spelled)
     with pytest.raises(GlassformerError, match="2 columns"):
         plotting.search_tree(tree_of(num_beams=2), spelled, columns=1)
 

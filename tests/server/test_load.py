@@ -23,7 +23,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from glassformer.generation.continuous import Token
+from glassformer.generation import Token
 from glassformer.server.completions import CompletionStream
 from tests.server.harness import LINES, Server, part, run_async, serving
 

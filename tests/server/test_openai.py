@@ -6,7 +6,7 @@ import openai
 import pytest
 import torch
 
-from glassformer.generation.continuous import Token
+from glassformer.generation import Token
 from glassformer.server.completions import TokenLogprobs, TokenTexts
 from glassformer.tokenization import encode_tagged
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer

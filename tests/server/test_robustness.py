@@ -9,7 +9,7 @@ import pytest
 
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
-from glassformer.generation.continuous import Closed, Failed
+from glassformer.generation.continuous import GenerationFailedError, SchedulerClosedError
 from glassformer.server.errors import UnavailableError
 from glassformer.server.generation import GenerationService, GenerationTask
 from glassformer.server.openai import _embed
@@ -53,7 +53,8 @@ def test_invalid_bodies_are_refused(server, body):
 
 
 @pytest.mark.parametrize(
-    ("result", "expected"), [(Failed("x"), UnavailableError), (Closed("x"), UnavailableError)]
+    ("result", "expected"),
+    [(GenerationFailedError("decoding", "x"), UnavailableError), (SchedulerClosedError(), UnavailableError)],
 )
 def test_failures_of_the_scheduler_are_reported_as_unavailable(result, expected):
     async def outputs() -> None:

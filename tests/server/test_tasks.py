@@ -14,7 +14,7 @@ from PIL import Image
 
 import glassformer
 from glassformer.errors import GlassformerError
-from glassformer.generation.settings import Decoding
+from glassformer.generation import GenerationConfig
 from glassformer.server.models import check_generates, load_models
 from glassformer.server.schema import GenerationParameters
 from tests.server.harness import KINDS, LINES
@@ -206,7 +206,7 @@ def test_models_get_unique_names(tmp_path):
 
 
 def test_generation_parameters_are_those_of_the_library():
-    known = {field.name for field in fields(Decoding)}
+    known = {field.name for field in fields(GenerationConfig)}
     internal = {"num_return_sequences", "max_length", "min_length", "forced_bos_token_id"}
     internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits"}
     assert set(GenerationParameters.model_fields) == known - internal

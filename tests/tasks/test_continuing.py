@@ -47,7 +47,7 @@ def by_kind(kind, made={}):  # noqa: B006 (learned once)
         {},
         {"do_sample": True, "seed": 4, "temperature": 1.5},
         {"max_new_tokens": 300, "do_sample": True, "seed": 1},
-        {"do_sample": True, "seed": 2, "stop": "e"},
+        {"do_sample": True, "seed": 2, "stop_strings": "e"},
     ],
     ids=str,
 )
@@ -56,8 +56,8 @@ def test_a_stream_is_what_generate_gives(talker, settings):
         (whole,) = talker.generate([prompt], details=True, **settings)
         stream = talker.stream(prompt, **settings)
         assert "".join(stream) == whole.text
-        assert (stream.written.ended, len(stream.written.ids)) == (whole.ended, whole.tokens)
-        assert not settings.get("stop") or (whole.ended == "stop" and "e" not in whole.text)
+        assert (stream.written.finish_reason, len(stream.written.ids)) == (whole.ended, whole.tokens)
+        assert not settings.get("stop_strings") or (whole.ended == "stop" and "e" not in whole.text)
 
 
 def test_a_stream_that_is_left_stops(talker):

@@ -1,7 +1,22 @@
-"""Writing for many callers at once: requests join and leave the batch between any two steps."""
+"""Continuous batching: requests join and leave the batch between any two steps."""
 
-from glassformer.generation.continuous.errors import Busy, Cancelled, Closed, Failed, Unsound
-from glassformer.generation.continuous.job import Job, Token
-from glassformer.generation.continuous.writer import Stats, Writer
+from glassformer.generation.continuous.errors import (
+    GenerationFailedError,
+    RequestCancelledError,
+    RequestTooLargeError,
+    SchedulerClosedError,
+    SchedulerFullError,
+)
+from glassformer.generation.continuous.job import Request
+from glassformer.generation.continuous.writer import Scheduler, Stats
 
-__all__ = ["Busy", "Cancelled", "Closed", "Failed", "Job", "Stats", "Token", "Unsound", "Writer"]
+__all__ = [
+    "GenerationFailedError",
+    "SchedulerFullError",
+    "Request",
+    "RequestCancelledError",
+    "RequestTooLargeError",
+    "Scheduler",
+    "SchedulerClosedError",
+    "Stats",
+]

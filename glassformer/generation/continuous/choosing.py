@@ -16,10 +16,14 @@ from glassformer.generation import pick
 from glassformer.generation.beam import candidates, followed, stops_of
 from glassformer.generation.beams import Beams
 from glassformer.generation.continuous.asked import Asked
-from glassformer.generation.continuous.job import Token
-from glassformer.generation.engine import generator_of
-from glassformer.generation.stop import stopped
-from glassformer.generation.written import Ended, Written, look_every, worthwhile
+from glassformer.generation.request import (
+    FinishReason,
+    GenerationOutput,
+    Token,
+    check_interval,
+    should_compact,
+)
+from glassformer.generation.stopping import completes_stop
 
 Top = Sequence[tuple[int, float]]
 
@@ -30,17 +34,17 @@ class Lines:
     def __init__(self, asked: Asked, vocab: int, device: torch.device) -> None:
         self.asked, self.device = asked, device
         self.shaping = asked.shaping(vocab, device)
-        self.generator = generator_of(asked.settings, device)
+        self.generator = asked.request.generator(device)
         self.n = 0  # tokens written in every row that goes on
         self.live = list(range(asked.rows)) if asked.limit else []
         # alone, rows that are over still draw until it is worthwhile to move the others together
         self.drawing = list(range(asked.rows))
         self.ids: list[list[int]] = [[] for _ in range(asked.rows)]
         self.logprobs: list[list[float]] = [[] for _ in range(asked.rows)]
-        self.ended: list[Ended] = ["length"] * asked.rows
+        self.ended: list[FinishReason] = ["length"] * asked.rows
         self._steady = -1
         self._forbidden: tuple[int, ...] | None = None
-        self._texts = asked.settings.stop
+        self._texts = asked.settings.stop_strings
 
     def forbidden(self) -> tuple[int, ...] | None:
         """The tokens forbidden at this step, where nothing else is done to scores; None: more is."""
@@ -85,8 +89,8 @@ class Lines:
         over: list[int] = []
         for place, (row, token, logprob) in enumerate(zip(self.live, ids, logprobs, strict=True)):
             self.logprobs[row].append(logprob)
-            ending: Ended | None = "length" if self.n + 1 == self.asked.limit else None
-            if token in self.asked.ends:
+            ending: FinishReason | None = "length" if self.n + 1 == self.asked.limit else None
+            if token in self.asked.request.eos_ids:
                 ending = "end"
             else:
                 self.ids[row].append(token)
@@ -99,14 +103,14 @@ class Lines:
         self.n += 1
         if over:
             self._let_go(over)
-        due = self.n % look_every(self.device) == 0
-        if due and worthwhile(len(self.live), len(self.drawing), self.device):
+        due = self.n % check_interval(self.device) == 0
+        if due and should_compact(len(self.live), len(self.drawing), self.device):
             self.drawing = list(self.live)
         return told, over
 
     def _stops(self, row: int) -> bool:
-        decode = self.asked.decode
-        return bool(self._texts) and decode is not None and stopped(self.ids[row], self._texts, decode)
+        decode = self.asked.request.decode
+        return bool(self._texts) and decode is not None and completes_stop(self.ids[row], self._texts, decode)
 
     def _let_go(self, over: list[int]) -> None:
         kept = [place for place in range(len(self.live)) if place not in over]
@@ -114,10 +118,10 @@ class Lines:
         if kept:
             self.shaping.select(torch.tensor(kept, device=self.device))
 
-    def written(self) -> list[Written]:
+    def written(self) -> list[GenerationOutput]:
         """The texts, the best first."""
         found = [
-            Written(ids=ids, score=sum(logprobs, 0.0), logprobs=logprobs, ended=ended)
+            GenerationOutput(ids=ids, score=sum(logprobs, 0.0), logprobs=logprobs, finish_reason=ended)
             for ids, logprobs, ended in zip(self.ids, self.logprobs, self.ended, strict=True)
         ]
         return sorted(found, key=lambda text: -text.score)
@@ -129,7 +133,7 @@ class Search:
     def __init__(self, asked: Asked, vocab: int, device: torch.device) -> None:
         self.asked = asked
         self.shaping = asked.shaping(vocab, device)
-        self.generator = generator_of(asked.settings, device)
+        self.generator = asked.request.generator(device)
         width, ends = asked.settings.num_beams, self.shaping.ends
         self.wide = min(max(2, 1 + len(ends)), vocab) * width
         self.beams = Beams(asked.settings, self.shaping.limits[:1].clone(), ends, self.wide)
@@ -140,8 +144,8 @@ class Search:
         asked, beams, shaping = self.asked, self.beams, self.shaping
         found = candidates(logits, self.n, beams.running, shaping, self.wide, self.generator)
         stops = None
-        if asked.settings.stop and asked.decode is not None:
-            stops = stops_of(shaping, self.n, found.beams, found.tokens, beams.going, asked.decode)
+        if asked.settings.stop_strings and asked.request.decode is not None:
+            stops = stops_of(shaping, self.n, found.beams, found.tokens, beams.going, asked.request.decode)
         chosen = beams.weigh(found, stops)
         self.n += 1
         if self.n == asked.limit or not bool(beams.going):
@@ -150,6 +154,6 @@ class Search:
         shaping.append(chosen.ids)
         return chosen.ids.tolist(), chosen.moved
 
-    def written(self) -> list[Written]:
+    def written(self) -> list[GenerationOutput]:
         beams, best = self.beams, self.asked.settings.num_return_sequences
         return followed(beams.finished(), beams.kept, beams.kept_logprobs, best)[0]

@@ -6,20 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
-
-from glassformer.errors import GlassformerError
+from glassformer.errors import NonFiniteError
 from glassformer.generation.continuous.batch import Seat
 from glassformer.generation.continuous.choosing import Lines, Search
-from glassformer.generation.continuous.errors import Failed, Unsound
-from glassformer.generation.continuous.job import Job
-from glassformer.generation.engine import check_sound
-from glassformer.generation.written import Written
+from glassformer.generation.continuous.job import Request
+from glassformer.generation.request import GenerationOutput
 from glassformer.inference.ragged import Past
 
 PIECE: Final = 256  # tokens of one prompt that are read at once
 
-Next = Callable[[int, int], Job | None]  # rows and tokens that are free -> a request that fits
+Next = Callable[[int, int], Request | None]  # rows and tokens that are free -> a request that fits
 
 
 @dataclass
@@ -36,7 +32,7 @@ class Counts:
 class Newcomer:
     """A request whose source or prompt is being read."""
 
-    job: Job
+    job: Request
     chooser: Lines | Search
     done: int = 0
     past: Past = field(default_factory=Past)
@@ -51,27 +47,19 @@ class Newcomer:
 class Member:
     """A request that is being written."""
 
-    job: Job
+    job: Request
     chooser: Lines | Search
     seats: list[Seat]
     ids: list[int]  # what its rows read next
     starts: list[int]  # what they read after that, before anything is chosen
 
 
-def results(chooser: Lines | Search) -> list[Written] | Failed:
+def results(chooser: Lines | Search) -> list[GenerationOutput] | NonFiniteError:
     """What was written, where its scores are numbers."""
     found = chooser.written()
     try:
         for text in found:
-            check_sound(text)
-    except GlassformerError as error:
-        return Unsound(str(error))
+            text.check_finite()
+    except NonFiniteError as error:
+        return error
     return found
-
-
-def failure(doing: str, error: Exception) -> Failed:
-    """What went wrong, in a sentence."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return Failed(f"the memory does not suffice for {doing} this; ask for less at once")
-    lines = str(error).splitlines() or [type(error).__name__]
-    return Failed(f"{doing} failed: {lines[0]}")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.generation.continuous.choosing import Lines, Search
-from glassformer.generation.continuous.errors import Cancelled, Closed
-from glassformer.generation.continuous.job import Job
-from glassformer.generation.continuous.member import Counts, Next, failure, results
+from glassformer.generation.continuous.errors import RequestCancelledError, SchedulerClosedError, failure
+from glassformer.generation.continuous.job import Request
+from glassformer.generation.continuous.member import Counts, Next, results
 from glassformer.generation.continuous.together import choices
 from glassformer.generation.decoder import Decoder, reorder, widen
 from glassformer.generation.inference_model import prefill
@@ -24,7 +24,7 @@ class OneByOne:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.counts = Counts()
-        self._job: Job | None = None
+        self._job: Request | None = None
         self._stopping = False
 
     @property
@@ -42,7 +42,7 @@ class OneByOne:
 
     def end(self) -> None:
         """Nothing more will be written."""
-        self._finish(Closed("the writer ended before this was finished"))
+        self._finish(SchedulerClosedError())
 
     def turn(self, take: Next) -> None:
         """Go on with the request under way, or begin the next."""
@@ -53,11 +53,11 @@ class OneByOne:
                 elif self._stopping:
                     self.end()
                 elif self._job.cancelled:
-                    self._finish(Cancelled("the request was cancelled"))
+                    self._finish(RequestCancelledError())
                 else:
                     self._step()
             except Exception as error:
-                self._finish(failure("writing", error))
+                self._finish(failure("decoding", error))
 
     def _finish(self, error: Exception | None = None) -> None:
         job, self._job = self._job, None
@@ -91,7 +91,7 @@ class OneByOne:
         self.counts.steps += 1
         self._choose(self._job, self._steps.step(self._ids))
 
-    def _choose(self, job: Job, logits: Tensor) -> None:
+    def _choose(self, job: Request, logits: Tensor) -> None:
         """Logits (R, V) of the rows that go on."""
         chooser, device = self._chooser, logits.device
         if isinstance(chooser, Search):

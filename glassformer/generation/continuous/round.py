@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from glassformer.generation.continuous.asked import vocabulary
 from glassformer.generation.continuous.batch import Batch, Seat
 from glassformer.generation.continuous.choosing import Lines, Search
-from glassformer.generation.continuous.errors import Cancelled, Closed
-from glassformer.generation.continuous.job import Job
-from glassformer.generation.continuous.member import PIECE, Counts, Member, Newcomer, Next, failure, results
+from glassformer.generation.continuous.errors import RequestCancelledError, SchedulerClosedError, failure
+from glassformer.generation.continuous.job import Request
+from glassformer.generation.continuous.member import PIECE, Counts, Member, Newcomer, Next, results
 from glassformer.generation.continuous.together import Choice, choices
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.inference.rest import at_rest
@@ -64,7 +64,7 @@ class Round:
                 self._turn(take)
             except Exception as error:  # what the rows held cannot be trusted any more
                 _log.exception("a step failed")
-                failed = failure("writing", error)
+                failed = failure("decoding", error)
                 if not self._under_way() and (first := take(self.slots, self.tokens)) is not None:
                     first.finish(failed)  # nothing can be begun: who is first must hear of it
                 self._lose(failed)
@@ -90,9 +90,9 @@ class Round:
 
     def end(self) -> None:
         """Nothing more will be written."""
-        self._lose(Closed("the writer ended before this was finished"))
+        self._lose(SchedulerClosedError())
 
-    def _under_way(self) -> list[Job]:
+    def _under_way(self) -> list[Request]:
         return [one.job for one in (*self._between, *self.reading)] + [one.job for one in self.members]
 
     def _lose(self, error: Exception) -> None:
@@ -108,9 +108,9 @@ class Round:
     def _let_go(self) -> None:
         for one in [one for one in self.reading if one.job.cancelled]:
             self.reading.remove(one)
-            one.job.finish(Cancelled("the request was cancelled"))
+            one.job.finish(RequestCancelledError())
         for member in [member for member in self.members if member.job.cancelled]:
-            self._finish(member, Cancelled("the request was cancelled"))
+            self._finish(member, RequestCancelledError())
 
     def _admit(self, take: Next) -> None:
         tokens = self.tokens - sum(job.asked.tokens for job in self._under_way())
@@ -119,12 +119,12 @@ class Round:
             try:
                 newcomer = Newcomer(job, self._chooser(job))
             except Exception as error:  # by its own settings
-                job.finish(failure("beginning", error))
+                job.finish(failure("prefill", error))
                 continue
             tokens -= job.asked.tokens
             self.reading.append(newcomer)
 
-    def _chooser(self, job: Job) -> Lines | Search:
+    def _chooser(self, job: Request) -> Lines | Search:
         kind = Search if job.asked.settings.num_beams > 1 else Lines
         return kind(job.asked, vocabulary(self.ready), self.batch.parameter.device)
 
@@ -158,7 +158,7 @@ class Round:
         except Exception as error:
             _log.exception("reading failed")
             for one in taken:
-                one.job.finish(failure("reading", error))
+                one.job.finish(failure("prefill", error))
             return
         for one, piece in zip(taken, pieces, strict=True):
             one.done += len(piece)
@@ -221,7 +221,7 @@ class Round:
         try:
             told, over = chooser.take(*choice)
         except Exception as error:  # a stop text is looked for with the caller's own function
-            self._finish(member, failure("writing", error))
+            self._finish(member, failure("decoding", error))
             return
         self.counts.written += len(choice.ids)
         if any(map(isnan, choice.logprobs)):
@@ -239,7 +239,7 @@ class Round:
         try:
             found = search.choose(logits)
         except Exception as error:
-            self._finish(member, failure("writing", error))
+            self._finish(member, failure("decoding", error))
             return
         self.counts.written += 1
         if found is None:
@@ -250,7 +250,7 @@ class Round:
             self.batch.reorder(member.seats[0], moved)
 
 
-def _widths(job: Job) -> list[int]:
+def _widths(job: Request) -> list[int]:
     """The seats that a request takes: one for all its beams, or one a text."""
     rows = job.asked.rows
     return [rows] if job.asked.settings.num_beams > 1 else [1] * rows

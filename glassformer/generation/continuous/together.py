@@ -45,9 +45,14 @@ def _way(line: Lines, n: int) -> Hashable:
     """What is alike for requests that can be looked at together."""
     forbidden = line.forbidden()
     if forbidden is not None:
-        return "likeliest", forbidden, line.asked.top
+        return "likeliest", forbidden, line.asked.request.top_logprobs
     if line.draws_plainly:
-        return "drawn", replace(line.asked.settings, seed=None), line.asked.ends, line.asked.top
+        return (
+            "drawn",
+            replace(line.asked.settings, seed=None),
+            line.asked.request.eos_ids,
+            line.asked.request.top_logprobs,
+        )
     return n
 
 
@@ -73,7 +78,7 @@ def _chosen(lines: list[Lines], logits: Tensor) -> list[Choice]:
         ids = torch.cat([one.choose(part) for one, part in zip(lines, parts, strict=True)])
         total = scores.logsumexp(-1)
         logprobs = scores.gather(1, ids[:, None])[:, 0] - total
-    tops = _tops(scores, total, lines[0].asked.top)
+    tops = _tops(scores, total, lines[0].asked.request.top_logprobs)
     plain_ids, plain_logprobs = ids.tolist(), logprobs.tolist()
     found, at = [], 0
     for one in lines:

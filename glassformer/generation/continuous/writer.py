@@ -14,17 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.continuous.asked import asked
-from glassformer.generation.continuous.errors import Busy, Cancelled, Closed
-from glassformer.generation.continuous.job import Job, OnDone, OnToken
+from glassformer.generation.continuous.errors import (
+    RequestCancelledError,
+    RequestTooLargeError,
+    SchedulerClosedError,
+    SchedulerFullError,
+)
+from glassformer.generation.continuous.job import OnDone, Request
 from glassformer.generation.continuous.one_by_one import OneByOne
 from glassformer.generation.continuous.round import Round
 from glassformer.generation.continuous.waiting import Waiting
 from glassformer.generation.decoder import SupportsPrefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
-from glassformer.generation.settings import Decoding
-from glassformer.generation.stop import Decode
+from glassformer.generation.request import GenerationRequest
 
 LOOK: Final = 0.5  # seconds between two looks of an idle writer at whether the program has ended
 
@@ -43,15 +47,15 @@ class Stats:
     jobs: int
 
 
-class Writer:
+class Scheduler:
     """Writes for many callers with one model.
 
     slots: the most rows at once; a beam or a sample is a row. tokens: the most that is held of all of them,
     read and yet to be written. queue: the most requests that wait for a slot.
 
     >>> from glassformer.api import tiny
-    >>> writer = Writer(tiny("gpt2"), slots=4)
-    >>> job = writer.submit([1, 2, 3], settings=Decoding(max_new_tokens=5), eos_id=None)
+    >>> writer = Scheduler(tiny("gpt2"), slots=4)
+    >>> job = writer.submit([1, 2, 3], GenerationRequest(max_new_tokens=5))
     >>> len(job.result()[0].ids)
     5
     >>> writer.close()
@@ -60,13 +64,13 @@ class Writer:
     def __init__(self, model: nn.Module, *, slots: int = 32, tokens: int = 65_536, queue: int = 256) -> None:
         for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
             if value < 1:
-                raise GlassformerError(f"{name} must be 1 or more; got {value}")
+                raise InvalidValueError(name, value, "at least 1")
         self.model = (
             prepare_for_inference(model) if isinstance(model, EncoderDecoder | DecoderOnly) else model
         )
         if not isinstance(self.model, SupportsPrefill):
-            raise GlassformerError(
-                f"a {type(model).__name__} does not write text; give a model with a decoder"
+            raise UnsupportedError(
+                type(model).__name__, "text generation", hint="load a model with a decoder"
             )
         self.slots, self.tokens, self.queue = slots, tokens, queue
         self._changed = threading.Condition()
@@ -80,51 +84,34 @@ class Writer:
     def submit(
         self,
         ids: Sequence[int] | Tensor,
+        request: GenerationRequest,
         *,
-        settings: Decoding,
-        eos_id: int | Sequence[int] | None,
-        start_ids: Sequence[int] | int | None = None,
-        prefix: Sequence[int] | None = None,
-        max_new_tokens: int | None = None,
-        decode: Decode | None = None,
-        top: int = 0,
         caller: Hashable | None = None,
-        on_token: OnToken | None = None,
         on_done: OnDone | None = None,
-    ) -> Job:
-        """A source or a prompt, and how to write from it: what the words mean is said by `engine.write`.
+    ) -> Request:
+        """Queue a source or a prompt.
 
-        top: how many of the likeliest tokens `on_token` is told beside each. `on_token` is not told of end
-        tokens, nor of what beams write. `on_done` is given the texts, or what went wrong. caller: who asks,
-        where one asks several times; callers take turns, and none has all the slots.
+        caller: identifies who submits; callers take turns, and none gets all the slots.
+        on_done: called with the outputs, or with what went wrong.
         """
-        request = asked(
-            self.model,
-            ids,
-            settings=settings,
-            eos_id=eos_id,
-            start_ids=start_ids,
-            prefix=prefix,
-            max_new_tokens=max_new_tokens,
-            decode=decode,
-            top=top,
-        )
-        if request.rows > self.slots:
-            raise GlassformerError(
-                f"the request takes {request.rows} rows and there are {self.slots}; "
-                "lower num_beams or num_return_sequences"
+        checked = asked(self.model, ids, request)
+        if checked.rows > self.slots:
+            raise RequestTooLargeError(
+                checked.rows, self.slots, "rows", hint="lower num_beams or num_return_sequences"
             )
-        if request.tokens > self.tokens:
-            raise GlassformerError(
-                f"the request may come to {request.tokens:,} tokens and there is room for {self.tokens:,}; "
-                "shorten it, or lower max_new_tokens, num_beams or num_return_sequences"
+        if checked.tokens > self.tokens:
+            raise RequestTooLargeError(
+                checked.tokens,
+                self.tokens,
+                "tokens",
+                hint="shorten it, or lower max_new_tokens, num_beams or num_return_sequences",
             )
-        job = Job(request, on_token, on_done, caller)
+        job = Request(checked, on_done, caller)
         with self._changed:
             if self._closing or not self._thread.is_alive():
-                raise Closed("the writer takes no more requests: it is about to end")
+                raise SchedulerClosedError()
             if len(self._waiting) >= self.queue:
-                raise Busy(f"{len(self._waiting)} requests are waiting already; try again in a moment")
+                raise SchedulerFullError(len(self._waiting))
             self._waiting.add(job)
             self._changed.notify()
         return job
@@ -157,7 +144,7 @@ class Writer:
                 self._round.stop()
             self._changed.notify()
         for job in left:
-            job.finish(Closed("the writer ended before this was begun"))
+            job.finish(SchedulerClosedError())
 
     def _run(self) -> None:
         try:
@@ -177,11 +164,11 @@ class Writer:
                 self._changed.wait(LOOK)
             return threading.main_thread().is_alive()
 
-    def _next(self, free_rows: int, free_tokens: int) -> Job | None:
+    def _next(self, free_rows: int, free_tokens: int) -> Request | None:
         """A request that waits and fits."""
         with self._changed:
             gone = self._waiting.take_cancelled()
             found = self._waiting.take(free_rows, free_tokens)
         for job in gone:
-            job.finish(Cancelled("the request was cancelled"))
+            job.finish(RequestCancelledError())
         return found

@@ -46,7 +46,7 @@ CENTRED: Final[dict[str, Any]] = {"ha": "center", "va": "center"}
 def search_tree(
     tree: Search, pieces: Pieces, *, title: str = "", columns: int = 7, most_steps: int = 48
 ) -> Figure:
-    """The tree of a search, as `Written.tree` holds it.
+    """The tree of a search, as `GenerationOutput.tree` holds it.
 
     pieces: ids to what each of them shows, as a tokenizer's `pieces`. columns: steps side by side; more of
     them go below, and those after `most_steps` are left out with a note.

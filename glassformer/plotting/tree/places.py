@@ -15,7 +15,7 @@ MOST_ROWS: Final = 16  # candidates of a step that are drawn, beside those that 
 
 
 class Candidate(Protocol):
-    """One node of a search, as `glassformer.generation.Node` is."""
+    """One node of a search, as `glassformer.generation.SearchNode` is."""
 
     step: int
     token: int
@@ -33,7 +33,7 @@ class Candidate(Protocol):
 
 
 class Search(Protocol):
-    """A tree of candidates, parents before their children, as `glassformer.generation.Tree` is."""
+    """A tree of candidates, parents before their children, as `glassformer.generation.SearchTree` is."""
 
     num_beams: int
 

@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from glassformer.bundle import Bundle
-from glassformer.generation.engine import Written, write_all
-from glassformer.generation.settings import Decoding
-from glassformer.generation.tree import Tree
+from glassformer.generation import (
+    GenerationConfig,
+    GenerationOutput,
+    GenerationRequest,
+    SearchTree,
+    generate_batched,
+)
 from glassformer.tasks.watch import UNWATCHED, Watch
 from glassformer.tasks.writing.checks import within_bounds
 from glassformer.tasks.writing.doubts import Doubt
@@ -48,7 +52,7 @@ class Passage:
     ended: Literal["end", "length", "stop"]
     doubts: tuple[Doubt, ...] = ()
     others: tuple[Passage, ...] = ()
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[SearchTree, ...] = ()
     fresh: bool = False
 
 
@@ -62,7 +66,7 @@ class Plan:
 
     bundle: Bundle
     ends: Ends
-    settings: Decoding
+    settings: GenerationConfig
     layouts: LayOut
     compose: Callable[[Layout, list[list[int]]], str]
     decode: Callable[[list[int]], str]
@@ -76,6 +80,19 @@ class Plan:
         bounded = self.settings.max_new_tokens is not None or self.settings.max_length is not None
         return None if bounded else self.limit
 
+    @property
+    def request(self) -> GenerationRequest:
+        """What `generate` is given."""
+        return GenerationRequest(
+            config=self.settings,
+            start_ids=self.ends.start_ids,
+            eos_token_id=self.ends.eos_ids,
+            pad_token_id=self.ends.pad_id,
+            max_new_tokens=self.most,
+            decode=self.decode,
+            return_tree=self.keep_tree,
+        )
+
 
 @dataclass
 class _Waiting:
@@ -85,7 +102,7 @@ class _Waiting:
     since: float
     left: int
     unwritten: int
-    found: list[list[Written]]
+    found: list[list[GenerationOutput]]
     fresh: bool
     times: int = 1
 
@@ -132,18 +149,8 @@ def passages(
             for _ in range(done.times - 1):
                 yield replace(passage, fresh=False)
 
-    answers = write_all(
-        plan.bundle.ready(),
-        examples(),
-        settings=plan.settings,
-        start_ids=plan.ends.start_ids,
-        eos_id=plan.ends.eos_ids,
-        pad_id=plan.ends.pad_id,
-        max_new_tokens=plan.most,
-        keep_tree=plan.keep_tree,
-        decode=plan.decode,
-        tokens=batch_tokens,
-        on_written=written,
+    answers = generate_batched(
+        plan.bundle.ready(), examples(), plan.request, batch_tokens=batch_tokens, on_batch=written
     )
     for answer in _bounded(answers):
         yield from finished()  # texts with nothing to ask, such as empty lines
@@ -153,7 +160,7 @@ def passages(
     yield from finished()
 
 
-def _bounded(answers: Iterator[list[Written]]) -> Iterator[list[Written]]:
+def _bounded(answers: Iterator[list[GenerationOutput]]) -> Iterator[list[GenerationOutput]]:
     while True:
         with within_bounds():
             answer = next(answers, None)
@@ -171,7 +178,7 @@ def _passage(plan: Plan, done: _Waiting) -> Passage:
 
 def _ranked(plan: Plan, done: _Waiting, rank: int, seconds: float) -> Passage:
     found = [answers[rank] for answers in done.found]
-    endings = {one.ended for one in found}
+    endings = {one.finish_reason for one in found}
     return Passage(
         text=plan.compose(done.layout, [one.ids for one in found]),
         score=sum((one.score for one in found), 0.0),

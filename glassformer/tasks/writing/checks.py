@@ -10,31 +10,14 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
-from glassformer.generation.settings import Decoding, decoding_from
-from glassformer.tasks.reading import named, sound
+from glassformer.generation.config import GenerationConfig, merge_generation_config
+from glassformer.tasks.reading import sound
 from glassformer.tasks.writing.ends import generation_of
 
-SEEDS = 1 << 64
-STEEPEST = 10  # a length to this power is still a number in float32
 
-
-def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> Decoding:
+def settings_of(bundle: Bundle, given: Mapping[str, Any]) -> GenerationConfig:
     """The folder's settings, and over them those given."""
-    try:
-        words = decoding_from(generation_of(bundle), **given)
-    except TypeError as error:
-        raise GlassformerError(
-            f"a setting given, or one in the generation_config.json of {named(bundle)}, is of the wrong "
-            f"kind: {error}"
-        ) from None
-    if words.seed is not None and words.seed >= SEEDS:
-        raise GlassformerError(f"seed must be below 2^64; got {words.seed}")
-    if abs(words.length_penalty) > STEEPEST:
-        raise GlassformerError(
-            f"length_penalty must lie between {-STEEPEST} and {STEEPEST}; got {words.length_penalty}; "
-            "beyond, the scores of long texts cannot be told apart"
-        )
-    return words
+    return merge_generation_config(generation_of(bundle), given)
 
 
 def numbered(texts: Iterable[Any], what: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from glassformer.bundle import Bundle
-from glassformer.generation.stop import before_stop
+from glassformer.generation.stopping import truncate_at_stop
 from glassformer.tasks.reading import tokenizer_of
 from glassformer.tasks.watch import UNWATCHED, Watch
 from glassformer.tasks.writing.batches import Plan
@@ -80,7 +80,7 @@ def continuing(
         (place,), (ids,) = layout, found
         assert isinstance(place, Place)
         text = following(tokenizer, place.ids if ends.shape == "continues" else (), ids)
-        return before_stop(text, words.stop)
+        return truncate_at_stop(text, words.stop_strings)
 
     def layouts(texts: Iterable[str], watch: Watch = UNWATCHED) -> Iterator[Layout]:
         known = prompt_ids(bundle, ends, texts, special_in_text=special_in_text, spoken=spoken, watch=watch)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
-from glassformer.generation.stop import before_stop
+from glassformer.generation.stopping import truncate_at_stop
 from glassformer.tasks.reading import named, tokenizer_of
 from glassformer.tasks.watch import UNWATCHED, Watch, refused
 from glassformer.tasks.writing.checks import numbered
@@ -122,7 +122,7 @@ class Pieces:
     def _give(self, end: int) -> str:
         # a stop is the last that is written, so whatever follows it is its own
         end = min(
-            max(end, self._given), self._given + len(before_stop(self._text[self._given :], self._stops))
+            max(end, self._given), self._given + len(truncate_at_stop(self._text[self._given :], self._stops))
         )
         piece = self._text[self._given : end]
         self._given = end

@@ -7,8 +7,8 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
-from glassformer.generation.settings import Decoding
-from glassformer.generation.stop import before_stop
+from glassformer.generation.config import GenerationConfig
+from glassformer.generation.stopping import truncate_at_stop
 from glassformer.tasks.reading import named, tokenizer_of
 from glassformer.tasks.watch import UNWATCHED, Watch
 from glassformer.tasks.writing.batches import Plan
@@ -152,7 +152,7 @@ def restore(
     )
 
 
-def searching(bundle: Bundle, settings: Mapping[str, Any], spoken: Language = UNSAID) -> Decoding:
+def searching(bundle: Bundle, settings: Mapping[str, Any], spoken: Language = UNSAID) -> GenerationConfig:
     """How the verb that the folder's model is for searches, with these settings over the folder's own.
 
     Where nothing says how, with several beams; to mend, with one.
@@ -169,12 +169,12 @@ def usual_limit(read: int) -> int:
     return 2 * read + 20
 
 
-def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, words: Decoding) -> Plan:
+def _rewrites(bundle: Bundle, ends: Ends, cutter: Cutter, words: GenerationConfig) -> Plan:
     tokenizer = tokenizer_of(bundle)
 
     def text(ids: list[int]) -> str:
         # one line in, one line out
-        return " ".join(before_stop(tokenizer.decode(ids), words.stop).splitlines()).strip()
+        return " ".join(truncate_at_stop(tokenizer.decode(ids), words.stop_strings).splitlines()).strip()
 
     def compose(layout: Layout, found: list[list[int]]) -> str:
         answers, whole, seam = iter(found), "", False

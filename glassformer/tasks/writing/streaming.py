@@ -5,13 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from glassformer.errors import GlassformerError
-from glassformer.generation.engine import write
-from glassformer.generation.written import Written
+from glassformer.generation import GenerationOutput, Token, generate
 from glassformer.tasks.reading import tokenizer_of
 from glassformer.tasks.writing.batches import Plan
 from glassformer.tasks.writing.checks import within_bounds
@@ -36,7 +35,7 @@ class Stream(Iterator[str]):
     """
 
     def __init__(self, plan: Plan, prompt: str) -> None:
-        self.written: Written | None = None
+        self.written: GenerationOutput | None = None
         self.doubts: tuple[Doubt, ...] = ()
         self._pieces = self._run(plan, prompt)
 
@@ -53,7 +52,7 @@ class Stream(Iterator[str]):
         assert isinstance(place, Place)
         self.doubts = plan.doubts(layout)
         before = place.ids if plan.ends.shape == "continues" else []
-        pieces = Pieces(tokenizer_of(plan.bundle), before, plan.settings.stop)
+        pieces = Pieces(tokenizer_of(plan.bundle), before, plan.settings.stop_strings)
         for token in self._tokens(plan, place.ids):
             if piece := pieces.push(token):
                 yield piece
@@ -61,29 +60,23 @@ class Stream(Iterator[str]):
             yield piece
 
     def _tokens(self, plan: Plan, ids: list[int]) -> Iterator[int]:
-        ready: queue.SimpleQueue[int | Written | _Failed] = queue.SimpleQueue()
+        ready: queue.SimpleQueue[int | GenerationOutput | _Failed] = queue.SimpleQueue()
         left = threading.Event()
         device = next(plan.bundle.model.parameters()).device
 
-        def on_token(_: int, token: int) -> None:
+        def on_token(token: Token) -> None:
             # a program that ends while it writes waits for the thread, so that none is cut off in mid-kernel
             if left.is_set() or not threading.main_thread().is_alive():
                 raise _Stopped
-            ready.put(token)
+            ready.put(token.id)
 
         def work() -> None:
             try:
-                found = write(
+                found = generate(
                     plan.bundle.ready(),
                     torch.tensor([ids], device=device),
-                    settings=plan.settings,
-                    start_ids=plan.ends.start_ids,
-                    eos_id=plan.ends.eos_ids,
-                    pad_id=plan.ends.pad_id,
-                    mask=torch.ones(1, len(ids), dtype=torch.bool, device=device),
-                    max_new_tokens=plan.most(len(ids)) if plan.most is not None else None,
-                    decode=plan.decode,
-                    on_token=on_token,
+                    replace(plan.request, on_token=on_token),
+                    attention_mask=torch.ones(1, len(ids), dtype=torch.bool, device=device),
                 )
                 ready.put(found[0][0])
             except _Stopped:
@@ -94,7 +87,7 @@ class Stream(Iterator[str]):
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            while not isinstance(found := ready.get(), Written):
+            while not isinstance(found := ready.get(), GenerationOutput):
                 if isinstance(found, _Failed):
                     with within_bounds():
                         raise found.error

@@ -21,7 +21,7 @@ from glassformer.data.store import Part, Store, write_parts
 from glassformer.data.tables import kind_of
 from glassformer.data.texts import texts
 from glassformer.errors import GlassformerError
-from glassformer.generation.greedy import decode_all
+from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.perplexity import Perplexity
 from glassformer.tokenization import Tokenizer
@@ -182,13 +182,16 @@ class LanguageModelling(TextJob):
             loss = mean_loss(learner, held, device, batch=batch)
             found = Perplexity()
             found.add(loss=loss * tokens, tokens=tokens, **counts)
-            written = decode_all(
+            request = GenerationRequest(
+                eos_token_id=self.eos_id, pad_token_id=self.pad_id, max_new_tokens=most
+            )
+            outputs = generate_batched(
                 prepare_for_inference(learner.model),
                 [prompt for prompt, _ in parts],
-                eos_id=self.eos_id,
-                pad_id=self.pad_id,
-                max_new_tokens=most,
+                request,
+                check_finite=False,
             )
+            written = [best.ids for best, *_ in outputs]
             return Validation(
                 metrics={
                     "loss": loss,

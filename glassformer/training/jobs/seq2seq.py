@@ -14,7 +14,7 @@ from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.data.examples import PairExamples
 from glassformer.errors import GlassformerError
-from glassformer.generation.greedy import decode_all
+from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.bleu import Case, bleu, chrf
 from glassformer.metrics.exact import Exact
@@ -163,15 +163,16 @@ class Rewriting(TextJob):
 
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, held, device, batch=batch)
-            found = decode_all(
-                prepare_for_inference(learner.model),
-                sources,
+            request = GenerationRequest(
                 start_ids=self.start_id,
-                eos_id=self.eos_id,
-                pad_id=self.pad_id,
+                eos_token_id=self.eos_id,
+                pad_token_id=self.pad_id,
                 max_new_tokens=lambda length: 2 * length + 20,
             )
-            got = [self.tokenizer.decode(ids).strip() for ids in found]
+            found = generate_batched(
+                prepare_for_inference(learner.model), sources, request, check_finite=False
+            )
+            got = [self.tokenizer.decode(best.ids).strip() for best, *_ in found]
             scores, signatures = likeness(got, expected, case=case)
             return Validation(
                 metrics={"loss": loss, "perplexity": perplexity(loss), **scores},

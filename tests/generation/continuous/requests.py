@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.generation import Decoding, Written, write
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate
 from tests.generation.test_greedy import PAD
 
 Request = tuple[list[int], dict[str, Any]]
@@ -18,7 +18,7 @@ def decode(ids: list[int]) -> str:
     return "".join(chr(97 + token % 26) for token in ids)
 
 
-def settings(draw: random.Random, most: int) -> Decoding:
+def settings(draw: random.Random, most: int) -> GenerationConfig:
     """Every way to write, and a few of the words that bend it."""
     words: dict[str, Any] = {"max_new_tokens": draw.randint(0, most)}
     kind = draw.choice(("greedy", "greedy", "sample", "samples", "beams", "drawn beams"))
@@ -39,13 +39,13 @@ def settings(draw: random.Random, most: int) -> Decoding:
             "early_stopping": draw.choice((True, False)),
         }
     bends: tuple[dict[str, Any], ...] = (
-        {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"stop": ("a", "bc")},
+        {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"stop_strings": ("a", "bc")},
         {"min_new_tokens": min(3, words["max_new_tokens"])}, {"suppress_tokens": (7, 9)},
         {"forced_eos_token_id": 5}, {"min_p": 0.05} if words.get("do_sample") else {},
     )  # fmt: skip
     for bend in bends:
         words |= bend if draw.random() < 0.15 else {}
-    return Decoding(**words)
+    return GenerationConfig(**words)
 
 
 def requests(
@@ -57,17 +57,22 @@ def requests(
     for _ in range(count):
         ids = [draw.randrange(3, vocab) for _ in range(draw.randint(1, 20))]
         words = {
-            "settings": settings(draw, most),
-            "eos_id": draw.choice(([5], [5, 11, 12, 13])),
+            "config": settings(draw, most),
+            "eos_token_id": draw.choice(([5], [5, 11, 12, 13])),
             "decode": decode,
         }
-        words |= {"prefix": [6, 8]} if draw.random() < 0.1 else {}
+        words |= {"prefix_ids": [6, 8]} if draw.random() < 0.1 else {}
         found.append((ids, {**words, **begins}))
     return found
 
 
-def alone(model: nn.Module, request: Request) -> list[Written]:
+def alone(model: nn.Module, request: Request) -> list[GenerationOutput]:
     """What the engine writes for this request, and nothing else."""
     ids, words = request
     here = torch.tensor([ids], device=next(model.parameters()).device)
-    return write(model, here, pad_id=PAD, mask=torch.ones_like(here, dtype=torch.bool), **words)[0]
+    return generate(
+        model,
+        here,
+        GenerationRequest(pad_token_id=PAD, **words),
+        attention_mask=torch.ones_like(here, dtype=torch.bool),
+    )[0]

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.generation import Decoding
-from glassformer.generation.continuous import Cancelled, Job, Token, Writer
+from glassformer.generation import GenerationConfig, GenerationRequest, Token
+from glassformer.generation.continuous import Request as Job
+from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.inference import slots
 from tests.core.models import VOCAB
@@ -32,7 +33,9 @@ BENT: dict[str, dict[str, Any]] = {
 
 def same(job: Job, expected: list[Any]) -> None:
     found = job.result(60)
-    assert [(text.ids, text.ended) for text in found] == [(text.ids, text.ended) for text in expected]
+    assert [(text.ids, text.finish_reason) for text in found] == [
+        (text.ids, text.finish_reason) for text in expected
+    ]
     assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
     for text, other in zip(found, expected, strict=True):
         assert text.logprobs == pytest.approx(other.logprobs, abs=1e-4)
@@ -42,15 +45,16 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
     """Submit all, a few at a time, among others that leave; every answer must be the lone one."""
     expected = [alone(model, request) for request in asked]
     draw = random.Random(seed)
-    writer = Writer(model, slots=12, tokens=2000, queue=300)
+    writer = Scheduler(model, slots=12, tokens=2000, queue=300)
     jobs: list[Job] = []
     leaving: list[Job] = []
     told: list[list[Token]] = [[] for _ in asked]
     for n, (ids, words) in enumerate(asked):
         if draw.random() < 0.4:
             leaver, others = draw.choice(asked)
-            leaving.append(writer.submit(leaver, **others))
-        jobs.append(writer.submit(ids, on_token=told[n].append, **words))
+            leaving.append(writer.submit(leaver, GenerationRequest(**others)))
+        on_token = told[n].append if words["config"].num_beams == 1 else None
+        jobs.append(writer.submit(ids, GenerationRequest(on_token=on_token, **words)))
         if draw.random() < 0.3:
             time.sleep(0.004)
         if leaving and draw.random() < 0.5:
@@ -98,9 +102,9 @@ def test_rounded_weights_give_the_same_bits_whoever_is_there(family: str) -> Non
     model, begins = model_for(family)
     rounded = prepare_for_inference(model, "int8")
     asked = requests(20, begins, seed=2)
-    writer = Writer(rounded, slots=16, queue=100)
-    by_itself = [writer.submit(ids, **words).result(60) for ids, words in asked]
-    together = [writer.submit(ids, **words) for ids, words in asked]
+    writer = Scheduler(rounded, slots=16, queue=100)
+    by_itself = [writer.submit(ids, GenerationRequest(**words)).result(60) for ids, words in asked]
+    together = [writer.submit(ids, GenerationRequest(**words)) for ids, words in asked]
     assert [job.result(60) for job in together] == by_itself
     writer.close()
 
@@ -126,30 +130,36 @@ def test_beams_of_a_long_text_forget_what_none_descends_from(monkeypatch: pytest
 
     monkeypatch.setattr(slots.Slots, "_forget", counted)
     model, _ = model_for("llama")
-    words = {"settings": Decoding(num_beams=4, num_return_sequences=4, max_new_tokens=150), "eos_id": None}
+    words = {
+        "config": GenerationConfig(num_beams=4, num_return_sequences=4, max_new_tokens=150),
+        "eos_token_id": None,
+    }
     crowd(prepare_for_inference(model), [([3, 4, 5 + n], words) for n in range(3)])
     assert max(forgotten) > 10
 
 
 def test_a_cancelled_request_frees_its_rows_at_once() -> None:
     model, _ = model_for("gpt2")
-    words: dict[str, Any] = {"settings": Decoding(max_new_tokens=40), "eos_id": None}
-    writer = Writer(prepare_for_inference(model), slots=1, queue=4)
+    words: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=40), "eos_token_id": None}
+    writer = Scheduler(prepare_for_inference(model), slots=1, queue=4)
     first: list[Token] = []
 
     def slowly(token: Token) -> None:
         first.append(token)
         time.sleep(0.05)
 
-    stuck = writer.submit([3], on_token=slowly, **words)
-    waiting, gone = writer.submit([4], **words), writer.submit([5], **words)
+    stuck = writer.submit([3], GenerationRequest(on_token=slowly, **words))
+    waiting, gone = (
+        writer.submit([4], GenerationRequest(**words)),
+        writer.submit([5], GenerationRequest(**words)),
+    )
     while not first:
         time.sleep(0.001)
     gone.cancel()
     stuck.cancel()
     same(waiting, alone(model, ([4], words)))
     for job in (stuck, gone):
-        with pytest.raises(Cancelled):
+        with pytest.raises(RequestCancelledError):
             job.result(5)
     assert len(first) < 40
     writer.close()
@@ -158,12 +168,16 @@ def test_a_cancelled_request_frees_its_rows_at_once() -> None:
 def test_likeliest_tokens_are_those_of_the_model() -> None:
     model, _ = model_for("gpt2")
     told: list[Token] = []
-    writer = Writer(model)
-    settings = Decoding(max_new_tokens=4)
-    found = writer.submit([3, 4], settings=settings, eos_id=None, top=3, on_token=told.append).result(10)[0]
-    drawn = Decoding(max_new_tokens=4, do_sample=True, top_k=2, seed=1)
+    writer = Scheduler(model)
+    settings = GenerationConfig(max_new_tokens=4)
+    found = writer.submit(
+        [3, 4], GenerationRequest(config=settings, eos_token_id=None, top_logprobs=3, on_token=told.append)
+    ).result(10)[0]
+    drawn = GenerationConfig(max_new_tokens=4, do_sample=True, top_k=2, seed=1)
     few: list[Token] = []
-    writer.submit([3, 4], settings=drawn, eos_id=None, top=3, on_token=few.append).result(10)
+    writer.submit(
+        [3, 4], GenerationRequest(config=drawn, eos_token_id=None, top_logprobs=3, on_token=few.append)
+    ).result(10)
     writer.close()
     with torch.no_grad():
         logprobs = model(torch.tensor([[3, 4, *found.ids]]))[0, 1:-1].log_softmax(-1)

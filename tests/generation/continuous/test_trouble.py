@@ -9,16 +9,32 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import GlassformerError
-from glassformer.generation import Decoding, Written
-from glassformer.generation.continuous import Busy, Closed, Failed, Job, Token, Unsound, Writer
+from glassformer.errors import (
+    EmptyInputError,
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    UnsupportedError,
+)
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, Token
+from glassformer.generation.continuous import (
+    GenerationFailedError,
+    Request,
+    RequestCancelledError,
+    RequestTooLargeError,
+    Scheduler,
+    SchedulerClosedError,
+    SchedulerFullError,
+)
 from glassformer.generation.continuous.batch import Batch
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import alone
 from tests.generation.test_engine import model_for
 
-WORDS: dict[str, Any] = {"settings": Decoding(max_new_tokens=8), "eos_id": None}
+WORDS: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=8), "eos_token_id": None}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "original"])
@@ -27,12 +43,15 @@ def test_numbers_that_are_none_stay_with_their_request(family: str, beams: int) 
     model, begins = model_for(family)
     with torch.no_grad():
         (model.src_embed if begins else model.embed).token.weight[70] = torch.nan
-    words = {"settings": Decoding(max_new_tokens=8, num_beams=beams), "eos_id": None, **begins}
-    writer = Writer(prepare_for_inference(model), slots=12)
+    words = {"config": GenerationConfig(max_new_tokens=8, num_beams=beams), "eos_token_id": None, **begins}
+    writer = Scheduler(prepare_for_inference(model), slots=12)
     for _ in range(3):  # the later ones stand where the broken one stood
         sound = [([3 + n, 9], words) for n in range(3)]
-        jobs = [writer.submit(ids, **given) for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])]
-        with pytest.raises(Unsound, match="no numbers"):
+        jobs = [
+            writer.submit(ids, GenerationRequest(**given))
+            for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])
+        ]
+        with pytest.raises(NonFiniteError):
             jobs.pop(1).result(10)
         for job, request in zip(jobs, sound, strict=True):
             assert [text.ids for text in job.result(10)] == [text.ids for text in alone(model, request)]
@@ -44,7 +63,7 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = model_for("gpt2")
-    writer = Writer(prepare_for_inference(model))
+    writer = Scheduler(prepare_for_inference(model))
     whole, times = getattr(Batch, broken), [0]
 
     def breaks_once(*given: Any) -> Any:
@@ -54,70 +73,58 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
         return whole(*given)
 
     monkeypatch.setattr(Batch, broken, breaks_once)
-    with pytest.raises(Failed, match=r"(reading|writing) failed: the machine is on fire$"):
-        writer.submit([3, 4], **WORDS).result(10)
-    assert writer.submit([3, 4], **WORDS).result(10)[0].ids == alone(model, ([3, 4], WORDS))[0].ids
+    with pytest.raises(GenerationFailedError) as raised:
+        writer.submit([3, 4], GenerationRequest(**WORDS)).result(10)
+    assert raised.value.cause == "the machine is on fire"
+    assert (
+        writer.submit([3, 4], GenerationRequest(**WORDS)).result(10)[0].ids
+        == alone(model, ([3, 4], WORDS))[0].ids
+    )
     writer.close()
 
 
 def test_a_model_that_cannot_be_begun_says_why_and_recovers() -> None:
     model, _ = model_for("gpt2")
-    writer = Writer(model)
+    writer = Scheduler(model)
     hook = model.decoder.register_forward_hook(lambda *_: None)
-    jobs = [writer.submit([3], **WORDS) for _ in range(3)]
+    jobs = [writer.submit([3], GenerationRequest(**WORDS)) for _ in range(3)]
     for job in jobs:
-        with pytest.raises(Failed, match="decoder has a hook"):
+        with pytest.raises(GenerationFailedError):
             job.result(10)
     hook.remove()
-    assert writer.submit([3], **WORDS).result(10)
-    writer.close()
-
-
-def test_settings_that_cannot_be_begun_concern_nobody_else() -> None:
-    model, _ = model_for("gpt2")
-    writer, go = Writer(model), threading.Event()
-    other = writer.submit([3], on_token=lambda _: go.wait(10), **WORDS)
-    while writer.stats().rows == 0:
-        time.sleep(0.001)
-    beyond = Decoding(max_new_tokens=8, do_sample=True, seed=2**70)
-    lost = writer.submit([3], settings=beyond, eos_id=None)
-    go.set()
-    with pytest.raises(Failed, match="beginning failed"):
-        lost.result(10)
-    assert other.result(10)[0].ids == alone(model, ([3], WORDS))[0].ids
+    assert writer.submit([3], GenerationRequest(**WORDS)).result(10)
     writer.close()
 
 
 def test_nobody_waits_for_a_writer_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the program ends while its threads still wait."""
     model, _ = model_for("gpt2")
-    writer, go = Writer(model, slots=1), threading.Event()
-    jobs = [writer.submit([3], on_token=lambda _: go.wait(10), **WORDS) for _ in range(3)]
+    writer, go = Scheduler(model, slots=1), threading.Event()
+    jobs = [writer.submit([3], GenerationRequest(on_token=lambda _: go.wait(10), **WORDS)) for _ in range(3)]
     while writer.stats().rows == 0:
         time.sleep(0.001)
     monkeypatch.setattr(threading, "main_thread", lambda: threading.Thread())  # one that does not run
     go.set()
     for job in jobs:
-        with pytest.raises(Closed):
+        with pytest.raises(SchedulerClosedError):
             job.result(5)
-    with pytest.raises(Closed):
-        writer.submit([3], **WORDS)
+    with pytest.raises(SchedulerClosedError):
+        writer.submit([3], GenerationRequest(**WORDS))
 
 
 def test_who_asks_for_much_leaves_room_for_others() -> None:
     """One caller has at most three quarters of the slots; others are served before the rest of it."""
     model, _ = model_for("gpt2")
-    words = {"settings": Decoding(max_new_tokens=30), "eos_id": None}
+    words = {"config": GenerationConfig(max_new_tokens=30), "eos_token_id": None}
     order: list[str] = []
-    writer, go = Writer(model, slots=4), threading.Event()
+    writer, go = Scheduler(model, slots=4), threading.Event()
 
-    def ask(caller: str, wait: bool = False) -> Job:
+    def ask(caller: str, wait: bool = False) -> Request:
         return writer.submit(
             [3],
+            GenerationRequest(on_token=(lambda _: go.wait(10)) if wait else None, **words),
             caller=caller,
-            on_token=(lambda _: go.wait(10)) if wait else None,
             on_done=lambda _: order.append(caller),
-            **words,
         )
 
     greedy = [ask("greedy", wait=n == 0) for n in range(12)]
@@ -134,64 +141,63 @@ def test_who_asks_for_much_leaves_room_for_others() -> None:
 
 def test_a_listener_that_fails_is_gone() -> None:
     model, _ = model_for("gpt2")
-    writer = Writer(model)
+    writer = Scheduler(model)
 
     def broken(_: object) -> None:
         raise RuntimeError("the line is dead")
 
-    lost = writer.submit([3], on_token=broken, on_done=broken, **WORDS)
-    with pytest.raises(GlassformerError, match="cancelled"):
+    lost = writer.submit([3], GenerationRequest(on_token=broken, **WORDS), on_done=broken)
+    with pytest.raises(RequestCancelledError):
         lost.result(10)
-    stops = {**WORDS, "settings": Decoding(max_new_tokens=8, stop=("x",)), "decode": broken}
-    with pytest.raises(Failed, match="the line is dead"):
-        writer.submit([3], **stops).result(10)
-    assert writer.submit([3], **WORDS).result(10)
+    stops = {**WORDS, "config": GenerationConfig(max_new_tokens=8, stop_strings=("x",)), "decode": broken}
+    with pytest.raises(GenerationFailedError):
+        writer.submit([3], GenerationRequest(**stops)).result(10)
+    assert writer.submit([3], GenerationRequest(**WORDS)).result(10)
     writer.close()
 
 
 def test_what_is_too_much_is_refused_in_a_sentence() -> None:
     model, begins = model_for("original")
-    writer = Writer(model, slots=2, tokens=40, queue=1)
-    many = {**WORDS, **begins, "settings": Decoding(num_beams=3, max_new_tokens=8)}
-    long = {**WORDS, **begins, "settings": Decoding(max_new_tokens=39)}
-    cases = (
-        ([3], many, "takes 3 rows and there are 2"),
-        ([3], long, "may come to 41 tokens and there is room for 40"),
-        ([3, -1], {**WORDS, **begins}, "holds the token -1"),
-        ([3, 10**9], {**WORDS, **begins}, "holds the token 1000000000"),
-        ([3], {**WORDS, **begins, "prefix": [10**6]}, "cannot be forced"),
-        ([3], {**WORDS, **begins, "settings": Decoding()}, "give max_new_tokens"),
-        ([3], {**many, "top": 2}, "beams settle on no token"),
-        ([3], {**WORDS, **begins, "settings": Decoding(stop=("x",), max_new_tokens=3)}, "give decode"),
+    writer = Scheduler(model, slots=2, tokens=40, queue=1)
+    request = {**WORDS, **begins}
+    cases: tuple[tuple[list[int], dict[str, Any], type[GlassformerError]], ...] = (
+        ([3], {"config": GenerationConfig(num_beams=3, max_new_tokens=8)}, RequestTooLargeError),
+        ([3], {"config": GenerationConfig(max_new_tokens=39)}, RequestTooLargeError),
+        ([3, -1], {}, InvalidValueError),
+        ([3, 10**9], {}, InvalidValueError),
+        ([3], {"prefix_ids": [10**6]}, InvalidValueError),
+        ([3], {"config": GenerationConfig()}, MissingValueError),
     )
-    for ids, words, told in cases:
-        with pytest.raises(GlassformerError, match=told):
-            writer.submit(ids, **words)
+    for ids, changes, error in cases:
+        with pytest.raises(error):
+            writer.submit(ids, GenerationRequest(**{**request, **changes}))
     writer.close()
-    with pytest.raises(GlassformerError, match="prompt is empty"):
-        text = Writer(core_model("decoder_only", position="learned"))
+    with pytest.raises(EmptyInputError):
+        text = Scheduler(core_model("decoder_only", position="learned"))
         try:
-            with pytest.raises(GlassformerError, match="reads at most 32"):
-                text.submit([3] * 33, **WORDS)
-            assert len(text.submit([3] * 30, **WORDS).result(10)[0].ids) == 3  # the table ends there
-            text.submit([], **WORDS)
+            with pytest.raises(InputTooLongError):
+                text.submit([3] * 33, GenerationRequest(**WORDS))
+            assert (
+                len(text.submit([3] * 30, GenerationRequest(**WORDS)).result(10)[0].ids) == 3
+            )  # the table ends there
+            text.submit([], GenerationRequest(**WORDS))
         finally:
             text.close()
-    with pytest.raises(GlassformerError, match="does not write text"):
-        Writer(core_model("encoder_only"))
-    with pytest.raises(GlassformerError, match="slots must be 1 or more"):
-        Writer(model, slots=0)
+    with pytest.raises(UnsupportedError):
+        Scheduler(core_model("encoder_only"))
+    with pytest.raises(InvalidValueError):
+        Scheduler(model, slots=0)
 
 
 def test_a_full_queue_says_so_and_empties() -> None:
     model, _ = model_for("gpt2")
-    writer, go = Writer(model, slots=1, queue=2), threading.Event()
-    slow = writer.submit([3], on_token=lambda _: go.wait(10), **WORDS)
+    writer, go = Scheduler(model, slots=1, queue=2), threading.Event()
+    slow = writer.submit([3], GenerationRequest(on_token=lambda _: go.wait(10), **WORDS))
     while writer.stats().rows == 0:
         time.sleep(0.001)
-    waiting = [writer.submit([4], **WORDS) for _ in range(2)]
-    with pytest.raises(Busy, match="2 requests are waiting"):
-        writer.submit([5], **WORDS)
+    waiting = [writer.submit([4], GenerationRequest(**WORDS)) for _ in range(2)]
+    with pytest.raises(SchedulerFullError):
+        writer.submit([5], GenerationRequest(**WORDS))
     assert writer.stats().waiting == 2
     go.set()
     for job in (slow, *waiting):
@@ -206,28 +212,30 @@ def test_a_full_queue_says_so_and_empties() -> None:
 def test_closing_finishes_what_was_taken_or_lets_it_go(family: str, drain: bool) -> None:
     model, _ = model_for(family)
     begun = threading.Event()
-    told: list[list[Written] | Exception] = []
-    writer = Writer(model, slots=1)
+    told: list[list[GenerationOutput] | Exception] = []
+    writer = Scheduler(model, slots=1)
 
     def slowly(_: Token) -> None:
         begun.set()
         time.sleep(0.01)
 
-    jobs = [writer.submit([3], on_token=slowly, on_done=told.append, **WORDS) for _ in range(2)]
+    jobs = [
+        writer.submit([3], GenerationRequest(on_token=slowly, **WORDS), on_done=told.append) for _ in range(2)
+    ]
     begun.wait(10)
     writer.close(drain=drain)
     assert not writer._thread.is_alive() and len(told) == 2 and all(job.done for job in jobs)
-    assert all(isinstance(one, list if drain else Closed) for one in told)
-    with pytest.raises(Closed):
-        writer.submit([3], **WORDS)
+    assert all(isinstance(one, list if drain else SchedulerClosedError) for one in told)
+    with pytest.raises(SchedulerClosedError):
+        writer.submit([3], GenerationRequest(**WORDS))
 
 
 def test_nothing_is_left_behind() -> None:
     model, begins = model_for("original")
-    writer = Writer(model, slots=8)
+    writer = Scheduler(model, slots=8)
     for beams in (1, 2):
-        words = {**WORDS, **begins, "settings": Decoding(max_new_tokens=40, num_beams=beams)}
-        for job in [writer.submit([3 + n] * (1 + 9 * n), **words) for n in range(6)]:
+        words = {**WORDS, **begins, "config": GenerationConfig(max_new_tokens=40, num_beams=beams)}
+        for job in [writer.submit([3 + n] * (1 + 9 * n), GenerationRequest(**words)) for n in range(6)]:
             job.result(20)
     writer.close()
     batch: Any = writer._round.batch  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ UNREAL: Final = -1e8  # scores of rows that only fill the beam lie below
 
 
 @dataclass(kw_only=True)
-class Node:
+class SearchNode:
     """One candidate of one step."""
 
     step: int  # from 0
@@ -44,20 +44,20 @@ class Node:
 
 
 @dataclass(kw_only=True)
-class Tree:
+class SearchTree:
     """The nodes, step by step; parents stand before their children.
 
     `place` says which finished nodes are the results; a finished node without one was outdone.
     """
 
-    nodes: list[Node]
+    nodes: list[SearchNode]
     num_beams: int
 
-    def result(self, place: int = 0) -> Node:
+    def result(self, place: int = 0) -> SearchNode:
         """The last node of a result."""
         return next(node for node in self.nodes if node.place == place)
 
-    def path(self, node: Node) -> list[Node]:
+    def path(self, node: SearchNode) -> list[SearchNode]:
         """From the first token to this node."""
         found = [node]
         while found[-1].parent is not None:
@@ -84,9 +84,11 @@ class Weighed:
     length_term: float
 
 
-def grown(steps: Sequence[Weighed], sentences: int, num_beams: int) -> tuple[list[Tree], list[list[Any]]]:
+def grown(
+    steps: Sequence[Weighed], sentences: int, num_beams: int
+) -> tuple[list[SearchTree], list[list[Any]]]:
     """The trees of all sentences, and for each the node of (step, candidate), as a dict a step."""
-    trees = [Tree(nodes=[], num_beams=num_beams) for _ in range(sentences)]
+    trees = [SearchTree(nodes=[], num_beams=num_beams) for _ in range(sentences)]
     places: list[list[Any]] = [[] for _ in range(sentences)]
     beams: list[dict[int, int]] = [{} for _ in range(sentences)]  # the node that is each beam's last
     for n, step in enumerate(steps):
@@ -108,7 +110,7 @@ def grown(steps: Sequence[Weighed], sentences: int, num_beams: int) -> tuple[lis
                     now[slot] = len(tree.nodes)
                 found[c] = len(tree.nodes)
                 tree.nodes.append(
-                    Node(
+                    SearchNode(
                         step=n,
                         token=token,
                         logprob=logprob,

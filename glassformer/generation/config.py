@@ -1,0 +1,268 @@
+"""Generation settings, under the names transformers gives them, and how a model folder and a caller combine.
+
+Values are checked once, when a `GenerationConfig` is made; nothing below checks them again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
+
+LengthFormula = Literal["hf", "fairseq", "paper"]
+EarlyStopping = bool | Literal["never"]
+
+MAX_SEED: Final = (1 << 64) - 1
+MAX_LENGTH_PENALTY: Final = 10  # a length to this power is still finite in float32
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The fields of `GenerationConfig` as keyword arguments; None means "not given"."""
+
+    max_new_tokens: int | None
+    min_new_tokens: int | None
+    max_length: int | None
+    min_length: int | None
+    num_beams: int | None
+    num_return_sequences: int | None
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    length_penalty: float | None
+    length_formula: LengthFormula | None
+    early_stopping: EarlyStopping | None
+    stop_strings: str | Sequence[str] | None
+    suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | None
+    renormalize_logits: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How to choose tokens. `num_beams` 1 without `do_sample` is greedy decoding.
+
+    >>> GenerationConfig(num_beams=4, length_penalty=0.6).num_beams
+    4
+    """
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int = 0
+    # the same bounds with the prompt's or the decoder's start tokens counted; max_new_tokens wins
+    max_length: int | None = None
+    min_length: int = 0
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    length_penalty: float = 1.0
+    # divisor of a finished beam's log-probability for n tokens, the end token counted:
+    # hf and fairseq n ** penalty, paper ((5 + n) / 6) ** penalty
+    length_formula: LengthFormula = "hf"
+    early_stopping: EarlyStopping = False
+    stop_strings: tuple[str, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()  # never generated
+    forced_bos_token_id: int | None = None  # the first token after a start of one token
+    forced_eos_token_id: int | None = None  # the last token of a sequence that reaches its maximum length
+    renormalize_logits: bool = False  # normalize again after all processors
+
+    def __post_init__(self) -> None:
+        for name, least in _INTEGERS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                _check(name, value, _is_int(value) and value >= least, f"an integer of at least {least}")
+        for name in ("do_sample", "renormalize_logits"):
+            _check(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
+        for name, (allowed, expected, hint) in _NUMBERS.items():
+            value = getattr(self, name)
+            _check(name, value, _is_number(value) and allowed(value), expected, hint)
+        _check("seed", self.seed, self.seed is None or self.seed <= MAX_SEED, f"at most {MAX_SEED}")
+        formulas = get_args(LengthFormula)
+        _check("length_formula", self.length_formula, self.length_formula in formulas, " or ".join(formulas))
+        early = isinstance(self.early_stopping, bool) or self.early_stopping == "never"
+        _check("early_stopping", self.early_stopping, early, "true, false or 'never'")
+        texts = isinstance(self.stop_strings, tuple)
+        texts = texts and all(isinstance(text, str) and text for text in self.stop_strings)
+        _check("stop_strings", self.stop_strings, texts, "a tuple of non-empty strings")
+        ids = isinstance(self.suppress_tokens, tuple)
+        ids = ids and all(_is_int(token) and token >= 0 for token in self.suppress_tokens)
+        _check("suppress_tokens", self.suppress_tokens, ids, "a tuple of token ids")
+        if not self.do_sample and self.num_return_sequences > self.num_beams:
+            raise ConflictError(
+                ("num_return_sequences", "num_beams"),
+                f"{self.num_return_sequences} sequences cannot come from {self.num_beams} beams",
+                hint="raise num_beams, or set do_sample",
+            )
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            raise ConflictError(
+                ("min_new_tokens", "max_new_tokens"),
+                f"the minimum {self.min_new_tokens} is above the maximum {self.max_new_tokens}",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch that one input takes: its beams, or its samples."""
+        return self.num_beams if self.num_beams > 1 else self.num_return_sequences
+
+
+_INTEGERS: Final = {
+    "max_new_tokens": 0,
+    "min_new_tokens": 0,
+    "max_length": 0,
+    "min_length": 0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "top_k": 0,
+    "seed": 0,
+    "no_repeat_ngram_size": 0,
+    "forced_bos_token_id": 0,
+    "forced_eos_token_id": 0,
+}
+_OPTIONAL: Final = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
+_NUMBERS: Final[dict[str, tuple[Any, str, str]]] = {
+    "temperature": (lambda x: x > 0, "a number above 0", "for greedy decoding set do_sample to false"),
+    "top_p": (lambda x: 0 < x <= 1, "a number above 0 and at most 1", ""),
+    "min_p": (lambda x: 0 <= x <= 1, "a number from 0 to 1", ""),
+    "repetition_penalty": (lambda x: x > 0, "a number above 0", "1 is off"),
+    "length_penalty": (
+        lambda x: abs(x) <= MAX_LENGTH_PENALTY,
+        f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
+        "",
+    ),
+}
+_NAMES: Final = tuple(field.name for field in fields(GenerationConfig))
+_SAMPLING_ONLY: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+# Keys of a generation_config.json that do not decide which tokens are generated, or are read elsewhere.
+_IGNORED = frozenset(
+    "bos_token_id eos_token_id pad_token_id decoder_start_token_id transformers_version use_cache "
+    "cache_implementation cache_config return_legacy_cache return_dict_in_generate output_attentions "
+    "output_hidden_states output_scores output_logits low_memory disable_compile compile_config "
+    "prefill_chunk_size num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
+    "assistant_early_exit assistant_lookbehind target_lookbehind prompt_lookup_num_tokens "
+    "max_matching_ngram_size is_assistant lang_to_id task_to_id no_timestamps_token_id "
+    "remove_invalid_values".split()
+)
+# Unsupported keys, and the values at which they change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "guidance_scale": (1,),
+    "penalty_alpha": (0,),
+    "token_healing": (False,),
+    "begin_suppress_tokens": ([],),
+    "forced_decoder_ids": ([],),
+    "constraints": ([],),
+    "sequence_bias": ([], {}),
+}
+
+
+def merge_generation_config(
+    published: Mapping[str, Any], options: Mapping[str, object] | GenerationOptions
+) -> GenerationConfig:
+    """Combine a folder's generation_config.json with the caller's options, which win; None is "not given".
+
+    >>> merge_generation_config({"num_beams": 6, "max_length": 512}, {"num_beams": 2}).num_beams
+    2
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in _NAMES:
+            raise UnknownNameError("generation option", name, _NAMES)
+    values = _read_published(published)
+    # a bound from the file holds unless the caller gave the same kind of bound
+    for name, other in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
+        if name in given:
+            values.pop(other, None)
+        if other in given:
+            values.pop(name, None)
+    if "num_beams" in given or "do_sample" in given:
+        values.pop("num_return_sequences", None)  # it belongs to the file's own search
+    least, most = values.get("min_new_tokens"), given.get("max_new_tokens")
+    if _is_int(least) and _is_int(most):
+        values["min_new_tokens"] = min(least, most)
+    for name, value in given.items():
+        values[name] = _as_tuple(name, value) if name in ("stop_strings", "suppress_tokens") else value
+    config = GenerationConfig(**values)
+    for name, neutral in _SAMPLING_ONLY.items():
+        if given.get(name, neutral) != neutral and not config.do_sample:
+            raise ConflictError(
+                (name, "do_sample"),
+                f"{name} only applies to sampling",
+                hint=f"set do_sample, or leave out {name}",
+            )
+    return config
+
+
+def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a generation_config.json sets; what it asks for and we cannot do is refused."""
+    values: dict[str, Any] = {}
+    for name, value in published.items():
+        if value is None or name in _IGNORED or name.startswith("_"):
+            continue
+        if name == "bad_words_ids":
+            never = _single_tokens(value, published.get("eos_token_id"))
+            values["suppress_tokens"] = (*values.get("suppress_tokens", ()), *never)
+        elif name == "suppress_tokens":
+            never = tuple(token for token in _as_tuple(name, value) if not (_is_int(token) and token < 0))
+            values[name] = (*values.get(name, ()), *never)
+        elif name == "stop_strings":
+            values[name] = _as_tuple(name, value)
+        elif name in _NAMES:
+            values[name] = value
+        elif name not in _NEUTRAL or value not in _NEUTRAL[name]:
+            raise UnsupportedError(
+                "generation", f"{name} = {value!r}", hint="remove it from generation_config.json"
+            )
+    return values
+
+
+def _single_tokens(bad_words: Sequence[Sequence[int]], eos: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The tokens of bad_words_ids, each a word of one token; an end token is never suppressed."""
+    if any(len(word) != 1 for word in bad_words):
+        raise UnsupportedError(
+            "generation",
+            "bad_words_ids of several tokens",
+            hint="remove them from generation_config.json; single tokens can be suppressed",
+        )
+    ends = {eos} if isinstance(eos, int) else set(eos or ())
+    return tuple(word[0] for word in bad_words if word[0] not in ends)
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return (value,)
+    _check(name, value, isinstance(value, Iterable), "a list")
+    return tuple(value)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check(name: str, value: Any, valid: bool, expected: str, hint: str = "") -> None:
+    if not valid:
+        raise InvalidValueError(name, value, expected, hint=hint)

@@ -1,0 +1,146 @@
+"""What `generate`, `generate_batched` and the scheduler take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Final, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteError, UnsupportedError
+from glassformer.generation.config import GenerationConfig
+from glassformer.generation.search_tree import SearchTree
+
+FinishReason = Literal["end", "length", "stop"]
+FINISH_REASONS: Final[tuple[FinishReason, ...]] = ("end", "length", "stop")
+END, LENGTH, STOP = range(3)
+
+CHECK_EVERY: Final = 8  # steps between two checks for finished rows on a GPU, each of which synchronizes
+SPARE: Final = 2  # warm-up steps of a graph capture, undone afterwards; they need capacity as well
+COMPACT_BELOW: Final = 0.75  # rows are compacted once at most this share of them is unfinished
+COMPACT_BELOW_ON_GPU: Final = 0.5  # where compacting also means capturing a step of another shape
+MAX_TOP_LOGPROBS: Final = 100
+
+
+class Token(NamedTuple):
+    """A token that was just chosen."""
+
+    row: int  # of the batch's inputs times num_return_sequences
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # the most likely tokens and their log-probs, best first
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """Everything about one generation except the model and its inputs.
+
+    eos_token_id: the token, or any of the tokens, that ends a sequence; None: only the length does.
+    pad_token_id: pads the inputs, on either side; an attention mask takes precedence.
+    start_ids: how the decoder of an encoder-decoder starts; by default as the model's spec says. They are
+    read, not generated.
+    prefix_ids: tokens every sequence begins with. They are part of the output, with log-prob 0.
+    max_new_tokens: the most tokens to generate, the end token counted, or a function of the input's length;
+    by default as the config says. A row ends sooner if the model has no more positions.
+    decode: ids to text, needed for `stop_strings`; the tokens that complete a stop string stay in `ids`.
+    top_logprobs: how many of the most likely tokens `on_token` is given with each token.
+    on_token: called with each token as soon as it is chosen, but not with end tokens.
+    """
+
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    eos_token_id: int | Sequence[int] | None = None
+    pad_token_id: int = 0
+    start_ids: int | Sequence[int] | None = None
+    prefix_ids: Sequence[int] | None = None
+    max_new_tokens: int | Callable[[int], int] | None = None
+    decode: Callable[[list[int]], str] | None = None
+    return_tree: bool = False
+    top_logprobs: int = 0
+    on_token: Callable[[Token], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.stop_strings and self.decode is None:
+            raise MissingValueError("decode", "to find stop strings in the generated text")
+        if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise InvalidValueError("top_logprobs", self.top_logprobs, f"from 0 to {MAX_TOP_LOGPROBS}")
+        if self.config.num_beams > 1 and (self.top_logprobs or self.on_token is not None):
+            raise UnsupportedError("beam search", "streaming tokens", hint="set num_beams to 1")
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a sequence."""
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id or ())
+
+    def limit(self, input_length: int, read: int) -> int:
+        """The most new tokens for an input; read: tokens before the first new one, as max_length counts."""
+        config, limit = self.config, self.max_new_tokens
+        if callable(limit):
+            limit = limit(input_length)
+        if limit is None:
+            limit = config.max_new_tokens
+        if limit is None and config.max_length is not None:
+            limit = config.max_length - read
+        if limit is None:
+            raise MissingValueError("max_new_tokens", "to bound the generation")
+        return max(0, limit)
+
+    def prefix(self, starts: Sequence[int]) -> tuple[int, ...]:
+        """The forced first tokens, after these start tokens."""
+        if self.prefix_ids is None and self.config.forced_bos_token_id is not None and len(starts) == 1:
+            return (self.config.forced_bos_token_id,)
+        return tuple(self.prefix_ids or ())
+
+    def min_new_tokens(self, read: int) -> int:
+        """The fewest tokens before an end token, after `read` tokens."""
+        return max(self.config.min_length - read, self.config.min_new_tokens)
+
+    def check_forced_ids(self, vocab_size: int) -> None:
+        """Forced tokens must be in the vocabulary."""
+        config = self.config
+        forced = (*(self.prefix_ids or ()), config.forced_bos_token_id, config.forced_eos_token_id)
+        for token in forced:
+            if token is not None and not 0 <= token < vocab_size:
+                raise InvalidValueError("forced token", token, f"a token id from 0 to {vocab_size - 1}")
+
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        """The random generator of the seed; None: torch's own."""
+        seed = self.config.seed
+        return None if seed is None else torch.Generator(device).manual_seed(seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOutput:
+    """One generated sequence."""
+
+    ids: list[int]  # without the prompt and the end token
+    score: float  # a beam's sum of log-probs over its length term; the sum itself otherwise
+    logprobs: list[float]  # of each id, and one more for the end token if there is one
+    finish_reason: FinishReason
+    tree: SearchTree | None = None
+
+    def check_finite(self) -> None:
+        """Raise if the model's scores were NaN."""
+        if isnan(self.score):
+            raise NonFiniteError(
+                "the scores of the generated tokens",
+                hint="the model overflowed, or every token is suppressed; try dtype float32",
+            )
+
+
+def should_compact(left: int, rows: int, device: torch.device) -> bool:
+    """Whether to drop finished rows from the batch."""
+    return left <= (COMPACT_BELOW if device.type == "cpu" else COMPACT_BELOW_ON_GPU) * rows
+
+
+def check_interval(device: torch.device) -> int:
+    """How many steps lie between two checks for finished rows."""
+    return 1 if device.type == "cpu" else CHECK_EVERY
+
+
+def per_row_limits(request: GenerationRequest, lengths: Tensor, starts: Sequence[int]) -> Tensor:
+    """How many tokens each row (B,) may get; lengths (B,) of the inputs."""
+    limits = [request.limit(n, len(starts) or n) for n in lengths.tolist()]
+    return torch.tensor(limits, dtype=torch.long, device=lengths.device)
