@@ -236,8 +236,10 @@ def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _single_tokens(bad_words: Sequence[Sequence[int]], eos: int | Sequence[int] | None) -> tuple[int, ...]:
+def _single_tokens(bad_words: Any, eos: int | Sequence[int] | None) -> tuple[int, ...]:
     """The tokens of bad_words_ids, each a word of one token; an end token is never suppressed."""
+    lists = isinstance(bad_words, list) and all(isinstance(word, list) for word in bad_words)
+    _check("bad_words_ids", bad_words, lists, "a list of lists of token ids")
     if any(len(word) != 1 for word in bad_words):
         raise UnsupportedError(
             "generation",

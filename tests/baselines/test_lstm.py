@@ -26,9 +26,9 @@ from tests.generation.test_greedy import greedy, greedy_batched
 PAD, START, EOS = 0, 1, 2
 VOCAB = 23
 PAIRS = spec.LSTMEncoderDecoder(
-    src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_token_id=PAD, start_id=START
+    src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_id=PAD, start_id=START
 )
-TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_token_id=PAD)
+TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_id=PAD)
 LENGTHS = (7, 1, 4, 6)
 
 
@@ -161,7 +161,7 @@ def test_a_pair_set_is_learned_by_heart() -> None:
             num_layers=1,
             dropout=0.0,
             tied=("source", "head"),
-            pad_token_id=PAD,
+            pad_id=PAD,
             start_id=START,
         )
     )

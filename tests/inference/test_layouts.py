@@ -253,7 +253,7 @@ def test_what_is_forgotten_was_seen_by_no_beam(
             "eos_token_id": [2, 7, 99],
             "pad_token_id": PAD,
             "start_ids": START if shape == "encoder_decoder" else None,
-            "max_new_tokens": torch.tensor([3, 18, 0, 9, 14]),
+            "max_new_tokens": {7: 3, 1: 18, 4: 0, 6: 9, 2: 14}.__getitem__,
         }
         monkeypatch.setattr(growing, "FORGET_EVERY", 10**6)
         before, expected = len(moved), generate(model, ids, GenerationRequest(**options))

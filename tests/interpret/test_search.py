@@ -100,7 +100,7 @@ def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole
     [
         ({"num_beams": 17}, "at most 16 beams"),
         ({"num_beams": 0}, "num_beams"),
-        ({"num_beam": 2}, "did you mean num_beams"),
+        ({"num_beam": 2}, "num_beams"),
         ({"text": "  "}, "reads a text"),
         ({"text": 5}, "as `text`"),
         ({"length_penalty": 99}, "length_penalty"),
@@ -126,5 +126,5 @@ def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: P
         with pytest.raises(GlassformerError, match="at most 1,024"):
             asked(bundle, text="the old " * 1000)
     bundle.generation["forced_eos_token_id"] = 10**6
-    with pytest.raises(GlassformerError, match="cannot be forced"):
+    with pytest.raises(GlassformerError, match="forced token"):
         step_info(bundle, text="the old")
