@@ -1,18 +1,19 @@
-"""The public facade: load a folder, build a model, save it, and run tasks on it.
+"""The public facade: load a folder, build a model, train and save it, and run tasks on it.
 
 pipeline = glassformer.load("path/to/folder")     # a published folder, or one we saved
 pipeline = glassformer.load("pocket")             # or a model that ships with the package
+pipeline.translate("Good morning.", to="de")
 model = glassformer.build("original", d_model=256, src_vocab_size=8000)
 glassformer.save(pipeline, "path/to/other")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -25,94 +26,344 @@ from glassformer.core.model import AnyModel
 from glassformer.errors import InvalidValueError
 from glassformer.families.registry import spec_of
 from glassformer.families.registry import tiny as tiny_spec
-from glassformer.tasks.answer import Answer
-from glassformer.tasks.forecast import Forecast
 
 if TYPE_CHECKING:
+    from glassformer.data.series_steps import Fill
+    from glassformer.generation.config import GenerationOptions
+    from glassformer.tasks.classification import Label
+    from glassformer.tasks.embedding import Match
+    from glassformer.tasks.fill_mask import FilledText
+    from glassformer.tasks.forecasting import Forecast
+    from glassformer.tasks.images import Image
+    from glassformer.tasks.question_answering import Answer
+    from glassformer.tasks.segmentation import Split
+    from glassformer.tasks.streaming import TextStream
+    from glassformer.tasks.text_generation import TextGenerationTask
+    from glassformer.tokenization import SpecialInText
     from glassformer.training.recipe import Recipe
 
 __all__ = ["Pipeline", "build", "load", "save", "tiny", "train"]
 
 
 class Pipeline(Bundle):
-    """A loaded model with one method per task."""
+    """A loaded model with one method per task.
+
+    One input gives one result, a list of inputs a list of results. Each method constructs a task of
+    `glassformer.tasks` and calls it; construct the task yourself for details such as scores, for an iterator
+    over any number of inputs (`task.run`), or to validate options before there is input.
+
+    options: of generation, under transformers' names; the folder's generation_config.json holds otherwise.
+    batch_tokens: the tokens of a batch, padding counted.
+    """
 
     @classmethod
     def of(cls, bundle: Bundle) -> Pipeline:
         """The same model and settings, with the task methods."""
         return cls(**{one.name: getattr(bundle, one.name) for one in fields(bundle) if one.init})
 
-    def classify(self, inputs: Any, **words: Any) -> Any:
-        """The labels of texts or picture files with their probabilities: `verbs.classify`.
+    @overload
+    def translate(
+        self,
+        texts: str,
+        *,
+        to: str | None = None,
+        prefix: str | None = None,
+        split: Split | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str: ...
 
-        One input gives its labels, a list a list, an iterator an iterator.
+    @overload
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        to: str | None = None,
+        prefix: str | None = None,
+        split: Split | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[str]: ...
+
+    def translate(
+        self,
+        texts: str | Iterable[str],
+        *,
+        to: str | None = None,
+        prefix: str | None = None,
+        split: Split | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str | list[str]:
+        """Translate texts; see `glassformer.tasks.Translator`.
+
+        >>> load("pocket").translate("Good morning.", to="de")
+        'Guten Morgen.'
         """
-        from glassformer.tasks.classify import classify
-        from glassformer.tasks.reading import as_given
+        from glassformer.tasks.translation import Translator
 
-        return as_given(inputs, classify(self, inputs, **words))
+        task = Translator(self, to=to, prefix=prefix, split=split, batch_tokens=batch_tokens, **options)
+        return _texts(task, texts)
 
-    def embed(self, inputs: Any, **words: Any) -> Tensor:
-        """A vector for each text or picture file (N, D): `verbs.embed`."""
-        from glassformer.tasks.embed import embed
+    @overload
+    def summarize(
+        self,
+        texts: str,
+        *,
+        prefix: str | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str: ...
 
-        return embed(self, inputs, **words)
+    @overload
+    def summarize(
+        self,
+        texts: Iterable[str],
+        *,
+        prefix: str | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[str]: ...
 
-    def similar(self, queries: Any, candidates: Any, **words: Any) -> Any:
-        """The candidates nearest to each query, by the cosine of their vectors: `verbs.embed.similar`."""
-        from glassformer.tasks.embed import similar
-        from glassformer.tasks.reading import as_given
+    def summarize(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prefix: str | None = None,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str | list[str]:
+        """Summarize texts; see `glassformer.tasks.Summarizer`."""
+        from glassformer.tasks.translation import Summarizer
 
-        return as_given(queries, similar(self, queries, candidates, **words))
+        return _texts(Summarizer(self, prefix=prefix, batch_tokens=batch_tokens, **options), texts)
 
-    def fill(self, texts: Any, **words: Any) -> Any:
-        """Guesses for every [MASK] of the texts: `verbs.fill`."""
-        from glassformer.tasks.fill import fill
-        from glassformer.tasks.reading import as_given
+    @overload
+    def restore(
+        self, texts: str, *, batch_tokens: int | None = None, **options: Unpack[GenerationOptions]
+    ) -> str: ...
 
-        return as_given(texts, fill(self, texts, **words))
+    @overload
+    def restore(
+        self, texts: Iterable[str], *, batch_tokens: int | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[str]: ...
 
-    def answer(self, question: str, context: str, **words: Any) -> Answer:
-        """The stretch of the context that answers the question, and how likely it is: `verbs.answer`."""
-        from glassformer.tasks.answer import answer
+    def restore(
+        self,
+        texts: str | Iterable[str],
+        *,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str | list[str]:
+        """Restore damaged sentences; see `glassformer.tasks.Restorer`."""
+        from glassformer.tasks.translation import Restorer
 
-        return answer(self, question, context, **words)
+        return _texts(Restorer(self, batch_tokens=batch_tokens, **options), texts)
 
-    def forecast(self, series: Any, **words: Any) -> Forecast:
-        """How the series of a file, a data frame or a dict of columns go on: `verbs.forecast`."""
-        from glassformer.tasks.forecast import forecast
+    @overload
+    def generate(
+        self,
+        prompts: str,
+        *,
+        special_in_text: SpecialInText = "plain",
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str: ...
 
-        return forecast(self, series, **words)
+    @overload
+    def generate(
+        self,
+        prompts: Iterable[str],
+        *,
+        special_in_text: SpecialInText = "plain",
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[str]: ...
 
-    def translate(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Translate texts; see `glassformer.tasks.writing.translate`."""
-        from glassformer.tasks.writing import translate
+    def generate(
+        self,
+        prompts: str | Iterable[str],
+        *,
+        special_in_text: SpecialInText = "plain",
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str | list[str]:
+        """Continue prompts; see `glassformer.tasks.TextGenerator`. Results do not include the prompt."""
+        from glassformer.tasks.text_generation import TextGenerator
 
-        return translate(self, texts, **settings)
+        task = TextGenerator(self, special_in_text=special_in_text, batch_tokens=batch_tokens, **options)
+        return _texts(task, prompts)
 
-    def summarize(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Summarise texts; see `glassformer.tasks.writing.summarize`."""
-        from glassformer.tasks.writing import summarize
+    def stream(
+        self,
+        prompt: str,
+        *,
+        special_in_text: SpecialInText = "plain",
+        **options: Unpack[GenerationOptions],
+    ) -> TextStream:
+        """Continue one prompt in pieces of text as they come; joined they are what `generate` returns.
 
-        return summarize(self, texts, **settings)
+        No piece ends within a character. `close` stops generating; `result` holds details afterwards.
+        """
+        from glassformer.tasks.streaming import TextStream
+        from glassformer.tasks.text_generation import TextGenerator
 
-    def restore(self, texts: str | Iterable[str], **settings: Any) -> Any:
-        """Mend damaged sentences; see `glassformer.tasks.writing.restore`."""
-        from glassformer.tasks.writing import restore
+        return TextStream(TextGenerator(self, special_in_text=special_in_text, **options), prompt)
 
-        return restore(self, texts, **settings)
+    @overload
+    def classify(
+        self, inputs: Image, *, top: int | None = None, truncate: bool = False, batch_tokens: int = ...
+    ) -> list[Label]: ...
 
-    def generate(self, prompts: str | Iterable[str], **settings: Any) -> Any:
-        """Go on from prompts; see `glassformer.tasks.writing.generate`."""
-        from glassformer.tasks.writing import generate
+    @overload
+    def classify(
+        self,
+        inputs: Iterable[Image],
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = ...,
+    ) -> list[list[Label]]: ...
 
-        return generate(self, prompts, **settings)
+    def classify(
+        self,
+        inputs: Image | Iterable[Image],
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = 16_384,
+    ) -> list[Label] | list[list[Label]]:
+        """Classify texts, or image files if the model reads images: labels with probabilities, best first.
 
-    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Go on from a prompt, piece by piece; see `glassformer.tasks.writing.stream`."""
-        from glassformer.tasks.writing import stream
+        top: how many labels; None: all. truncate: read only the beginning of texts that are too long.
+        """
+        from glassformer.tasks.classification import classifier
 
-        return stream(self, prompt, **settings)
+        task = classifier(self, top=top, truncate=truncate, batch_tokens=batch_tokens)
+        if task.is_single(inputs):
+            return task(inputs).labels
+        return [one.labels for one in task.run(_several(inputs))]
+
+    def embed(
+        self,
+        inputs: Image | Iterable[Image],
+        *,
+        prompt: str | None = None,
+        truncate: bool = False,
+        batch_tokens: int = 16_384,
+    ) -> Tensor:
+        """Embed a text or image file as a vector (D,), several as a matrix (N, D); float32, on the CPU.
+
+        prompt: the name of one of a sentence encoder's prompts.
+        """
+        from glassformer.tasks.embedding import embedder, embedding_size
+
+        task = embedder(self, prompt=prompt, truncate=truncate, batch_tokens=batch_tokens)
+        if task.is_single(inputs):
+            return task(inputs)
+        vectors = list(task.run(_several(inputs)))
+        return torch.stack(vectors) if vectors else torch.empty(0, embedding_size(self))
+
+    @overload
+    def similar(
+        self,
+        queries: Image,
+        candidates: Iterable[Image],
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = ...,
+    ) -> list[Match]: ...
+
+    @overload
+    def similar(
+        self,
+        queries: Iterable[Image],
+        candidates: Iterable[Image],
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = ...,
+    ) -> list[list[Match]]: ...
+
+    def similar(
+        self,
+        queries: Image | Iterable[Image],
+        candidates: Iterable[Image],
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = 16_384,
+    ) -> list[Match] | list[list[Match]]:
+        """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first."""
+        from glassformer.tasks.embedding import SimilaritySearch
+
+        return SimilaritySearch(self, candidates, top=top, truncate=truncate, batch_tokens=batch_tokens)(
+            queries
+        )
+
+    @overload
+    def fill(self, texts: str, *, top: int = 5, batch_tokens: int = ...) -> FilledText: ...
+
+    @overload
+    def fill(self, texts: Iterable[str], *, top: int = 5, batch_tokens: int = ...) -> list[FilledText]: ...
+
+    def fill(
+        self, texts: str | Iterable[str], *, top: int = 5, batch_tokens: int = 16_384
+    ) -> FilledText | list[FilledText]:
+        """Predict the `top` most likely tokens for every [MASK] of the texts."""
+        from glassformer.tasks.fill_mask import MaskFiller
+
+        return MaskFiller(self, top=top, batch_tokens=batch_tokens)(texts)
+
+    def answer(
+        self,
+        question: str,
+        context: str,
+        *,
+        max_answer_tokens: int = 15,
+        window: int | None = None,
+        stride: int = 128,
+    ) -> Answer:
+        """Answer a question with a span of the context; see `glassformer.tasks.QuestionAnswerer`."""
+        from glassformer.tasks.question_answering import QuestionAnswerer
+
+        task = QuestionAnswerer(self, max_answer_tokens=max_answer_tokens, window=window, stride=stride)
+        item = task.preprocess(question, context)
+        return task.postprocess(item, task.forward(item))
+
+    def forecast(
+        self,
+        series: str | PathLike[str] | Mapping[str, Sequence[Any]] | Any,
+        *,
+        time: str | None = None,
+        columns: Sequence[str] | None = None,
+        fill: Fill = "refuse",
+        levels: Sequence[float] | None = None,
+    ) -> Forecast:
+        """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`."""
+        from glassformer.tasks.forecasting import Forecaster
+        from glassformer.tasks.quantiles import LEVELS
+
+        return Forecaster(self, time=time, columns=columns, fill=fill, levels=levels or LEVELS)(series)
+
+
+def _texts(task: TextGenerationTask, texts: str | Iterable[str]) -> str | list[str]:
+    """The text of one result, or those of several."""
+    if task.request.config.num_return_sequences > 1:
+        hint = "construct the task, whose results hold the alternatives"
+        raise InvalidValueError(
+            "num_return_sequences", task.request.config.num_return_sequences, "1", hint=hint
+        )
+    if task.is_single(texts):
+        return task(str(texts)).text
+    return [one.text for one in task.run(_several(texts))]
+
+
+def _several(inputs: Any) -> Iterable[Any]:
+    if not isinstance(inputs, Iterable):
+        raise InvalidValueError("inputs", type(inputs).__name__, "one input or a list of them")
+    return inputs
 
 
 def load(
@@ -158,19 +409,19 @@ def train(
     return Pipeline.of(run.train(recipe, folder, say=say or run.tell))
 
 
-def build(what: str | spec.Model, **words: Any) -> AnyModel:
+def build(what: str | spec.Model, **overrides: Any) -> AnyModel:
     """Build a fresh model from a preset's name and overrides, or from a spec.
 
     >>> build("original", d_model=32, num_heads=4, d_ff=64, num_layers=1, src_vocab_size=50).spec.tied
     ()
     """
-    return build_spec(spec_of(what, **words) if isinstance(what, str) else what)
+    return build_spec(spec_of(what, **overrides) if isinstance(what, str) else what)
 
 
-def tiny(family: str, **words: Any) -> AnyModel:
+def tiny(family: str, **overrides: Any) -> AnyModel:
     """Build a fresh model of a few thousand parameters of the named family.
 
     >>> sum(p.numel() for p in tiny("gpt2").parameters()) < 100_000
     True
     """
-    return build_spec(tiny_spec(family, **words))
+    return build_spec(tiny_spec(family, **overrides))

@@ -141,16 +141,17 @@ def _targets(text: str) -> tuple[str, ...]:
 def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> bool:
     """Whether it could be read."""
     from glassformer.errors import GlassformerError
-    from glassformer.tasks.writing.doubts import doubt_told
+    from glassformer.tasks.text_generation import warning_message
+    from glassformer.tasks.translation import Translator
 
     if shown:
         console.print(f"  {text}", markup=False)
     try:
         for to in _targets(text):
-            (said,) = bundle.translate(text, to=to, details=True)
-            console.print(f"    {LANGUAGES.get(to, 'English'):8} {said.text}", markup=False, soft_wrap=True)
-        for doubt in said.doubts:  # of what was read, so the same for every language
-            console.print(f"    note: {doubt_told(bundle, doubt, 1)}", markup=False, soft_wrap=True)
+            result = Translator(bundle, to=to)(text)
+            console.print(f"    {LANGUAGES.get(to, 'English'):8} {result.text}", markup=False, soft_wrap=True)
+        for warning in result.warnings:  # about the input, so the same for every language
+            console.print(f"    note: {warning_message(bundle, warning, 1)}", markup=False, soft_wrap=True)
         return True
     except GlassformerError as error:  # a person's text that cannot be read is no reason to end
         console.print(f"    {error}", markup=False)

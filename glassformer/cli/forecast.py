@@ -121,7 +121,7 @@ def _draw(told: Forecast, path: Path) -> None:
     except ModuleNotFoundError:
         raise GlassformerError("drawing needs matplotlib; run `pip install matplotlib`") from None
     from glassformer.plotting import save
-    from glassformer.tasks.forecast_picture import forecast_picture
+    from glassformer.tasks.forecast_plot import plot_forecast
 
-    save(forecast_picture(told), path)
+    save(plot_forecast(told), path)
     say(f"drew {'the first of them' if len(told.ids) > 1 else 'it'} in {path}")

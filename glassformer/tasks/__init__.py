@@ -1,1 +1,39 @@
-"""What people do with a loaded model: each verb takes a Bundle first, and is a method of it too."""
+"""One object per task: `preprocess -> model -> postprocess`, used by API, CLI, server and explorer.
+
+See `glassformer.tasks.base` for what they share.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.tasks.base import Callbacks, RejectedInputError, Task
+    from glassformer.tasks.classification import Classification, ImageClassifier, Label, TextClassifier
+    from glassformer.tasks.embedding import ImageEmbedder, Match, SimilaritySearch, TextEmbedder
+    from glassformer.tasks.fill_mask import FilledText, MaskFiller
+    from glassformer.tasks.forecasting import Forecast, Forecaster
+    from glassformer.tasks.question_answering import Answer, QuestionAnswerer
+    from glassformer.tasks.streaming import TextStream
+    from glassformer.tasks.text_generation import GeneratedText, TextGenerator
+    from glassformer.tasks.translation import Restorer, Summarizer, Translator
+
+# imported when first used, so that translating does not import the code of other tasks
+_MODULES = {
+    "base": ("Callbacks", "RejectedInputError", "Task"),
+    "classification": ("Classification", "ImageClassifier", "Label", "TextClassifier"),
+    "embedding": ("ImageEmbedder", "Match", "SimilaritySearch", "TextEmbedder"),
+    "fill_mask": ("FilledText", "MaskFiller"),
+    "forecasting": ("Forecast", "Forecaster"),
+    "question_answering": ("Answer", "QuestionAnswerer"),
+    "streaming": ("TextStream",),
+    "text_generation": ("GeneratedText", "TextGenerator"),
+    "translation": ("Restorer", "Summarizer", "Translator"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'glassformer.tasks' has no attribute '{name}'")
+    return getattr(import_module(f"glassformer.tasks.{_MODULE_OF[name]}"), name)

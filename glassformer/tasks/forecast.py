@@ -30,7 +30,7 @@ from glassformer.data.spread import Doubles, mean_and_spread, written_of
 from glassformer.data.timestamps import later, written
 from glassformer.errors import GlassformerError
 from glassformer.tasks.finite import finite
-from glassformer.tasks.quantiles import LEVELS, checked, quantiles
+from glassformer.tasks.quantiles import LEVELS, check_levels, quantiles
 from glassformer.tasks.reading import device_of, model_of, named
 from glassformer.tasks.units import check_columns, scale_of
 
@@ -108,7 +108,7 @@ def forecast(
     come from a model that tells a distribution; one that tells single values gives those alone, and a note
     says so.
     """
-    levels = checked(levels)
+    levels = check_levels(levels)
     context, horizon = steps_of(bundle)
     job = bundle.job
     wanted = columns if columns is not None else job.columns

@@ -1,4 +1,4 @@
-"""A forecast does not depend on the units of its series; the explorer tells the same one."""
+"""A forecast does not depend on the units of its series, and the explorer shows the same one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import glassformer
 from glassformer.interpret.taken import take
 from glassformer.interpret.tensors import cut
-from glassformer.tasks.forecast import Forecast, forecast
+from glassformer.tasks import Forecast, Forecaster
 from glassformer.verify.inputs import stir
 
 UNITS = [1e-300, 1e-15, 1e-6, 1e-4, 0.003, 0.1, 10.0, 1e6, 1e300]
@@ -23,7 +23,7 @@ MODELS = ["pocket-series"] + [
 
 @cache
 def model(name: str) -> glassformer.Bundle:
-    """One that comes along, or a tiny one by its distribution and by what it scales windows."""
+    """A shipped model, or a tiny one by its distribution and scaling."""
     if name == "pocket-series":
         return glassformer.load(name)
     distribution, scaling = name.split()
@@ -41,12 +41,12 @@ def waves(height: float = 2.0) -> np.ndarray:
     return height + np.sin(steps * 2 * np.pi / 24) + np.random.default_rng(0).normal(0, 0.3, 120)
 
 
-def told_of(bundle: glassformer.Bundle, values: np.ndarray) -> Forecast:
-    return forecast(bundle, {"ds": list(range(len(values))), "y": values.tolist()})
+def forecast_of(bundle: glassformer.Bundle, values: np.ndarray) -> Forecast:
+    return Forecaster(bundle)({"ds": list(range(len(values))), "y": values.tolist()})
 
 
 def gap(ours: Forecast, theirs: Forecast, unit: float) -> float:
-    """How far what is told in one unit is from what is told in another, as a share of its greatest swing."""
+    """The difference of forecasts in two units, relative to the range of values."""
     pairs = ((ours.values, theirs.values), (ours.quantiles, theirs.quantiles))
     ends = np.concatenate([theirs.values.ravel(), theirs.quantiles.ravel()])
     off = max(float(np.abs(a / unit - b).max(initial=0)) for a, b in pairs)
@@ -54,26 +54,26 @@ def gap(ours: Forecast, theirs: Forecast, unit: float) -> float:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_other_units_give_the_same_forecast(name: str) -> None:
+def test_units_do_not_change_the_forecast(name: str) -> None:
     bundle = model(name)
-    base = told_of(bundle, waves())
+    base = forecast_of(bundle, waves())
     for unit in UNITS:
-        assert gap(told_of(bundle, unit * waves()), base, unit) < 1e-4
-    doubled = told_of(bundle, 2.0**-20 * waves().astype(np.float32).astype(float))
-    exact = told_of(bundle, waves().astype(np.float32).astype(float))
+        assert gap(forecast_of(bundle, unit * waves()), base, unit) < 1e-4
+    doubled = forecast_of(bundle, 2.0**-20 * waves().astype(np.float32).astype(float))
+    exact = forecast_of(bundle, waves().astype(np.float32).astype(float))
     assert np.array_equal(doubled.values * np.float32(2**20), exact.values)
 
 
 @pytest.mark.parametrize("offset", [1e7, 1e9, -1e12])
 @pytest.mark.parametrize("name", ["pocket-series", "normal std"])
-def test_a_large_offset_is_added_to_the_forecast(name: str, offset: float) -> None:
-    """In a model that shifts windows; the rows as they are written tell steps and quantiles apart."""
+def test_offset_is_added_to_the_forecast(name: str, offset: float) -> None:
+    """Formatted rows keep enough digits to tell steps and quantiles apart."""
     bundle = model(name)
-    base, told = told_of(bundle, waves()), told_of(bundle, offset + waves())
+    base, told = forecast_of(bundle, waves()), forecast_of(bundle, offset + waves())
     assert not told.notes
     for ours, theirs in ((told.values, base.values), (told.quantiles, base.quantiles)):
         assert np.abs(ours - offset - theirs).max() < 1e-3
-    for text, row in zip(told.texts(), base.rows(), strict=True):
+    for text, row in zip(told.formatted_rows(), base.rows(), strict=True):
         assert (
             np.abs([float(x) - offset - float(y) for x, y in zip(text[1:], row[1:], strict=True)]).max()
             < 2e-3
@@ -81,44 +81,44 @@ def test_a_large_offset_is_added_to_the_forecast(name: str, offset: float) -> No
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_series_of_ordinary_size_is_forecast_as_the_model_says(name: str) -> None:
+def test_series_of_ordinary_size_match_the_model(name: str) -> None:
     bundle, values = model(name), 30 * waves(1.0)
     past = torch.tensor(values[-96:], dtype=torch.float32)[None, :, None]
     with torch.no_grad():
         plain: Any = bundle.model(past)
     wanted = plain if isinstance(plain, torch.Tensor) else plain.mean
-    assert np.abs(told_of(bundle, values).values - wanted.numpy()).max() < 2e-5 * float(values.std())
+    assert np.abs(forecast_of(bundle, values).values - wanted.numpy()).max() < 2e-5 * float(values.std())
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_still_series_goes_on_near_its_height_in_any_units(name: str) -> None:
-    """Even where rounding makes it tremble; one of zeros has no size, and still gives numbers."""
+def test_constant_series_stay_near_their_value_in_any_unit(name: str) -> None:
+    """Also with rounding noise; a series of zeros gives finite numbers."""
     bundle, still = model(name), np.full(120, 7.0)
-    base = told_of(bundle, still)
+    base = forecast_of(bundle, still)
     trembling = still + np.where(np.arange(120) % 2, 8.9e-16, 0)
     for unit in UNITS:
         for values in (still, trembling):
-            told = told_of(bundle, unit * values)
+            told = forecast_of(bundle, unit * values)
             assert gap(told, base, unit) < 1e-2
             assert np.isfinite(told.values).all() and np.isfinite(told.quantiles).all()
     if name == "pocket-series":
         assert np.abs(base.values - 7).max() < 0.1 and np.ptp(base.quantiles) < 0.7
-    nothing = told_of(bundle, np.zeros(120))
+    nothing = forecast_of(bundle, np.zeros(120))
     assert np.isfinite(nothing.values).all() and np.isfinite(nothing.quantiles).all()
 
 
-def test_counts_are_forecast_as_they_are() -> None:
+def test_counts_are_not_scaled() -> None:
     bundle, values = model("negative_binomial std"), np.round(50 + 20 * waves(0.0))
     with torch.no_grad():
         plain: Any = bundle.model(torch.tensor(values[-96:], dtype=torch.float32)[None, :, None])
-    assert np.array_equal(told_of(bundle, values).values, plain.mean.numpy())
+    assert np.array_equal(forecast_of(bundle, values).values, plain.mean.numpy())
 
 
 @pytest.mark.parametrize("unit, offset", [(1e-6, 0.0), (1.0, 0.0), (1.0, 1e9), (1e300, 0.0)])
-def test_the_explorer_tells_the_same_forecast(unit: float, offset: float) -> None:
+def test_explorer_shows_the_same_forecast(unit: float, offset: float) -> None:
     bundle, values = model("pocket-series"), unit * waves() + offset
     trace = take(bundle, {"series": {"columns": {"y": values.tolist()}}})
-    told = told_of(bundle, values)
+    told = forecast_of(bundle, values)
     for name, wanted in (
         ("values", told.values[0].T),
         ("quantiles", told.quantiles[:, 0].transpose(2, 0, 1)),

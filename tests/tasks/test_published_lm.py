@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.tasks.writing.prompts import following
+from glassformer.tasks import TextGenerator
+from glassformer.tasks.text_generation import decode_continuation
 
 PROMPTS = [
     "The capital of France is",
@@ -55,7 +56,7 @@ SETTINGS = [
 ]
 
 
-def test_smollm2_writes_what_the_reference_writes(folder: Path) -> None:
+def test_smollm2_generates_what_transformers_generates(folder: Path) -> None:
     """Texts, lengths and scores; ours of all prompts together, the reference's one by one."""
     import transformers
 
@@ -66,7 +67,7 @@ def test_smollm2_writes_what_the_reference_writes(folder: Path) -> None:
     reading = transformers.AutoTokenizer.from_pretrained(folder)
     for settings in SETTINGS:
         words = {"max_new_tokens": LONG, **settings}
-        found = bundle.generate(PROMPTS, special_in_text="keep", details=True, **words)
+        found = TextGenerator(bundle, special_in_text="keep", **words)(PROMPTS)
         for prompt, passage in zip(PROMPTS, found, strict=True):
             ids = reading(prompt, return_tensors="pt").input_ids
             told = theirs.generate(
@@ -83,17 +84,17 @@ def test_smollm2_writes_what_the_reference_writes(folder: Path) -> None:
                 # in double: the reference's own sum over a large vocabulary is off by 3e-3 in float32
                 sure = torch.stack(told.scores).double().log_softmax(-1)  # (T, 1, V)
                 scores = [sure[:, 0].gather(1, told.sequences[0, ids.shape[1] :, None]).sum().item()]
-            for one, row, score in zip((passage, *passage.others), told.sequences, scores, strict=True):
+            for one, row, score in zip((passage, *passage.alternatives), told.sequences, scores, strict=True):
                 written = row[ids.shape[1] :].tolist()
                 ends = written.index(2) if 2 in written else len(written)
-                expected = following(tokenizer, ids[0].tolist(), written[:ends])
-                assert (one.text, one.tokens) == (expected, ends), (settings, prompt)
+                expected = decode_continuation(tokenizer, ids[0].tolist(), written[:ends])
+                assert (one.text, one.num_tokens) == (expected, ends), (settings, prompt)
                 assert one.score == pytest.approx(score, abs=3e-4), (settings, prompt)
 
 
-def test_smollm2_streams_what_it_writes_whole(folder: Path) -> None:
+def test_smollm2_streams_what_it_generates(folder: Path) -> None:
     bundle = glassformer.load(folder)
     for prompt in PROMPTS[2:]:
-        (whole,) = bundle.generate([prompt], special_in_text="keep", max_new_tokens=LONG)
+        whole = bundle.generate(prompt, special_in_text="keep", max_new_tokens=LONG)
         pieces = list(bundle.stream(prompt, special_in_text="keep", max_new_tokens=LONG))
         assert "".join(pieces) == whole and len(pieces) > 3

@@ -1,0 +1,425 @@
+"""What all tasks share: `preprocess -> model -> postprocess` for one model and one set of options.
+
+>>> import glassformer
+>>> from glassformer.tasks import Translator
+>>> task = Translator(glassformer.load("pocket"), to="de")          # options are validated here
+>>> task("Good morning.").text                                      # one input, one result
+'Guten Morgen.'
+>>> [result.text for result in task(["Good morning.", "Thank you."])]
+['Guten Morgen.', 'Danke.']
+
+`task.run` takes any iterable, reads a bounded number of inputs ahead and yields results in their order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.errors import (
+    EmptyInputError,
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    UnsupportedError,
+)
+from glassformer.inference.reader import takes
+from glassformer.tokenization import Encoded, SpecialInText, Tokenizer
+
+READ_AHEAD = 1024  # inputs that are sorted by length together
+READ_AHEAD_CHARACTERS = 1 << 22
+BATCH_TOKENS = 16_384  # of an encoder's batch, padding counted
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Item = TypeVar("Item")
+Raw = TypeVar("Raw")
+Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32], NDArray[np.float64])
+
+
+@dataclass(eq=False)
+class RejectedInputError(GlassformerError):
+    """One of several inputs cannot be processed. number: counted from 1."""
+
+    kind: str
+    number: int
+    reason: GlassformerError
+    template: ClassVar[str] = "{kind} {number:,}: {reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What a caller of `Task.run` is told while inputs are processed.
+
+    on_done: how many more inputs are finished, in whatever order.
+    on_reject: the number (from 1) of an input that cannot be processed, and why; its result is then empty.
+    Without it, such an input raises `RejectedInputError`.
+    skip_blank: leave inputs that are empty or only spaces out; their result is empty.
+    """
+
+    on_done: Callable[[int], None] = lambda _: None
+    on_reject: Callable[[int, GlassformerError], None] | None = None
+    skip_blank: bool = False
+
+    def skips(self, item: object) -> bool:
+        """Whether an input is left out.
+
+        >>> Callbacks(skip_blank=True).skips(" "), Callbacks().skips("")
+        (True, False)
+        """
+        return self.skip_blank and isinstance(item, str) and not item.strip()
+
+    def reject(self, kind: str, number: int, reason: GlassformerError) -> None:
+        """Report an input that cannot be processed, or raise."""
+        if self.on_reject is None:
+            raise RejectedInputError(kind, number, reason)
+        self.on_reject(number, reason)
+
+
+NO_CALLBACKS = Callbacks()
+
+
+class Task(ABC, Generic[In, Out]):
+    """A model with the options of one task. Constructing it validates both and reads no input."""
+
+    bundle: Bundle
+
+    @abstractmethod
+    def run(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
+        """Yield a result for each input, in order, reading a bounded number of inputs ahead."""
+
+    @overload
+    def __call__(self, inputs: In) -> Out: ...
+
+    @overload
+    def __call__(self, inputs: Iterable[In]) -> list[Out]: ...
+
+    def __call__(self, inputs: Any) -> Out | list[Out]:
+        """One result for one input, a list for several."""
+        if not self.is_single(inputs):
+            check_iterable(inputs)
+            return list(self.run(inputs))
+        try:
+            (result,) = self.run([inputs])
+        except RejectedInputError as error:
+            raise error.reason from None
+        return result
+
+    def is_single(self, inputs: Any) -> bool:
+        """Whether this is one input and not several."""
+        return isinstance(inputs, str | bytes | PathLike)
+
+
+class EncoderTask(Task[In, Out], Generic[In, Item, Raw, Out]):
+    """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
+
+    preprocess: inputs -> items that can be batched, None for rejected or skipped ones.
+    forward: a batch of items -> raw outputs of the model, one per item.
+    postprocess: an input, its item and its raw output -> a result; both None if the input was left out.
+    """
+
+    def __init__(
+        self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS, read_ahead: int = READ_AHEAD
+    ) -> None:
+        check_at_least("batch_tokens", batch_tokens)
+        self.bundle, self.batch_tokens, self.read_ahead = bundle, batch_tokens, read_ahead
+
+    @abstractmethod
+    def preprocess(self, inputs: Sequence[In], first: int, callbacks: Callbacks) -> list[Item | None]:
+        """Encode inputs, the first of which has the number `first`."""
+
+    @abstractmethod
+    def length(self, item: Item) -> int:
+        """The tokens of an item."""
+
+    @abstractmethod
+    def forward(self, items: Sequence[Item]) -> Sequence[Raw]:
+        """Run the model on a batch."""
+
+    @abstractmethod
+    def postprocess(self, one: In, item: Item | None, raw: Raw | None) -> Out:
+        """The result for one input."""
+
+    def run(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
+        first = 1
+        for chunk in chunks(inputs, self.read_ahead):
+            items = self.preprocess(chunk, first, callbacks)
+            raw = self.run_batches(items, callbacks)
+            yield from map(self.postprocess, chunk, items, raw)
+            first += len(chunk)
+
+    @torch.inference_mode()
+    def run_batches(
+        self, items: Sequence[Item | None], callbacks: Callbacks = NO_CALLBACKS
+    ) -> list[Raw | None]:
+        """The raw outputs of items, in their order."""
+        found: list[Raw | None] = [None] * len(items)
+        known = [(n, item) for n, item in enumerate(items) if item is not None]
+        callbacks.on_done(len(items) - len(known))
+        for rows in batches([self.length(item) for _, item in known], self.batch_tokens):
+            for row, raw in zip(rows, self.forward([known[row][1] for row in rows]), strict=True):
+                found[known[row][0]] = raw
+            callbacks.on_done(len(rows))
+        return found
+
+
+def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
+    """The inputs in order, at most `size` and not too many characters at a time."""
+    chunk: list[In] = []
+    characters = 0
+    for one in inputs:
+        chunk.append(one)
+        characters += len(one) if isinstance(one, str) else 0
+        if len(chunk) >= size or characters >= READ_AHEAD_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Indices of inputs to batch, the longest first: if the first batch fits into memory, all do.
+
+    >>> list(batches([2, 9, 3, 8], tokens=18))
+    [[1, 3], [2, 0]]
+    """
+    order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
+    at = 0
+    while at < len(order):
+        count = max(1, tokens // max(1, lengths[order[at]]))
+        yield order[at : at + count]
+        at += count
+
+
+def check_iterable(inputs: object) -> None:
+    """Raise unless this is one string or several inputs."""
+    if not isinstance(inputs, Iterable):
+        raise InvalidValueError("inputs", type(inputs).__name__, "a string or a list of them")
+
+
+def check_at_least(name: str, value: int | None, least: int = 1, most: int | None = None) -> None:
+    """Raise unless an option is an integer in its range; None is not given."""
+    valid = isinstance(value, int) and value >= least and (most is None or value <= most)
+    if value is not None and not valid:
+        expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
+        raise InvalidValueError(name, value, expected)
+
+
+def check_text(text: object, kind: str = "text", number: int = 1) -> str:
+    """Return the text if it is a string of whole Unicode characters.
+
+    The command line passes bytes that are not UTF-8 on as lone surrogates, which no tokenizer reads.
+    """
+    if not isinstance(text, str):
+        raise InvalidValueError(f"{kind} {number}", type(text).__name__, "a string")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidValueError(f"{kind} {number}", ascii(text), "valid Unicode") from None
+    return text
+
+
+def check_finite(bundle: Bundle, output: Numbers) -> Numbers:
+    """Return a model's output unless it contains NaN or infinity."""
+    finite = output.isfinite() if isinstance(output, Tensor) else np.isfinite(output)
+    if not finite.all():
+        raise NonFiniteError(
+            f"the output of {bundle.display_name}",
+            hint="its weights are damaged or it overflowed: download or train it again, or use dtype float32",
+        )
+    return output
+
+
+def require_tokenizer(bundle: Bundle) -> Tokenizer:
+    """The model's tokenizer."""
+    if bundle.tokenizer is not None:
+        return bundle.tokenizer
+    spec: Any = bundle.spec
+    other = isinstance(getattr(spec, "input", None), specs.ImagePatches | specs.SeriesPatches | specs.Vectors)
+    if other or hasattr(spec, "prediction_length"):
+        token_input(bundle)  # raises with what the model reads instead
+    hint = "put its tokenizer.json (or vocab.txt, ...) into its folder"
+    raise MissingValueError(f"the tokenizer of {bundle.display_name}", "to encode text", hint=hint)
+
+
+def token_input(bundle: Bundle) -> specs.Tokens:
+    """The token embedding of a model that reads text; any other model is unsupported."""
+    spec: Any = bundle.spec
+    read = getattr(spec, "input", getattr(spec, "source", None))
+    if not isinstance(read, specs.Tokens):
+        raise UnsupportedError(bundle.display_name, "text input", hint=f"it reads {input_kind(read)}")
+    return read
+
+
+def input_kind(read: object) -> str:
+    """What a model reads."""
+    match read:
+        case specs.ImagePatches():
+            return "images"
+        case specs.SeriesPatches():
+            return "time series"
+        case specs.Tokens():
+            return "text"
+        case specs.Vectors():
+            return "vectors"
+    return "what its baseline reads"
+
+
+def max_input_tokens(bundle: Bundle) -> int:
+    """The most tokens a model reads at once; a very large number if nothing bounds it."""
+    declared = bundle.tokenizer.max_length if bundle.tokenizer is not None else None
+    bounds = [getattr(token_input(bundle).position, "max_len", None), getattr(bundle.spec, "max_len", None)]
+    return min(
+        (most for most in (*bounds, bundle.job.max_len, declared) if most is not None), default=1 << 30
+    )
+
+
+def encoder_model(bundle: Bundle) -> Any:
+    """The model as encoder tasks run it: prepared for inference if it is an encoder."""
+    if takes(bundle.model):
+        return bundle.ready()
+    if bundle.weights != "own":
+        raise UnsupportedError(
+            bundle.display_name,
+            f"{bundle.weights} weights in this task",
+            hint="they are for encoders of text and images, and for text generation",
+        )
+    return bundle.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBatch:
+    """Texts as a model takes them: ids (B, T), mask (None: no padding), token types if it has them."""
+
+    ids: Tensor
+    mask: Tensor | None
+    types: Tensor | None
+
+    def kwargs(self) -> dict[str, Tensor]:
+        """What an encoder takes besides ids and mask."""
+        return {} if self.types is None else {"types": self.types}
+
+
+def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
+    """Texts of any length as one batch, right-padded, on the model's device."""
+    read = token_input(bundle)
+    longest = max(len(one) for one in encoded)
+    ids = torch.full((len(encoded), longest), read.pad_id or 0)
+    types = torch.zeros_like(ids)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    for row, one in enumerate(encoded):
+        ids[row, : len(one)] = torch.tensor(one.ids)
+        types[row, : len(one)] = torch.tensor(one.types)
+        mask[row, : len(one)] = True
+    return TokenBatch(
+        ids=ids.to(bundle.device),
+        mask=None if bool(mask.all()) else mask.to(bundle.device),
+        types=types.to(bundle.device) if (read.types or 0) > 1 else None,
+    )
+
+
+def encode_texts(
+    bundle: Bundle,
+    texts: Sequence[str | None],
+    *,
+    first: int,
+    limit: int,
+    truncate: bool = False,
+    special_in_text: SpecialInText = "plain",
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> list[Encoded | None]:
+    """Tokenize texts of at most `limit` tokens; longer ones are truncated or rejected. None stays None.
+
+    first: the number of the first text among all inputs.
+    """
+    tokenizer, vocab_size = require_tokenizer(bundle), token_input(bundle).vocab_size
+    encoded = iter(
+        tokenizer.encode_batch([text for text in texts if text is not None], special_in_text=special_in_text)
+    )
+    found: list[Encoded | None] = []
+    for number, text in enumerate(texts, first):
+        one = None if text is None else next(encoded)
+        if one is not None and max(one.ids, default=0) >= vocab_size:
+            raise InvalidValueError(
+                "token id", max(one.ids), f"at most {vocab_size - 1}", hint="use the tokenizer of this model"
+            )
+        if one is not None and not one.ids:
+            callbacks.reject("text", number, EmptyInputError("text"))
+            one = None
+        elif one is not None and len(one) > limit and not truncate:
+            callbacks.reject(
+                "text", number, InputTooLongError(len(one), limit, hint="shorten or truncate it")
+            )
+            one = None
+        found.append(truncated(one, limit) if one is not None and len(one) > limit else one)
+    return found
+
+
+def truncated(one: Encoded, limit: int) -> Encoded:
+    """The first tokens of a text, its special tokens kept."""
+    special = [n for n, sequence in enumerate(one.sequences) if sequence is None]
+    text = [n for n, sequence in enumerate(one.sequences) if sequence is not None]
+    return select_tokens(one, sorted([*special, *text[: max(0, limit - len(special))]]))
+
+
+def select_tokens(one: Encoded, indices: Sequence[int]) -> Encoded:
+    """Some of a text's tokens."""
+    return Encoded(
+        ids=[one.ids[n] for n in indices],
+        types=[one.types[n] for n in indices],
+        offsets=[one.offsets[n] for n in indices],
+        sequences=[one.sequences[n] for n in indices],
+        words=[one.words[n] for n in indices],
+    )
+
+
+class TextEncoderTask(EncoderTask[str, Encoded, Raw, Out], Generic[Raw, Out]):
+    """An encoder task on texts."""
+
+    truncate = False
+    special_in_text: SpecialInText = "plain"
+
+    @property
+    def model(self) -> nn.Module:
+        model: nn.Module = encoder_model(self.bundle)
+        return model
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text."""
+        return max_input_tokens(self.bundle)
+
+    def prepare_text(self, text: str) -> str:
+        """A text as it is tokenized."""
+        return text
+
+    def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
+        texts = [
+            None if callbacks.skips(text) else self.prepare_text(check_text(text, "text", number))
+            for number, text in enumerate(inputs, first)
+        ]
+        return encode_texts(
+            self.bundle,
+            texts,
+            first=first,
+            limit=self.max_tokens,
+            truncate=self.truncate,
+            special_in_text=self.special_in_text,
+            callbacks=callbacks,
+        )
+
+    def length(self, item: Encoded) -> int:
+        return len(item)

@@ -1,0 +1,169 @@
+"""Classify texts or images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.core.heads import Twice
+from glassformer.data.class_names import class_names
+from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.tasks.base import (
+    BATCH_TOKENS,
+    READ_AHEAD,
+    Task,
+    TextEncoderTask,
+    TokenBatch,
+    check_at_least,
+    check_finite,
+    collate,
+    encoder_model,
+    token_input,
+)
+from glassformer.tasks.images import Image, ImageEncoderTask, ImageWarning, ProcessedImage, reads_images
+from glassformer.tokenization import Encoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A label and its probability; of a regression model, the predicted number."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """labels: the most likely first; none if the input was rejected. warnings: of images."""
+
+    labels: list[Label]
+    warnings: tuple[ImageWarning, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabelScorer:
+    """From logits (L,) to labels, most likely first."""
+
+    names: Sequence[str]
+    activation: Literal["softmax", "sigmoid", "none"]
+    top: int | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
+        """The labels of a classifier, and what it was trained to predict."""
+        head = getattr(bundle.spec, "head", None)
+        if not isinstance(head, specs.Classify | specs.ClassifyTwice):
+            hint = f"its head is {type(head).__name__}"
+            raise UnsupportedError(bundle.display_name, "classification", hint=hint)
+        check_at_least("top", top)
+        return cls(label_names(bundle, head.num_labels), label_activation(bundle, head.num_labels), top)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Logits (..., L) -> probabilities, or the numbers themselves for regression."""
+        match self.activation:
+            case "softmax":
+                return logits.softmax(-1)
+            case "sigmoid":
+                return logits.sigmoid()
+        return logits
+
+    def __call__(self, logits: Tensor | None) -> list[Label]:
+        if logits is None:
+            return []
+        scores = self.probabilities(logits.float())
+        order = scores.argsort(descending=True, stable=True)[: self.top].tolist()
+        return [Label(label=self.names[n], score=float(scores[n])) for n in order]
+
+
+def label_names(bundle: Bundle, count: int) -> list[str]:
+    """The names of a classifier's labels: from job.json, else config.json, else LABEL_0, LABEL_1, ..."""
+    names = class_names(bundle.job.classes, bundle.config, count)
+    if names is None:
+        return [f"LABEL_{n}" for n in range(count)]
+    if len(names) != count:
+        raise InvalidValueError("labels", len(names), f"{count} names", hint="fix job.json or id2label")
+    return names
+
+
+def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid", "none"]:
+    """softmax for one label of many, sigmoid for each label independently, none for regression."""
+    kind = bundle.config.get("problem_type")
+    if kind == "regression":
+        return "none"
+    return "sigmoid" if kind == "multi_label_classification" or count == 1 else "softmax"
+
+
+class TextClassifier(TextEncoderTask[Tensor, Classification]):
+    """Label texts. top: how many labels, None: all. truncate: read only the beginning of a text too long."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        top: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = BATCH_TOKENS,
+        read_ahead: int = READ_AHEAD,
+    ) -> None:
+        self.labels = LabelScorer.of(bundle, top)
+        token_input(bundle)
+        self.truncate = truncate
+        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=read_ahead)
+
+    def forward(self, items: Sequence[Encoded]) -> Sequence[Tensor]:
+        return list(check_finite(self.bundle, text_logits(self.bundle, collate(self.bundle, items)).cpu()))
+
+    def postprocess(self, one: str, item: Encoded | None, raw: Tensor | None) -> Classification:
+        return Classification(labels=self.labels(raw))
+
+
+class ImageClassifier(ImageEncoderTask[Tensor, Classification]):
+    """Label image files. top: how many labels, None: all."""
+
+    def __init__(self, bundle: Bundle, *, top: int | None = None, batch_tokens: int = BATCH_TOKENS) -> None:
+        self.labels = LabelScorer.of(bundle, top)
+        super().__init__(bundle, batch_tokens=batch_tokens)
+
+    def forward(self, items: Sequence[ProcessedImage]) -> Sequence[Tensor]:
+        output = self.model(self.pixel_batch(items))
+        logits: Tensor = output.logits if isinstance(output, Twice) else output
+        return list(check_finite(self.bundle, logits.cpu()))
+
+    def postprocess(self, one: Image, item: ProcessedImage | None, raw: Tensor | None) -> Classification:
+        return Classification(labels=self.labels(raw), warnings=item.warnings if item else ())
+
+
+def classifier(
+    bundle: Bundle,
+    *,
+    top: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = BATCH_TOKENS,
+    read_ahead: int = READ_AHEAD,
+) -> Task[Any, Classification]:
+    """The task that classifies what the model reads: texts or images."""
+    if reads_images(bundle):
+        return ImageClassifier(bundle, top=top, batch_tokens=batch_tokens)
+    return TextClassifier(
+        bundle, top=top, truncate=truncate, batch_tokens=batch_tokens, read_ahead=read_ahead
+    )
+
+
+def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:
+    """Logits (B, L) of a batch of texts. An encoder-decoder reads the same text on both sides."""
+    model = encoder_model(bundle)
+    if not isinstance(bundle.spec, specs.EncoderDecoder):
+        logits: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
+        return logits
+    start = bundle.spec.start_id
+    if start is None:
+        raise MissingValueError("start_id", f"by the decoder of {bundle.display_name}")
+    decoder_ids = torch.cat((torch.full_like(batch.ids[:, :1], start), batch.ids[:, :-1]), 1)
+    logits = model(batch.ids, decoder_ids, batch.mask)
+    return logits

@@ -1,0 +1,140 @@
+"""Predict the masked words of texts with a masked language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.errors import EmptyInputError, MissingValueError, UnsupportedError
+from glassformer.tasks.base import (
+    BATCH_TOKENS,
+    READ_AHEAD,
+    Callbacks,
+    TextEncoderTask,
+    check_at_least,
+    check_finite,
+    collate,
+    encoder_model,
+    require_tokenizer,
+    token_input,
+)
+from glassformer.tokenization import Encoded, Tokenizer
+
+MASK = "[MASK]"  # accepted for every model, whatever its own mask token is
+_CONTINUATION = "##"  # how WordPiece begins a piece within a word
+Prediction = list[list[tuple[int, float]]]  # for each mask, tokens and their probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScore:
+    """A token for a mask: its id, its text and its probability."""
+
+    token: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledText:
+    """A text with the most likely token at each mask, and the tokens predicted for each."""
+
+    text: str
+    masks: list[list[TokenScore]]
+
+
+class MaskFiller(TextEncoderTask[Prediction, FilledText]):
+    """Predict the `top` most likely tokens for every [MASK] (or the model's own mask token), independently.
+
+    Other special tokens that a text spells ("[SEP]") are tokens too. An empty text stays empty.
+    """
+
+    special_in_text = "keep"
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        top: int = 5,
+        batch_tokens: int = BATCH_TOKENS,
+        read_ahead: int = READ_AHEAD,
+    ) -> None:
+        head = getattr(bundle.spec, "head", None)
+        if not isinstance(bundle.spec, specs.EncoderOnly) or not isinstance(head, specs.MaskedLanguageModel):
+            hint = f"its head is {type(head).__name__}"
+            raise UnsupportedError(bundle.display_name, "filling masks", hint=hint)
+        check_at_least("top", top, most=head.vocab_size)
+        token_input(bundle)
+        self.top, self.tokenizer = top, require_tokenizer(bundle)
+        self.mask_token = mask_token(self.tokenizer)
+        self.mask_id: int = self.tokenizer.mask_id or 0
+        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=read_ahead)
+
+    def prepare_text(self, text: str) -> str:
+        return text if self.mask_token in text else text.replace(MASK, self.mask_token)
+
+    def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
+        encoded = super().preprocess(inputs, first, callbacks)
+        for n, (text, one) in enumerate(zip(inputs, encoded, strict=True)):
+            if one is None:
+                continue
+            masks, spelled = one.ids.count(self.mask_id), self.prepare_text(text)
+            if masks != spelled.count(self.mask_token) or (spelled.strip() and not masks):
+                hint = f"put {MASK} where a word is to be predicted"
+                callbacks.reject("text", first + n, EmptyInputError("set of masks", hint=hint))
+                encoded[n] = None
+        return encoded
+
+    def forward(self, items: Sequence[Encoded]) -> Sequence[Prediction]:
+        model: Any = encoder_model(self.bundle)
+        batch = collate(self.bundle, items)
+        x, context = model.vectors(batch.ids, batch.mask, **batch.kwargs())
+        masked = batch.ids.eq(self.mask_id)  # (B, T)
+        found: list[Prediction] = [[] for _ in items]
+        # the head looks at each position alone, so only the masks' hidden states (masks, 1, D) go through it
+        logits: Tensor = model.head(x[masked][:, None], context)[:, 0].float()
+        scores, tokens = check_finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)
+        rows = masked.nonzero()[:, 0].tolist()
+        for row, ids, likely in zip(rows, tokens.tolist(), scores.tolist(), strict=True):
+            found[row].append(list(zip(ids, likely, strict=True)))
+        return found
+
+    def postprocess(self, one: str, item: Encoded | None, raw: Prediction | None) -> FilledText:
+        if raw is None:
+            return FilledText(text="", masks=[])
+        masks = [
+            [TokenScore(token=id, text=token_text(self.tokenizer, id), score=score) for id, score in scores]
+            for scores in raw
+        ]
+        parts = self.prepare_text(one).split(self.mask_token)
+        return FilledText(text=fill(parts, [scores[0].text for scores in masks]), masks=masks)
+
+
+def mask_token(tokenizer: Tokenizer) -> str:
+    """How a tokenizer spells its mask token."""
+    if tokenizer.mask_id is None:
+        raise MissingValueError("a mask token", "in the tokenizer to fill masks")
+    return tokenizer.tokens([tokenizer.mask_id])[0]
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as it stands in a text; a piece within a word keeps its ##."""
+    own = tokenizer.tokens([token])[0]
+    return own if own.startswith(_CONTINUATION) else tokenizer.decode([token], skip_special=False).strip()
+
+
+def fill(parts: list[str], words: list[str]) -> str:
+    """The text between the masks with words put in.
+
+    >>> fill(["two cat ", " sleep"], ["##s"])
+    'two cats sleep'
+    """
+    text = parts[0]
+    for word, after in zip(words, parts[1:], strict=True):
+        continues = word.startswith(_CONTINUATION) and len(word) > len(_CONTINUATION)
+        text = (text.rstrip() + word.removeprefix(_CONTINUATION) if continues else text + word) + after
+    return text

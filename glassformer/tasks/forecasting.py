@@ -1,0 +1,230 @@
+"""Forecast time series from a CSV or Parquet file, or from a table in memory.
+
+Letters: S series, N steps predicted, C columns, Q quantiles.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.data.problems import Problems
+from glassformer.data.series import SeriesSet, read_series
+from glassformer.data.series_files import Given
+from glassformer.data.series_steps import Fill
+from glassformer.data.spread import Doubles, mean_and_spread, written_of
+from glassformer.data.timestamps import later, written
+from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, UnsupportedError
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
+from glassformer.tasks.quantiles import LEVELS, check_levels, quantiles
+from glassformer.tasks.scaling import check_columns, scale_of
+
+SERIES_TOGETHER = 256  # in a batch
+
+
+@dataclass(eq=False)
+class SeriesTooShortError(GlassformerError):
+    """A series has fewer rows than the model reads."""
+
+    series: str
+    length: int
+    needed: int
+    template: ClassVar[str] = "series {series!r} has {length:,} rows, but the model reads the last {needed:,}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """The predicted steps of each series, in its own units.
+
+    values (S, N, C): the expected values. quantiles (Q, S, N, C) at `levels`, if the model predicts a
+    distribution. stamps (S, N): when. past: the series it was predicted from. notes: for a person to know.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    stamps: NDArray[np.int64]
+    values: Doubles
+    levels: tuple[float, ...]
+    quantiles: Doubles
+    past: SeriesSet
+    context: int
+    notes: tuple[str, ...]
+
+    def timestamp(self, series: int, step: int) -> str:
+        """The timestamp of a step."""
+        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step)
+
+    def header(self) -> list[str]:
+        """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
+        first = ["unique_id"] if len(self.ids) > 1 else []
+        levels = (f"{name}_{level:g}" for name in self.names for level in self.levels)
+        return [*first, "ds", *self.names, *levels]
+
+    def rows(self) -> Iterator[list[str | float]]:
+        """The table's rows, by series and time."""
+        for s, one in enumerate(self.ids):
+            for n in range(self.values.shape[1]):
+                first: list[str | float] = [one] if len(self.ids) > 1 else []
+                levels = self.quantiles[:, s, n].T.reshape(-1).tolist()  # (C * Q,)
+                yield [*first, self.timestamp(s, n), *self.values[s, n].tolist(), *levels]
+
+    def formatted_rows(self) -> Iterator[list[str]]:
+        """The rows as text, with seven digits relative to a column's deviation."""
+        rows = self.rows()
+        for end in self.past.ends:
+            _, spread = mean_and_spread(self.past.values[end - self.context : end])  # (1, C)
+            spreads = [*spread[0].tolist(), *np.repeat(spread[0], len(self.levels)).tolist()]
+            for row in islice(rows, self.values.shape[1]):
+                texts, numbers = row[: -len(spreads)], row[-len(spreads) :]
+                formatted = (written_of(float(x), one) for x, one in zip(numbers, spreads, strict=True))
+                yield [*map(str, texts), *formatted]
+
+
+class Forecaster(Task[Any, Forecast]):
+    """Forecast the series in a file or a table in memory (a data frame, or a dict of columns).
+
+    time: the timestamp column. columns: those to forecast; by default those the model was trained on.
+    fill: what to do about missing values. levels: quantiles, if the model gives a distribution.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        time: str | None = None,
+        columns: Sequence[str] | None = None,
+        fill: Fill = "refuse",
+        levels: Sequence[float] = LEVELS,
+    ) -> None:
+        self.bundle, self.levels = bundle, check_levels(levels)
+        context, self.horizon = forecast_steps(bundle)
+        self.context = context or bundle.job.context or 1
+        self.time, self.fill = time, fill
+        self.columns = columns if columns is not None else bundle.job.columns
+
+    def is_single(self, inputs: Any) -> bool:
+        return not isinstance(inputs, list)
+
+    def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Forecast]:
+        for series in inputs:
+            past, notes = self.preprocess(series)
+            yield self.postprocess(past, notes, *self.forward(past))
+            callbacks.on_done(1)
+
+    def preprocess(self, series: Any) -> tuple[SeriesSet, list[str]]:
+        """Read and validate the series, and note what was repaired."""
+        problems = Problems()
+        is_file = isinstance(series, str | PathLike)
+        given = Given(
+            time="`time`", columns="`columns`", fill="`fill`", source="file" if is_file else "table"
+        )
+        with _as_file(series) as path:
+            try:
+                past = read_series(
+                    path, problems=problems, time=self.time, target=self.columns, fill=self.fill, given=given
+                )
+            except FileProblemError as error:
+                error.path = error.path if is_file else "table"
+                raise
+        notes = [note for note in (*past.notes, problems.sentence()) if note]
+        check_columns(self.bundle, past.names)
+        short = np.flatnonzero(past.lengths < self.context)
+        if short.size:
+            first = int(short[0])
+            raise SeriesTooShortError(past.ids[first], int(past.lengths[first]), self.context)
+        step, trained = str(past.step), self.bundle.job.frequency
+        if trained not in (None, step):
+            notes.append(f"the model was trained on steps of {trained}, but these are steps of {step}")
+        return past, notes
+
+    @torch.inference_mode()
+    def forward(self, past: SeriesSet) -> tuple[Doubles, Doubles]:
+        """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
+        model, bundle = encoder_model(self.bundle), self.bundle
+        means, levels = list[Doubles](), list[Doubles]()
+        for at in range(0, len(past), SERIES_TOGETHER):
+            ends = past.ends[at : at + SERIES_TOGETHER]
+            rows = past.values[ends[:, None] + np.arange(-self.context, 0)]  # (B, context, C)
+            scale = scale_of(bundle, rows)
+            output = model(torch.from_numpy(scale.scaled(rows)).to(bundle.device))
+            if isinstance(output, Tensor):
+                means.append(scale.undone(output.float().cpu().numpy()))
+                continue
+            means.append(scale.undone(check_finite(bundle, output.mean.float().cpu().numpy())))
+            levels.append(scale.undone(quantiles(output, self.levels).float().cpu().numpy()))
+        values = check_finite(bundle, np.concatenate(means))
+        if not levels:
+            return values, np.empty((0, *values.shape))
+        return values, check_finite(bundle, np.concatenate(levels, 1))
+
+    def postprocess(self, past: SeriesSet, notes: list[str], values: Doubles, levels: Doubles) -> Forecast:
+        """The forecast with its timestamps."""
+        if not len(levels):
+            notes = [
+                *notes,
+                "the model predicts single values, not a distribution, so there are no quantiles",
+            ]
+        ends = past.stamps[past.ends - 1]
+        stamps = [[later(int(end), past.step, n + 1) for n in range(self.horizon)] for end in ends]
+        return Forecast(
+            names=past.names,
+            ids=past.ids,
+            stamps=np.array(stamps, np.int64),
+            values=values,
+            levels=self.levels if len(levels) else (),
+            quantiles=levels,
+            past=past,
+            context=self.context,
+            notes=tuple(notes),
+        )
+
+
+def forecast_steps(bundle: Bundle) -> tuple[int | None, int]:
+    """How many steps a forecaster reads (None: any number) and predicts."""
+    spec: Any = bundle.spec
+    if isinstance(spec, specs.EncoderOnly):
+        if isinstance(spec.input, specs.SeriesPatches) and isinstance(spec.head, specs.Forecast):
+            return spec.input.context_length, spec.head.prediction_length
+    elif hasattr(spec, "prediction_length"):
+        return getattr(spec, "context_length", getattr(spec, "season", None)), spec.prediction_length
+    raise UnsupportedError(bundle.display_name, "forecasting")
+
+
+@contextmanager
+def _as_file(series: Any) -> Iterator[Any]:
+    """A file as it is; a table in memory written to one, so that it is validated in the same way."""
+    if isinstance(series, str | PathLike):
+        yield series
+        return
+    index: Any = getattr(series, "index", None)
+    try:
+        names = [str(name) for name in getattr(series, "columns", series)]
+        table = {name: list(series[name]) for name in names}
+    except (TypeError, KeyError, IndexError):
+        expected = "a file, a data frame or a dict of columns"
+        raise InvalidValueError("series", type(series).__name__, expected) from None
+    if type(index).__name__ in ("DatetimeIndex", "PeriodIndex"):
+        table = {"ds": [str(stamp) for stamp in index], **table}
+    if not table or len({len(column) for column in table.values()}) != 1:
+        raise InvalidValueError("series", [*table], "at least one column, all of the same length")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(table)
+            writer.writerows(zip(*table.values(), strict=True))
+        yield path

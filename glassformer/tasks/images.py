@@ -1,0 +1,240 @@
+"""Image input: files decoded, resized and normalized as the model's `preprocessor_config.json` says.
+
+B images, H x W pixels, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Generic, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.data.pictures import BadPictureError, decode, outline
+from glassformer.errors import (
+    FileMissingError,
+    FileProblemError,
+    GlassformerError,
+    InvalidValueError,
+    MissingValueError,
+    ShapeError,
+    UnsupportedError,
+)
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.tasks.base import BATCH_TOKENS, Callbacks, EncoderTask, Out, Raw, encoder_model, input_kind
+
+Image = str | PathLike[str] | bytes  # a file's path, or its contents
+Pixels = NDArray[np.uint8]
+
+# In what an image differs from the training data: blank (one shade), in color for a grayscale model, much
+# larger than what the model reads, much lighter or darker.
+ImageWarning = Literal["blank", "color", "large", "light", "dark"]
+BLANK_RANGE = 8  # of 255, between the lightest and the darkest pixel of a blank image
+COLOR_SHARE, COLOR_RANGE = 0.05, 48  # of pixels in an image with color; between the channels of such a pixel
+LARGE_FACTOR = 16  # times as high and wide as what is read: details are lost
+BRIGHTNESS_STDS = 1.5  # from the mean of the training pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessedImage:
+    """pixels (H, W, C): as the model reads them, before normalization."""
+
+    pixels: Pixels
+    warnings: tuple[ImageWarning, ...]
+
+
+def reads_images(bundle: Bundle) -> bool:
+    """Whether a model reads images."""
+    return isinstance(getattr(bundle.spec, "input", None), specs.ImagePatches)
+
+
+class ImageProcessor:
+    """Images as a model takes them."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        read = getattr(bundle.spec, "input", None)
+        if not isinstance(read, specs.ImagePatches):
+            raise UnsupportedError(bundle.display_name, "image input", hint=f"it reads {input_kind(read)}")
+        config: dict[str, Any] | None = bundle.files.get(IMAGE_PROCESSOR_FILE)
+        if config is None:
+            raise MissingValueError(
+                IMAGE_PROCESSOR_FILE, "to normalize images", hint="put it into the model's folder"
+            )
+        self.bundle, self.read = bundle, read
+        self.config = {name: value for name, value in config.items() if value is not None}
+        self.num_tokens = read.num_patches + read.prefix  # of one image
+        normalize = self.config.get("do_normalize") is not False
+        self.mean = self._per_channel("image_mean", 0.5 if normalize else 0.0, normalize)
+        self.std = self._per_channel("image_std", 0.5 if normalize else 1.0, normalize)
+        rescale = self.config.get("do_rescale") is not False
+        self.factor = np.float32(self.config.get("rescale_factor", 1 / 255) if rescale else 1)
+
+    def _per_channel(self, name: str, default: float, configured: bool) -> NDArray[np.float32]:
+        values = np.asarray(self.config.get(name, default) if configured else default, np.float32).reshape(-1)
+        if values.size not in (1, self.read.channels):
+            expected = f"{self.read.channels} numbers"
+            raise InvalidValueError(f"{IMAGE_PROCESSOR_FILE}: {name}", values.tolist(), expected)
+        return np.broadcast_to(values, (self.read.channels,))
+
+    def batch(self, images: Sequence[Image]) -> Tensor:
+        """Images as one batch (B, C, H, W)."""
+        return self.normalize(np.stack([self.process(image).pixels for image in images]))
+
+    def normalize(self, pixels: Pixels) -> Tensor:
+        """(B, H, W, C) -> (B, C, H, W), on the model's device and in its dtype."""
+        scaled = (pixels.astype(np.float32) * self.factor - self.mean) / self.std
+        batch = torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))
+        return batch.to(self.bundle.device, next(self.bundle.model.parameters()).dtype)
+
+    def process(self, image: Image) -> ProcessedImage:
+        """Decode and resize one image."""
+        if not isinstance(image, str | PathLike | bytes):
+            raise InvalidValueError("image", type(image).__name__, "the path of an image file")
+        source = image if isinstance(image, bytes) else Path(image)
+        name = "the image" if isinstance(source, bytes) else str(source)[:200]
+        if isinstance(source, Path) and source.is_dir():
+            raise FileProblemError(name, "is a folder", hint="expected an image file")
+        try:
+            if isinstance(source, Path) and not source.is_file():
+                raise FileMissingError(name, kind="image", hint="this model reads images: give their files")
+            found = outline(source)
+            color = decode(source, (found.height, found.width, 3))
+            whole = color
+            if self.read.channels != 3:
+                whole = decode(source, (found.height, found.width, self.read.channels))
+        except (BadPictureError, OSError, ValueError) as error:
+            if isinstance(error, GlassformerError):
+                raise
+            raise FileProblemError(name, f"cannot be read ({error})") from None
+        fitted = self._crop(self._resize(whole))
+        if fitted.shape[:2] != self.read.image_size:
+            raise ShapeError(
+                name, fitted.shape, f"{self.read.image_size}", hint=f"fix {IMAGE_PROCESSOR_FILE}"
+            )
+        return ProcessedImage(pixels=fitted, warnings=self._warnings(color, fitted))
+
+    def _resize(self, image: Pixels) -> Pixels:
+        """To the configured height and width, or length of the shorter side."""
+        if self.config.get("do_resize") is False:
+            return image
+        height, width = image.shape[:2]
+        size = self.config.get("size", self.read.image_size)
+        match size:
+            case {"shortest_edge": int(side)}:
+                long = int(side * max(height, width) / min(height, width))
+                target = (side, long) if height <= width else (long, side)
+            case _:
+                target = _height_and_width("size", size)
+        if image.shape[:2] == target:
+            return image
+        from PIL import Image as PillowImage
+
+        try:
+            resample = PillowImage.Resampling(self.config.get("resample", 2))
+        except ValueError:
+            known = f"a filter of Pillow, 0 to {len(PillowImage.Resampling) - 1}"
+            name = f"{IMAGE_PROCESSOR_FILE}: resample"
+            raise InvalidValueError(name, self.config["resample"], known) from None
+        flat = PillowImage.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        resized = flat.resize((target[1], target[0]), resample)
+        return np.asarray(resized).reshape(*target, image.shape[2])
+
+    def _crop(self, image: Pixels) -> Pixels:
+        """The center, if the config asks for it."""
+        if not self.config.get("do_center_crop"):
+            return image
+        high, wide = _height_and_width("crop_size", self.config.get("crop_size", self.read.image_size))
+        top, left = (image.shape[0] - high) // 2, (image.shape[1] - wide) // 2
+        if min(top, left) < 0:
+            raise InvalidValueError(
+                f"{IMAGE_PROCESSOR_FILE}: crop_size", (high, wide), f"at most {image.shape[:2]}"
+            )
+        return image[top : top + high, left : left + wide]
+
+    def _warnings(self, color: Pixels, fitted: Pixels) -> tuple[ImageWarning, ...]:
+        """In what an image differs from the training data. color (H, W, 3): the whole image."""
+        read, job = self.read, self.bundle.job
+        flat = fitted.reshape(-1, read.channels)
+        if (np.ptp(flat, 0) < BLANK_RANGE).all():
+            return ("blank",)
+        found: list[ImageWarning] = []
+        if read.channels == 1:
+            spread = color.max(-1).astype(np.int16) - color.min(-1)
+            if (spread > COLOR_RANGE).mean() > COLOR_SHARE:
+                found.append("color")
+        if all(
+            side > LARGE_FACTOR * most for side, most in zip(color.shape[:2], read.image_size, strict=True)
+        ):
+            found.append("large")
+        if job.mean is not None and job.std is not None:  # a published folder's may be of other data
+            distance = float(((flat.mean(0) / 255 - np.asarray(job.mean)) / np.asarray(job.std)).mean())
+            if abs(distance) > BRIGHTNESS_STDS:
+                found.append("light" if distance > 0 else "dark")
+        return tuple(found)
+
+
+def _height_and_width(name: str, size: Any) -> tuple[int, int]:
+    match size:
+        case {"height": int(high), "width": int(wide)} | (int(high), int(wide)):
+            return high, wide
+        case int(side):
+            return side, side
+    raise InvalidValueError(f"{IMAGE_PROCESSOR_FILE}: {name}", size, "a height and a width")
+
+
+def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
+    """A warning about so many images, for a person."""
+    each, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
+    match warning:
+        case "blank":
+            return f"{each} of one shade, without anything to recognize; the label is a guess"
+        case "color":
+            return f"{each} in color, but {name} was trained on grayscale images"
+        case "large":
+            return f"{each} more than {LARGE_FACTOR} times as large as {name} reads; crop to the object"
+        case _:
+            return (
+                f"{each} much {warning}er than the training data of {name}; invert the brightness if needed"
+            )
+
+
+class ImageEncoderTask(EncoderTask[Image, ProcessedImage, Raw, Out], Generic[Raw, Out]):
+    """An encoder task on images."""
+
+    def __init__(self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS) -> None:
+        self.processor = ImageProcessor(bundle)
+        per_batch = max(1, batch_tokens // self.processor.num_tokens)
+        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=per_batch)
+
+    def preprocess(
+        self, inputs: Sequence[Image], first: int, callbacks: Callbacks
+    ) -> list[ProcessedImage | None]:
+        found: list[ProcessedImage | None] = []
+        for number, image in enumerate(inputs, first):
+            processed = None
+            if not callbacks.skips(image):
+                try:
+                    processed = self.processor.process(image)
+                except (FileMissingError, FileProblemError) as error:
+                    callbacks.reject("image", number, error)
+            found.append(processed)
+        return found
+
+    def length(self, item: ProcessedImage) -> int:
+        return self.processor.num_tokens
+
+    @property
+    def model(self) -> Any:
+        return encoder_model(self.bundle)
+
+    def pixel_batch(self, items: Sequence[ProcessedImage]) -> Tensor:
+        """A batch (B, C, H, W)."""
+        return self.processor.normalize(np.stack([item.pixels for item in items]))

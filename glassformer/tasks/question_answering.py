@@ -1,0 +1,210 @@
+"""Answer questions with a span of a text, however long the text is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.core.heads import Span
+from glassformer.errors import EmptyInputError, GlassformerError, InputTooLongError, UnsupportedError
+from glassformer.tasks.base import (
+    BATCH_TOKENS,
+    NO_CALLBACKS,
+    Callbacks,
+    Task,
+    batches,
+    check_at_least,
+    check_finite,
+    check_text,
+    collate,
+    encoder_model,
+    max_input_tokens,
+    require_tokenizer,
+    select_tokens,
+    token_input,
+)
+from glassformer.tokenization import Encoded
+
+WINDOW = 384  # tokens read at a time, as such models are trained
+STRIDE = 128  # tokens that two neighbouring windows share
+MAX_ANSWER_TOKENS = 15
+SpanScores = tuple[Tensor, Tensor]  # logits (tokens,) of an answer's start and end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A span of the context: its text, its characters [start, end) and its probability.
+
+    no_answer: the probability that the context has no answer, if the model was trained to tell.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    no_answer: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedQuestion:
+    """A question with its context as one sequence, and the tokens of each window that the model reads."""
+
+    encoded: Encoded
+    windows: list[list[int]]
+    context: str
+
+
+class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
+    """Find the most likely answer to a question in a context; inputs are (question, context).
+
+    max_answer_tokens: of an answer, which is extended to whole words.
+    window, stride: a long context is read in windows of so many tokens that overlap by so many. Probabilities
+    are normalized over all windows, so that one without an answer does not outweigh the one that has it.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        max_answer_tokens: int = MAX_ANSWER_TOKENS,
+        window: int | None = None,
+        stride: int = STRIDE,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:
+        head = getattr(bundle.spec, "head", None)
+        if not isinstance(head, specs.Answer) or not isinstance(bundle.spec, specs.EncoderOnly):
+            hint = f"its head is {type(head).__name__}"
+            raise UnsupportedError(bundle.display_name, "question answering", hint=hint)
+        token_input(bundle)
+        check_at_least("max_answer_tokens", max_answer_tokens)
+        check_at_least("window", window)
+        check_at_least("stride", stride, least=0)
+        check_at_least("batch_tokens", batch_tokens)
+        self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
+        self.max_answer_tokens, self.stride, self.batch_tokens = max_answer_tokens, stride, batch_tokens
+        self.window = min(window or WINDOW, max_input_tokens(bundle))
+
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, str) for one in inputs)
+
+    def run(
+        self, inputs: Iterable[tuple[str, str]], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Iterator[Answer | None]:
+        for number, (question, context) in enumerate(inputs, 1):
+            try:
+                item = self.preprocess(question, context)
+            except GlassformerError as error:
+                callbacks.reject("question", number, error)
+                yield None
+            else:
+                yield self.postprocess(item, self.forward(item))
+            callbacks.on_done(1)
+
+    def preprocess(self, question: str, context: str) -> EncodedQuestion:
+        """Tokenize a question with its context, and cut the context into windows."""
+        for name, text in (("question", question), ("context", context)):
+            if not check_text(text, name).strip():
+                raise EmptyInputError(name)
+        encoded = self.tokenizer.encode(question, context)
+        return EncodedQuestion(
+            encoded=encoded, windows=context_windows(encoded, self.window, self.stride), context=context
+        )
+
+    @torch.inference_mode()
+    def forward(self, item: EncodedQuestion) -> list[SpanScores]:
+        """The scores of each window."""
+        found: dict[int, SpanScores] = {}
+        for rows in batches([len(window) for window in item.windows], self.batch_tokens):
+            batch = collate(self.bundle, [select_tokens(item.encoded, item.windows[n]) for n in rows])
+            span: Span = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
+            both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
+            for row, n in enumerate(rows):
+                start, end = check_finite(self.bundle, both[row, :, : len(item.windows[n])])
+                found[n] = (start, end)
+        return [found[n] for n in range(len(item.windows))]
+
+    def postprocess(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
+        """The most likely span, by the scores of each window."""
+        encoded, cls_id = item.encoded, self.tokenizer.cls_id
+        best = (-float("inf"), 0, 0)
+        none = (float("inf"), 0.0, 0.0)  # the window that most denies "no answer" decides it
+        starts, ends = list[Tensor](), list[Tensor]()
+        for window, (start, end) in zip(item.windows, scores, strict=True):
+            in_context = torch.tensor([encoded.sequences[n] == 1 for n in window])
+            if cls_id is not None and cls_id in (ids := [encoded.ids[n] for n in window]):
+                at = ids.index(cls_id)
+                none = min(none, (float(start[at] + end[at]), float(start[at]), float(end[at])))
+            start, end = start[in_context], end[in_context]  # (context tokens,)
+            starts.append(start)
+            ends.append(end)
+            first = window[int(in_context.long().argmax())]
+            score, left, right = _best_span(start, end, self.max_answer_tokens)
+            best = max(best, (score, first + left, first + right), key=lambda found: found[0])
+        known = none[0] < float("inf")
+        total = sum(
+            float(torch.cat([*logits, torch.tensor([none[side]])] if known else logits).double().logsumexp(0))
+            for side, logits in ((1, starts), (2, ends))
+        )
+        score, left, right = best
+        left, right = whole_words(encoded, left, right, item.context)
+        begin, stop = encoded.offsets[left][0], encoded.offsets[right][1]
+        text = item.context[begin:stop]
+        begin += len(text) - len(text.lstrip())
+        return Answer(
+            text=text.strip(),
+            start=begin,
+            end=begin + len(text.strip()),
+            score=float(torch.tensor(score - total).exp()),
+            no_answer=float(torch.tensor(none[0] - total).exp()) if known else 0.0,
+        )
+
+
+def context_windows(encoded: Encoded, size: int, stride: int) -> list[list[int]]:
+    """The tokens of each window: the question, the special tokens and a part of the context."""
+    context = [n for n, sequence in enumerate(encoded.sequences) if sequence == 1]
+    question = [n for n, sequence in enumerate(encoded.sequences) if sequence != 1]
+    if not context:
+        raise EmptyInputError("context", hint="the tokenizer knows none of its characters")
+    room = size - len(question)
+    if room < 1:
+        raise InputTooLongError(len(question), size - 1, hint="shorten the question")
+    step = room - min(stride, room // 2)
+    starts = range(0, max(1, len(context) - room + step), step)
+    return [sorted([*question, *context[at : at + room]]) for at in starts]
+
+
+def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, int]:
+    """The best sum of a start and an end within `longest` tokens: its score and both positions."""
+    best = (-float("inf"), 0, 0)
+    for length in range(min(longest, len(start))):
+        sums = start[: len(start) - length] + end[length:]
+        at = int(sums.argmax())
+        best = max(best, (float(sums[at]), at, at + length), key=lambda found: found[0])
+    return best
+
+
+def whole_words(encoded: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
+    """The span extended to whole words.
+
+    Some tokenizers take a whole text for one word, so a space ends one too.
+    """
+
+    def same_word(one: int, other: int) -> bool:
+        if not 0 <= one < other < len(encoded) or {encoded.sequences[one], encoded.sequences[other]} != {1}:
+            return False
+        between = encoded.offsets[other][0]
+        around = context[max(0, between - 1) : between + 1]
+        apart = encoded.offsets[one][1] < between or any(character.isspace() for character in around)
+        return not apart and encoded.words[one] is not None and encoded.words[one] == encoded.words[other]
+
+    while same_word(left - 1, left):
+        left -= 1
+    while same_word(right, right + 1):
+        right += 1
+    return left, right

@@ -1,0 +1,160 @@
+"""Text while it is generated: the model runs in a thread and hands over each token."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.generation.engine import generate
+from glassformer.generation.request import GenerationOutput, Token
+from glassformer.generation.stopping import truncate_at_stop
+from glassformer.tasks.segmentation import segments_of
+from glassformer.tasks.text_generation import (
+    CONTEXT_TOKENS,
+    GeneratedText,
+    TextGenerator,
+    common_prefix,
+    memory_errors,
+)
+from glassformer.tokenization import Tokenizer
+
+_HELD_BACK = 4  # characters: a later token may still change the space before them
+_WINDOW = 128  # tokens decoded at once
+
+
+class IncrementalDecoder:
+    """The text of tokens that come one by one, in pieces that joined are the text of them all.
+
+    No piece ends within a character. `push` returns what a token made certain, often nothing; `end` the rest.
+    The text ends before the first of the stop strings.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop_strings: Sequence[str] = ()
+    ) -> None:
+        self._tokenizer, self._stop_strings = tokenizer, stop_strings
+        self._held_back = max(_HELD_BACK, *map(len, stop_strings)) if stop_strings else _HELD_BACK
+        self._ids = list(prompt[-CONTEXT_TOKENS:])
+        self._text = self._prompt = tokenizer.decode(self._ids)
+        self._has_begun = False
+        self._sent = len(self._text)  # characters of the text that were returned
+
+    def push(self, token: int) -> str:
+        """What is certain of the text once this token is known."""
+        if len(self._ids) >= _WINDOW and self._has_begun:
+            self._shrink()
+        self._ids.append(token)
+        self._text = self._tokenizer.decode(self._ids)
+        if not self._has_begun:
+            self._sent = common_prefix(self._prompt, self._text)
+        return self._send(len(self._text) - self._held_back)
+
+    def end(self) -> str:
+        """What was held back."""
+        return self._send(len(self._text))
+
+    def _send(self, end: int) -> str:
+        # a stop string is the last that is generated, so whatever follows it belongs to it
+        before_stop = len(truncate_at_stop(self._text[self._sent :], self._stop_strings))
+        end = min(max(end, self._sent), self._sent + before_stop)
+        piece = self._text[self._sent : end]
+        self._sent = end
+        self._has_begun = self._has_begun or bool(piece)
+        return piece
+
+    def _shrink(self) -> None:
+        """Continue with the later half of the tokens; what is still to be sent is counted from the end."""
+        owed = len(self._text) - self._sent
+        ids = self._ids[_WINDOW // 2 :]
+        text = self._tokenizer.decode(ids)
+        if owed <= len(text) and text.endswith(self._text[self._sent :]):
+            self._ids, self._text, self._sent = ids, text, len(text) - owed
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+
+
+class _Stopped(Exception):
+    """Nobody reads the stream any more."""
+
+
+class TextStream(Iterator[str]):
+    """Continue one prompt in pieces of text; joined they are the text of `TextGenerator`.
+
+    result: what the task returns, once the stream has ended. warnings: known with the first piece.
+    """
+
+    def __init__(self, task: TextGenerator, prompt: str) -> None:
+        config = task.request.config
+        if not isinstance(prompt, str):
+            raise InvalidValueError("prompt", type(prompt).__name__, "a string")
+        if config.num_beams > 1 or config.num_return_sequences > 1:
+            raise UnsupportedError(
+                "streaming", "several sequences", hint="set num_beams and num_return_sequences to 1"
+            )
+        (self._document,) = task.preprocess([prompt])
+        self.result: GeneratedText | None = None
+        self.warnings = task.warnings(self._document)
+        self._pieces = self._run(task)
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stop generating."""
+        self._pieces.close()
+
+    def _run(self, task: TextGenerator) -> Generator[str, None, None]:
+        (segment,) = segments_of(self._document)
+        prompt = segment.ids if task.architecture == "decoder-only" else []
+        decoder = IncrementalDecoder(task.tokenizer, prompt, task.request.config.stop_strings)
+        for token in self._tokens(task, segment.ids):
+            if piece := decoder.push(token):
+                yield piece
+        if piece := decoder.end():
+            yield piece
+
+    def _tokens(self, task: TextGenerator, ids: list[int]) -> Iterator[int]:
+        tokens: queue.SimpleQueue[int | list[GenerationOutput] | _Failed] = queue.SimpleQueue()
+        closed = threading.Event()
+
+        def on_token(token: Token) -> None:
+            # a program that ends while it generates waits for the thread, so that no kernel is cut off
+            if closed.is_set() or not threading.main_thread().is_alive():
+                raise _Stopped
+            tokens.put(token.id)
+
+        def work() -> None:
+            try:
+                inputs = torch.tensor([ids], device=task.bundle.device)
+                (output,) = generate(
+                    task.bundle.ready(),
+                    inputs,
+                    replace(task.request, on_token=on_token),
+                    attention_mask=torch.ones_like(inputs, dtype=torch.bool),
+                )
+                tokens.put(output)
+            except _Stopped:
+                pass
+            except BaseException as error:  # raised again in the thread that reads the stream
+                tokens.put(_Failed(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            while not isinstance(found := tokens.get(), list):
+                if isinstance(found, _Failed):
+                    with memory_errors():
+                        raise found.error
+                yield found
+            self.result = task.postprocess(self._document, [found])
+        finally:
+            closed.set()
+            thread.join()

@@ -1,0 +1,468 @@
+"""Generate text: the base of all tasks whose output is text, and continuing a prompt."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, ClassVar, Literal, Unpack
+
+import torch
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.errors import (
+    EmptyInputError,
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    UnsupportedError,
+)
+from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
+from glassformer.generation.engine import generate_batched
+from glassformer.generation.request import FinishReason, GenerationOutput, GenerationRequest
+from glassformer.generation.search_tree import SearchTree
+from glassformer.generation.stopping import truncate_at_stop
+from glassformer.tasks.base import (
+    NO_CALLBACKS,
+    Callbacks,
+    Task,
+    check_at_least,
+    check_text,
+    require_tokenizer,
+)
+from glassformer.tasks.languages import NO_LANGUAGE, target_language
+from glassformer.tasks.segmentation import ENCODED_TOGETHER, Document, Segment, segments_of
+from glassformer.tokenization import Encoded, SpecialInText, Tokenizer, encode_tagged
+
+BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 16_384, 4096  # a CPU gains nothing from larger batches
+MAX_NEW_TOKENS = 256  # of TextGenerator, if neither the folder nor the caller sets a limit
+CONTEXT_TOKENS = 8  # of the prompt, decoded with the output: the first token of a text loses its space
+
+Architecture = Literal["encoder-decoder", "decoder-only"]
+# longer_than_trained: a segment has more tokens than the model was usually trained on.
+# split_word: a word was too long and had to be cut. unknown_characters: some are not in the vocabulary.
+InputWarning = Literal["longer_than_trained", "split_word", "unknown_characters"]
+
+
+@dataclass(eq=False)
+class WrongJobError(GlassformerError):
+    """A model was trained for another job than the task needs."""
+
+    model: str
+    trained_for: str | None
+    task: str
+    hint: str = ""
+    template: ClassVar[str] = "{model} was trained to {trained_for}, not to {task}"
+
+
+@dataclass(eq=False)
+class OutOfMemoryError(GlassformerError):
+    """A batch does not fit into memory."""
+
+    hint: str = "lower batch_tokens, num_beams or max_new_tokens"
+    template: ClassVar[str] = "a batch does not fit into memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedText:
+    """What was generated for one text.
+
+    score: the sum of its segments' scores (see `GenerationOutput`). num_tokens: generated tokens.
+    seconds: from reading the text to its result, waiting for its batch included.
+    finish_reason: "length" if the limit ended any of its segments.
+    alternatives: the next best, if num_return_sequences is above 1. trees: each segment's search.
+    starts_batch: whether a batch began with this text, so that a run resumed here gives the same bits.
+    """
+
+    text: str
+    score: float
+    num_tokens: int
+    seconds: float
+    finish_reason: FinishReason
+    warnings: tuple[InputWarning, ...] = ()
+    alternatives: tuple[GeneratedText, ...] = ()
+    trees: tuple[SearchTree, ...] = ()
+    starts_batch: bool = False
+
+
+class TextGenerationTask(Task[str, GeneratedText]):
+    """The base of all tasks whose output is text.
+
+    preprocess: texts -> documents of segments, whose ids the model reads.
+    request: how the model generates; pass it with a segment's ids to `generation`.
+    decode: one segment's output ids -> text. postprocess: a document's outputs -> its result.
+
+    options: of generation, under transformers' names; the folder's generation_config.json holds otherwise.
+    batch_tokens: tokens of a batch, input and output, padding and beams counted.
+    return_tree: keep the search of each segment.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        config: GenerationConfig,
+        *,
+        return_tree: bool = False,
+        batch_tokens: int | None = None,
+    ) -> None:
+        check_at_least("batch_tokens", batch_tokens)
+        self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
+        self.architecture = generation_architecture(bundle)
+        self.batch_tokens = batch_tokens
+        ends = special_tokens(bundle)
+        bounded = config.max_new_tokens is not None or config.max_length is not None
+        self.request = GenerationRequest(
+            config=config,
+            start_ids=ends.start_ids,
+            eos_token_id=ends.eos_ids,
+            pad_token_id=ends.pad_id,
+            max_new_tokens=None if bounded else self.default_limit,
+            decode=self.tokenizer.decode,
+            return_tree=return_tree,
+        )
+        self.max_input_tokens = max_source_tokens(bundle)
+        # models that continue text were trained on any, and read what has no piece by its bytes
+        encoder_decoder = self.architecture == "encoder-decoder"
+        self._unknown_ids = self.tokenizer.spelling_ids if encoder_decoder else self.tokenizer.unknown_ids
+
+    @abstractmethod
+    def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
+        """The segments of each text; none for one that is rejected or skipped."""
+
+    @abstractmethod
+    def decode(self, segment: Segment, ids: list[int]) -> str:
+        """The text of one segment's output."""
+
+    @abstractmethod
+    def default_limit(self, input_length: int) -> int:
+        """The most new tokens for an input of so many, if the config sets no limit."""
+
+    def assemble(self, document: Document, outputs: Sequence[str]) -> str:
+        """The text of a document from the texts of its segments."""
+        return "".join(outputs)
+
+    def warnings(self, document: Document) -> tuple[InputWarning, ...]:
+        """What in a document the model was not trained to read."""
+        segments, trained = segments_of(document), self.bundle.job.usual_len
+        found: list[InputWarning] = []
+        if trained is not None and any(len(one.ids) > trained for one in segments):
+            found.append("longer_than_trained")
+        if any(one.split_word for one in segments):
+            found.append("split_word")
+        if not all(self._unknown_ids.isdisjoint(one.ids) for one in segments):
+            found.append("unknown_characters")
+        return tuple(found)
+
+    def postprocess(
+        self, document: Document, outputs: Sequence[Sequence[GenerationOutput]], seconds: float = 0.0
+    ) -> GeneratedText:
+        """The result of a document from the outputs of its segments, each best first."""
+        count = len(outputs[0]) if outputs else 1
+        ranked = [self._ranked(document, [one[rank] for one in outputs], seconds) for rank in range(count)]
+        return replace(ranked[0], alternatives=tuple(ranked[1:]))
+
+    def _ranked(self, document: Document, outputs: list[GenerationOutput], seconds: float) -> GeneratedText:
+        reasons = {one.finish_reason for one in outputs}
+        pairs = zip(segments_of(document), outputs, strict=True)
+        return GeneratedText(
+            text=self.assemble(document, [self.decode(segment, one.ids) for segment, one in pairs]),
+            score=sum((one.score for one in outputs), 0.0),
+            num_tokens=sum(len(one.ids) for one in outputs),
+            seconds=seconds,
+            finish_reason="length" if "length" in reasons else "stop" if "stop" in reasons else "end",
+            warnings=self.warnings(document),
+            trees=tuple(one.tree for one in outputs if one.tree is not None),
+        )
+
+    def run(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
+        pending = _Pending(self, callbacks)
+        outputs = generate_batched(
+            self.bundle.ready(),
+            pending.segments(inputs),
+            self.request,
+            batch_tokens=self.batch_tokens or default_batch_tokens(self.bundle),
+            on_batch=pending.on_batch,
+        )
+        for output in _with_memory_errors(outputs):
+            yield from pending.finished()  # documents without segments, such as empty lines
+            pending.add(output)
+            yield from pending.finished()
+        yield from pending.finished()
+
+
+@dataclass
+class _Waiting:
+    """A document that is being generated."""
+
+    document: Document
+    since: float
+    missing: int
+    starts_batch: bool
+    outputs: list[list[GenerationOutput]] = field(default_factory=list)
+    not_generated: int = 0
+    repeats: int = 1
+
+
+class _Pending:
+    """Documents between being read and being finished, in order; `generate_batched` bounds their number."""
+
+    def __init__(self, task: TextGenerationTask, callbacks: Callbacks) -> None:
+        self._task, self._callbacks = task, callbacks
+        self._waiting: deque[_Waiting] = deque()
+        self._by_segment: dict[int, _Waiting] = {}
+
+    def segments(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """The ids of all segments, one after the other."""
+        count = 0
+        for document in self._task.preprocess(texts, self._callbacks):
+            segments = segments_of(document)
+            if not segments:
+                self._callbacks.on_done(1)
+                if self._waiting and self._waiting[-1].document == document:
+                    self._waiting[-1].repeats += 1  # of a million empty lines in a row one is held
+                    continue
+            waiting = _Waiting(document, time.perf_counter(), len(segments), starts_batch=not self._waiting)
+            waiting.not_generated = len(segments)
+            self._waiting.append(waiting)
+            for segment in segments:
+                self._by_segment[count] = waiting
+                count += 1
+                yield segment.ids
+
+    def on_batch(self, numbers: Sequence[int]) -> None:
+        """Some segments were generated."""
+        done = 0
+        for number in numbers:
+            waiting = self._by_segment.pop(number)
+            waiting.not_generated -= 1
+            done += waiting.not_generated == 0
+        self._callbacks.on_done(done)
+
+    def add(self, output: list[GenerationOutput]) -> None:
+        """The output of the first segment that has none yet."""
+        self._waiting[0].outputs.append(output)
+        self._waiting[0].missing -= 1
+
+    def finished(self) -> Iterator[GeneratedText]:
+        """The results of the first documents that are complete."""
+        while self._waiting and self._waiting[0].missing == 0:
+            done = self._waiting.popleft()
+            result = self._task.postprocess(done.document, done.outputs, time.perf_counter() - done.since)
+            yield replace(result, starts_batch=done.starts_batch)
+            for _ in range(done.repeats - 1):
+                yield result
+
+
+def _with_memory_errors(outputs: Iterator[list[GenerationOutput]]) -> Iterator[list[GenerationOutput]]:
+    while True:
+        with memory_errors():
+            output = next(outputs, None)
+        if output is None:
+            return
+        yield output
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise `OutOfMemoryError` for what torch raises if a batch does not fit."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise OutOfMemoryError from None
+    except RuntimeError as error:  # the CPU allocator has no type of its own
+        if "can't allocate memory" not in str(error):
+            raise
+        raise OutOfMemoryError from None
+
+
+def default_batch_tokens(bundle: Bundle) -> int:
+    """The tokens of a batch on the model's device."""
+    return BATCH_TOKENS_CPU if bundle.device.type == "cpu" else BATCH_TOKENS_GPU
+
+
+def generation_architecture(bundle: Bundle) -> Architecture:
+    """Whether the model generates from a source or from a prompt; others are unsupported."""
+    kind, head = type(bundle.spec).__name__, getattr(bundle.spec, "head", None)
+    if head is None or isinstance(head, specs.LanguageModel):  # a recurrent baseline has no other head
+        if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
+            return "encoder-decoder"
+        if kind in ("DecoderOnly", "LSTMLanguageModel"):
+            return "decoder-only"
+    raise UnsupportedError(
+        bundle.display_name, "text generation", hint="use an encoder-decoder or a language model"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """start_ids: how a target starts; None: as the spec says. eos_ids: any of them ends a sequence."""
+
+    start_ids: tuple[int, ...] | None
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+
+def special_tokens(bundle: Bundle) -> SpecialTokens:
+    """From generation_config.json, else config.json, else the tokenizer and the spec."""
+    tokenizer, vocab_size = require_tokenizer(bundle), _vocab_size(bundle.spec)
+    eos = _config_ids(bundle, "eos_token_id") or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
+    starts = generation_architecture(bundle) == "encoder-decoder"
+    start = _config_ids(bundle, "decoder_start_token_id") if starts else ()
+    for name, ids, needed in (("eos_token_id", eos, 1), ("decoder_start_token_id", start, len(start))):
+        if ids and sum(one < vocab_size for one in ids) < needed:
+            raise InvalidValueError(name, max(ids), f"a token id below {vocab_size}")
+    pad = tuple(one for one in _config_ids(bundle, "pad_token_id") if one >= 0)  # some publish -1 for none
+    known = (*pad, *(() if tokenizer.pad_id is None else (tokenizer.pad_id,)), *eos, 0)
+    pad_id = next(one for one in known if one < vocab_size)  # some folders name one that was never trained
+    return SpecialTokens(start_ids=start or None, eos_ids=eos, pad_id=pad_id)
+
+
+def max_source_tokens(bundle: Bundle) -> int | None:
+    """The most tokens of a source or a prompt; None: no bound."""
+    spec: Any = bundle.spec
+    position = getattr(getattr(spec, "source", getattr(spec, "input", None)), "position", None)
+    found: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
+    return found or require_tokenizer(bundle).max_length
+
+
+def _config_ids(bundle: Bundle, name: str) -> tuple[int, ...]:
+    found = bundle.generation.get(name)
+    found = bundle.config.get(name) if found is None else found
+    ids = tuple(found) if isinstance(found, list) else () if found is None else (found,)
+    for one in ids:
+        if one < 0 and name != "pad_token_id":
+            raise InvalidValueError(name, one, "a token id")
+    return ids
+
+
+def _vocab_size(spec: Any) -> int:
+    sides = [getattr(spec, name, None) for name in ("source", "target", "input", "head")]
+    sizes = [getattr(side, "vocab_size", None) for side in sides]
+    sizes += [getattr(spec, name, None) for name in ("src_vocab_size", "tgt_vocab_size", "vocab_size")]
+    return min(int(size) for size in sizes if size is not None)
+
+
+# generation settings that older folders have in config.json
+_IN_CONFIG = (
+    *("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size"),
+    *("repetition_penalty", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "eos_token_id"),
+)
+
+
+def published_generation_config(bundle: Bundle) -> Mapping[str, Any]:
+    """The folder's generation settings."""
+    if bundle.generation:
+        return bundle.generation
+    return {name: bundle.config[name] for name in _IN_CONFIG if bundle.config.get(name) is not None}
+
+
+class TextGenerator(TextGenerationTask):
+    """Continue prompts. The result is without the prompt; an empty one begins where the model's texts begin.
+
+    special_in_text: special tokens such as <|im_start|> in a prompt are text ("plain") or tokens ("keep"), as
+    a prompt from a chat template needs.
+    to: the target language of a translation model that writes several.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        special_in_text: SpecialInText = "plain",
+        to: str | None = None,
+        return_tree: bool = False,
+        batch_tokens: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> None:
+        translates = generation_architecture(bundle) == "encoder-decoder"
+        if to is not None and not translates:
+            raise UnsupportedError(bundle.display_name, "a target language")
+        self.language, self.special_in_text = NO_LANGUAGE, special_in_text
+        if translates and (special_in_text == "plain" or to is not None):
+            self.language = target_language(bundle, to)
+        config = merge_generation_config(
+            published_generation_config(bundle), {**options, **self.language.options}
+        )
+        super().__init__(bundle, config, return_tree=return_tree, batch_tokens=batch_tokens)
+
+    def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
+        numbered = enumerate(texts, 1)
+        while batch := list(islice(numbered, ENCODED_TOGETHER)):
+            prompts = [self.language.prefix + check_text(text, "prompt", number) for number, text in batch]
+            for (number, prompt), encoded in zip(batch, self._encode(prompts), strict=True):
+                if callbacks.skips(prompt):
+                    yield []
+                    continue
+                ids = encoded.ids if self.architecture == "encoder-decoder" else without_end(encoded)
+                ids = ids or self._begin_ids()
+                limit = self.max_input_tokens
+                if limit is not None and len(ids) > limit:
+                    callbacks.reject("prompt", number, InputTooLongError(len(ids), limit))
+                    yield []
+                else:
+                    yield [Segment(ids, prompt)]
+
+    def _encode(self, prompts: list[str]) -> list[Encoded]:
+        if self.language.tag is not None:
+            return encode_tagged(self.tokenizer, prompts, self.language.tag)
+        return self.tokenizer.encode_batch(prompts, special_in_text=self.special_in_text)
+
+    def _begin_ids(self) -> list[int]:
+        """What precedes a text's first token: the begin token, else the end of the text before."""
+        first = self.tokenizer.bos_id
+        ids = list(self.request.eos_ids[:1]) if first is None else [first]
+        if not ids:
+            raise EmptyInputError("prompt", hint="the model has no token to begin a text with")
+        return ids
+
+    def decode(self, segment: Segment, ids: list[int]) -> str:
+        prompt = segment.ids if self.architecture == "decoder-only" else []
+        return truncate_at_stop(
+            decode_continuation(self.tokenizer, prompt, ids), self.request.config.stop_strings
+        )
+
+    def default_limit(self, input_length: int) -> int:
+        most = max_source_tokens(self.bundle)
+        if most is None or self.architecture == "encoder-decoder":
+            return MAX_NEW_TOKENS
+        return max(1, min(MAX_NEW_TOKENS, most + 1 - input_length))  # the last token is not read
+
+
+def without_end(encoded: Encoded) -> list[int]:
+    """The ids without the special tokens that close a text."""
+    last = len(encoded.ids)
+    while (
+        last and encoded.sequences[last - 1] is None and any(s is not None for s in encoded.sequences[:last])
+    ):
+        last -= 1
+    return encoded.ids[:last]
+
+
+def decode_continuation(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """The text of ids that follow a prompt, with its leading space."""
+    context = list(prompt[-CONTEXT_TOKENS:])
+    before, text = tokenizer.decode(context), tokenizer.decode([*context, *ids])
+    return text[common_prefix(before, text) :]
+
+
+def common_prefix(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
+    """A warning about so many texts, for a person."""
+    name, each = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
+    match warning:
+        case "longer_than_trained":
+            return f"{each} longer than the {bundle.job.usual_len} tokens {name} was trained on"
+        case "split_word":
+            return f"{each} with a word longer than {name} reads at once; it was split into parts"
+        case "unknown_characters":
+            return f"{each} with characters outside the vocabulary of {name}; the output may be wrong there"

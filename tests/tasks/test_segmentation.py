@@ -1,0 +1,237 @@
+"""Documents into segments and back: lines stay lines, long ones are split, and nothing is lost."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import glassformer
+from glassformer.errors import GlassformerError, InputTooLongError
+from glassformer.tasks import Callbacks, RejectedInputError, Translator
+from glassformer.tasks.segmentation import LINE_TOKENS, Segment, Segmenter, segments_of
+from glassformer.tokenization.documents import halved, sentences, torn
+from tests.tasks.reversing import ROWS, reverser
+
+DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return glassformer.load("pocket")
+
+
+def test_lines_stay_lines():
+    bundle = glassformer.load(reverser())
+    one, two, three = bundle.translate(["red blue", "gold", "blue blue red"])
+    assert bundle.translate("red blue\n\n  gold\n \nblue blue red\n") == f"{one}\n\n  {two}\n\n{three}\n"
+    parts = [f"{row}。" for row in ROWS[20:60]]
+    text, expected = " ".join(parts), " ".join(bundle.translate(parts))
+    assert len(bundle.tokenizer.encode(text).ids) > LINE_TOKENS
+    assert bundle.translate(text) == expected == bundle.translate(text, split="always")
+
+
+@given(st.lists(st.sampled_from(["red", "blue,", "gold.", "Green;", "z.", "3."]), min_size=1, max_size=90))
+def test_segments_fit_and_nothing_is_lost(words):
+    """Every word is in one segment, in order, and no segment is longer than the model reads."""
+    text_of: dict[tuple[int, ...], str] = {}
+
+    def encode(texts):
+        found = []
+        for text in texts:
+            ids = [hash(word) % 1000 for word in text.split()]
+            text_of[tuple(ids)] = text
+            found.append(ids)
+        return found
+
+    (document,) = Segmenter(encode=encode, max_tokens=7, split="long").segment([" ".join(words)])
+    assert all(len(segment.ids) <= 7 for segment in segments_of(document))
+    parts = (text_of[tuple(p.ids)] if isinstance(p, Segment) else p for p in document)
+    assert "".join(parts) == " ".join(words)
+
+
+@pytest.mark.parametrize(("trained", "count"), [(None, 1), (5, 4), (100, 2)])
+def test_short_sentences_are_never_split(trained: int | None, count: int) -> None:
+    """A model that was trained on labels of five tokens may still be given a sentence."""
+    segmenter = Segmenter(
+        encode=lambda texts: [[1] * len(text.split()) for text in texts],
+        max_tokens=None,
+        trained_tokens=trained,
+        split="always",
+    )
+    long, short = segmenter.segment([" ".join(["sea"] * 140), " ".join(["sea"] * 48)])
+    assert len(segments_of(long)) == count and len(segments_of(short)) == 1
+
+
+def test_no_segment_is_longer_than_the_model_was_trained_on(pocket) -> None:
+    """A sentence of hundreds of words is split at its clauses."""
+    sentence = " and ".join(f"the old captain number {n} sang to the sea, which was calm," for n in range(30))
+    task = Translator(pocket, to="de")
+    (document,) = task.preprocess([sentence])
+    ids = [segment.ids for segment in segments_of(document)]
+    assert len(ids) > 3 and max(map(len, ids)) <= pocket.job.usual_len and task.warnings(document) == ()
+    again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in document]
+    assert "".join(again) == sentence
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 3000, "나는오늘아침에학교에갔다가집에왔다" * 100, "我今天早上去了学校然后回家了" * 100],
+    ids=len,
+)
+def test_text_without_spaces_is_split_within_words(pocket, text: str) -> None:
+    task = Translator(pocket, to="en")
+    (document,) = task.preprocess([f"Hello. {text}"])
+    ids = [segment.ids for segment in segments_of(document)]
+    assert len(ids) > 20 and max(map(len, ids)) <= pocket.job.usual_len
+    assert "split_word" in task.warnings(document)
+    assert "longer_than_trained" not in task.warnings(document)
+    assert "".join(pocket.tokenizer.decode(one) for one in ids) == f"Hello.{text}"
+    assert task.assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
+
+
+def test_spaces_are_added_only_in_scripts_that_have_them(pocket) -> None:
+    task = Translator(pocket, to="en")
+    (document,) = task.preprocess(["我来了。你好！"])
+    for first, whole in (("I came.", "I came. Good."), ("我来了。", "我来了。Good."), ("มา", "มาGood.")):
+        assert task.assemble(document, [first, "Good."]) == whole
+
+
+def test_a_character_with_too_many_marks_is_rejected_alone(pocket) -> None:
+    lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
+    rejected: list[tuple[int, GlassformerError]] = []
+    callbacks = Callbacks(on_reject=lambda number, reason: rejected.append((number, reason)))
+    task = Translator(pocket, to="de")
+    assert [bool(one) for one in task.preprocess(lines, callbacks)] == [True, False, True]
+    ((number, reason),) = rejected
+    assert number == 2 and isinstance(reason, InputTooLongError) and reason.limit == 5000
+    with pytest.raises(RejectedInputError) as caught:
+        task(lines)
+    assert caught.value.number == 2
+    with pytest.raises(InputTooLongError):
+        task(lines[1])
+
+
+def test_every_sentence_of_a_line_gets_its_tag():
+    encoded = []
+
+    def encode(texts):
+        encoded.extend(texts)
+        return [[1] * len(text) for text in texts]
+
+    def prefix_of(line):
+        return ">>fra<< " if line.startswith(">>fra<< ") else ""
+
+    line = "It rained all day long. " * 9
+    segmenter = Segmenter(encode=encode, max_tokens=None, prefix_of=prefix_of)
+    (document,) = segmenter.segment([f">>fra<< {line}"])
+    assert encoded[1:] == [">>fra<< It rained all day long."] * 9
+    assert len(segments_of(document)) == 9
+
+
+def test_a_megabyte_is_split_into_what_the_model_reads():
+    segmenter = Segmenter(encode=lambda texts: [[1] * len(text) for text in texts], max_tokens=512)
+    with pytest.raises(RejectedInputError):
+        list(segmenter.segment(["x" * 1_000_000]))
+    (document,) = segmenter.segment(["red, blue " * 100_000])
+    assert sum(len(segment.ids) for segment in segments_of(document)) > 800_000
+
+
+SYMBOLS = [
+    ("I love you 😀", "I love you", "{} 😀"),
+    ("I love you 😀.", "I love you.", "{} 😀"),
+    ("Thanks 🙏🏽 for your help.", "Thanks for your help.", "{} 🙏🏽"),
+    ("I love you. 👩‍🚀", "I love you.", "{} 👩‍🚀"),
+    ("✅ I love you.", "I love you.", "✅ {}"),
+    ("We live in 🇩🇪 Germany now.", "We live in Germany now.", "{} 🇩🇪"),
+]
+
+
+@pytest.mark.parametrize("to", ["de", "ko"])
+@pytest.mark.parametrize(("text", "read", "expected"), SYMBOLS)
+def test_unknown_symbols_are_copied(pocket, text: str, read: str, expected: str, to: str) -> None:
+    result = Translator(pocket, to=to)(text)
+    assert result.text == expected.format(pocket.translate(read, to=to)) and result.warnings == ()
+
+
+def test_known_symbols_are_read_and_lone_ones_copied(pocket) -> None:
+    task = Translator(pocket, to="de")
+    (document,) = task.preprocess(["5 °C in May"])
+    assert [segment.text for segment in segments_of(document)] == ["5 °C in May"]
+    assert pocket.translate(["🎉 🎉", "🎉", ""], to="de") == ["🎉 🎉", "🎉", ""]
+
+
+def test_capitals_are_translated_like_lower_case(pocket) -> None:
+    text = "Where is the station? Is it very far?"
+    expected = pocket.translate(text, to="de").upper()
+    assert pocket.translate(text.upper(), to="de") == expected
+    assert pocket.translate(f"{text.upper()}\nHello.", to="de").split("\n")[0] == expected
+    task = Translator(pocket, to="de")
+    for unchanged in ("NASA", "Where IS it?", "저는 NASA 에서 일해요."):
+        (document,) = task.preprocess([unchanged])
+        assert [segment.text for segment in segments_of(document)] == [unchanged]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('Mr. J. R. Lee of the U.S. Navy paid $3.50. Then he left. "Oh?" he asked. "Yes!" She smiled.', 5),
+        ("It was 1999. No. 5 is alive. No. I will not go at 5 p.m. today... Why? See www.x.com for it.", 6),
+        ("Am 3. Mai kam z. B. Dr. Ott, d. h. der Chef, in die Hauptstr. 5 usw. Er war 42. Dann ging er.", 3),
+        ("M. Dupont a dit : « Bonjour ! » Puis il est parti, cf. p. 12, etc. Est-ce vrai ? Oui.", 4),
+        ("그는 집에 갔다. 3.5도였다! 정말? U.S. 대통령이 왔다.", 4),
+        ("我来了。你好！真的吗？", 3),
+        ("1. Introduction to glass.", 1),
+        ("no stop here", 1),
+    ],
+)  # fmt: skip
+def test_sentence_boundaries(text, expected):
+    found = sentences(text)
+    assert len(found) == expected, found
+    assert "".join(sentence + gap for sentence, gap in found) == text
+
+
+@pytest.mark.skipif(not (DATA / "flores").is_dir(), reason="GLASSFORMER_DATA has no flores")
+@pytest.mark.parametrize(
+    ("name", "recall", "precision"),
+    [
+        *((f"flores/flores-test.{language}.gz", 0.97, 0.8) for language in ("en", "de", "fr", "ko")),
+        *((f"wmt-newstest/newstest2018.en-de.{language}.gz", 0.94, 0.97) for language in ("en", "de")),
+    ],
+)
+def test_real_sentences_are_found(name, recall, precision):
+    """Lines joined by fives are split where they were joined; some hold several sentences themselves."""
+    if not (DATA / name).is_file():
+        pytest.skip(f"GLASSFORMER_DATA has no {name}")
+    with gzip.open(DATA / name, "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    hits = joints = ends = 0
+    for at in range(0, len(lines) - 4, 5):
+        group = lines[at : at + 5]
+        true = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
+        got = {*itertools.accumulate(len(one) + len(gap) for one, gap in sentences(" ".join(group))[:-1])}
+        hits, joints, ends = hits + len(true & got), joints + len(true), ends + len(got)
+    assert hits / joints >= recall and hits / ends >= precision
+
+
+@given(st.text(alphabet=' .!?aB3"»。\u00a0,\n', max_size=200))
+def test_sentences_lose_nothing(text):
+    assert "".join(sentence + gap for sentence, gap in sentences(text)) == text
+    cut = halved(text)
+    assert cut is None or ("".join(cut) == text and max(len(cut[0]), len(cut[2])) < len(text))
+
+
+SCOTLAND = "🏴" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbsct") + "\U000e007f"
+
+
+@given(st.text(alphabet="a\u0301한\u1112\u1161\u11abก่👩\u200d🚀🏽\ufe0f", min_size=2, max_size=40))
+def test_grapheme_clusters_are_not_split(text):
+    cut = torn(text)
+    assert cut is None or ("".join(cut) == text and all(cut))
+    for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f", SCOTLAND):
+        assert torn(letter) is None and torn(letter * 2) == (letter, letter)

@@ -1,0 +1,170 @@
+"""Continue prompts, whole and streamed."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import glassformer
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.tasks import TextGenerator, TextStream, Translator
+from glassformer.tasks.segmentation import segments_of
+from glassformer.tasks.streaming import IncrementalDecoder
+from glassformer.tasks.text_generation import decode_continuation
+from glassformer.tokenization import TokenizerPlan, load_tokenizer, train_tokenizer
+from tests.tasks.reversing import KOREAN, ROWS, bytewise, reverser, speaker
+from tests.tokenization.layouts import LAYOUTS
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    return glassformer.load(speaker(tmp_path_factory.mktemp("speaker") / "model", max_len=600))
+
+
+@settings(max_examples=30)
+@given(
+    text=st.one_of(st.text(max_size=60), st.sampled_from([KOREAN * 5, "don ' t . n't 's " * 40])),
+    cut=st.integers(0, 9),
+)
+@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "word", "char"])
+def test_streamed_pieces_join_to_the_text(kind, text, cut):
+    tokenizer = by_kind(kind)
+    ids = tokenizer.encode(text, special=False).ids
+    decoder = IncrementalDecoder(tokenizer, ids[:cut])
+    pieces = [*(decoder.push(token) for token in ids[cut:]), decoder.end()]
+    assert "".join(pieces) == decode_continuation(tokenizer, ids[:cut], ids[cut:])
+    assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
+
+
+def by_kind(kind, made={}):  # noqa: B006 (learned once)
+    if kind not in made:
+        plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)
+        made[kind] = bytewise() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
+    return made[kind]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"do_sample": True, "seed": 4, "temperature": 1.5},
+        {"max_new_tokens": 300, "do_sample": True, "seed": 1},
+        {"do_sample": True, "seed": 2, "stop_strings": "e"},
+    ],
+    ids=str,
+)
+def test_stream_equals_generate(talker, options):
+    task = TextGenerator(talker, **options)
+    for prompt in ("the old 바다", "🌊", ""):
+        whole, stream = task(prompt), TextStream(task, prompt)
+        assert "".join(stream) == whole.text == talker.generate(prompt, **options)
+        assert stream.result is not None
+        streamed = (stream.result.text, stream.result.finish_reason, stream.result.num_tokens)
+        assert streamed == (whole.text, whole.finish_reason, whole.num_tokens)
+        assert not options.get("stop_strings") or (whole.finish_reason == "stop" and "e" not in whole.text)
+
+
+def test_closing_a_stream_stops_it(talker):
+    stream = talker.stream("the", do_sample=True, seed=0, max_new_tokens=500)
+    next(stream)
+    stream.close()
+    assert stream.result is None and list(stream) == []
+    with pytest.raises(UnsupportedError):
+        talker.stream("the", num_beams=2)
+
+
+def test_without_an_end_token_the_limit_ends_a_text():
+    tokenizer = train_tokenizer(["the old captain"], TokenizerPlan(kind="char", vocab_size=60, marks="none"))
+    made = glassformer.Pipeline(model=glassformer.tiny("llama"), tokenizer=tokenizer)
+    tokenizer._role_ids["eos"] = None
+    result = TextGenerator(made, max_new_tokens=11)("the")
+    assert (result.finish_reason, result.num_tokens) == ("length", 11)
+
+
+def test_special_tokens_in_a_prompt_are_text_by_default(talker):
+    """So that a prompt from strangers cannot end a turn, but one from a chat template can."""
+    tokenizer = talker.tokenizer
+    prompt = f"the{tokenizer.tokens([tokenizer.eos_id])[0]}sea"
+    counts = {}
+    for way in ("plain", "keep"):
+        task = TextGenerator(talker, special_in_text=way, max_new_tokens=6)
+        (document,) = task.preprocess([prompt])
+        counts[way] = segments_of(document)[0].ids.count(tokenizer.eos_id)
+        assert "".join(TextStream(task, prompt)) == task(prompt).text
+    assert counts == {"plain": 0, "keep": 1}
+
+
+def test_one_prompt_gives_one_text_and_a_list_a_list(talker):
+    one = talker.generate("the", max_new_tokens=4)
+    assert isinstance(one, str) and talker.generate(["the", "the"], max_new_tokens=4) == [one, one]
+    assert talker.generate(iter(["the"]), max_new_tokens=4) == [one]
+    with pytest.raises(InvalidValueError):
+        talker.generate("the", num_beams=2, num_return_sequences=2)
+    with pytest.raises(InvalidValueError):
+        talker.generate(3)
+
+
+def test_run_reads_a_bounded_number_ahead():
+    """An endless stream is processed, and reading does not get further and further ahead."""
+    read, ahead = 0, []
+
+    def endless():
+        nonlocal read
+        for row in itertools.cycle(ROWS):
+            read += 1
+            yield row
+
+    results = Translator(glassformer.load(reverser()), num_beams=1, batch_tokens=512).run(endless())
+    for done, _ in enumerate(itertools.islice(results, 3000), 1):
+        ahead.append(read - done)
+    assert max(ahead[1000:]) <= max(ahead[:1000]) < 1000
+
+
+@pytest.mark.parametrize(("family", "warnings"), [("llama", ()), ("t5", ("unknown_characters",))])
+def test_language_models_read_bytes(tmp_path: Path, family: str, warnings: tuple[str, ...]) -> None:
+    """Published language models read what has no piece as bytes; translators make words up for it."""
+    LAYOUTS["byte-fallback"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None and "<0xF0>" in tokenizer.tokens(tokenizer.encode("🎉").ids)
+    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size)
+    bundle = glassformer.Bundle(
+        model=model, tokenizer=tokenizer, generation={"eos_token_id": tokenizer.eos_id}
+    )
+    assert TextGenerator(bundle, max_new_tokens=2)("the 🎉").warnings == warnings
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_search_trees_lead_to_the_texts(beams: int) -> None:
+    bundle = glassformer.load(reverser())
+    texts = ["", *ROWS[-7:], "red\n\nblue gold"]
+    plain = Translator(bundle, num_beams=beams)(texts)
+    found = Translator(bundle, num_beams=beams, return_tree=True)(texts)
+    assert [one.text for one in found] == [one.text for one in plain]
+    assert [len(one.trees) for one in found] == [0, *[1] * 7, 2]  # one per line
+    assert not any(one.trees for one in plain)
+    for result in found[1:-1]:
+        (tree,) = result.trees
+        last = tree.result()
+        path = tree.path(last)
+        assert tree.num_beams == beams
+        assert result.score == pytest.approx(sum(n.logprob for n in path) / last.length_term, abs=1e-5)
+        assert bundle.tokenizer is not None
+        assert bundle.tokenizer.decode([node.token for node in path]) == result.text
+
+
+def test_samples_have_a_tree_each_and_beams_share_one(tmp_path: Path) -> None:
+    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
+    options: dict[str, Any] = {"max_new_tokens": 6, "num_return_sequences": 2, "return_tree": True}
+    sampled = TextGenerator(bundle, do_sample=True, seed=2, **options)("the old")
+    for one in (sampled, *sampled.alternatives):
+        chosen = one.trees[0].path(one.trees[0].result())
+        assert one.score == pytest.approx(sum(node.logprob for node in chosen), abs=1e-4)
+    searched = TextGenerator(bundle, num_beams=3, **options)("the old")
+    assert searched.trees == searched.alternatives[0].trees
+    second = searched.trees[0].result(1)
+    assert searched.alternatives[0].score == pytest.approx(second.score / second.length_term, abs=1e-5)
