@@ -29,6 +29,7 @@ from glassformer.interpret.runs import (
 from glassformer.interpret.store import BYTES, Store
 from glassformer.interpret.tags import tag_apart
 from glassformer.interpret.taken import Trace, take
+from glassformer.tasks.text_generation import TextGenerator
 from glassformer.training.logging.history import read_history
 
 __all__ = ["FRAMES", "Films", "run_info"]
@@ -159,9 +160,8 @@ def _sample(bundle: Bundle, trace: Trace) -> str | None:
         case "translate":
             return str(take(bundle, replace(given, target=None)).outcome["text"])
         case "generate":
-            words = {"max_new_tokens": CONTINUED, "do_sample": False, "num_beams": 1}
-            (text,) = bundle.generate([given.text or ""], **words)
-            return str(text)
+            task = TextGenerator(bundle, max_new_tokens=CONTINUED, do_sample=False, num_beams=1)
+            return task(given.text or "").text
         case "classify" | "image":
             best = outcome["labels"][0]
             return f"{best['label']} ({best['probability']:.0%})"

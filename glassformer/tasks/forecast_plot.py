@@ -1,5 +1,7 @@
 """Plot a forecast: the recent past of each column, the prediction and its quantiles."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

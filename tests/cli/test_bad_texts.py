@@ -16,6 +16,7 @@ import torch
 
 import glassformer
 from glassformer.errors import GlassformerError
+from glassformer.tasks import writing
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
 from tests.tasks.reversing import bytewise, reverser, speaker
@@ -270,7 +271,7 @@ def test_a_model_without_an_end_stops_at_the_limit_and_says_so(family, run, tmp_
         if words == ["--json"]:
             told = json.loads(done.out)
             assert (told["ended"], told["tokens"]) == ("length", 7)
-    (passage,) = getattr(glassformer.load(folder), verb)(["red"], max_new_tokens=7, details=True)
+    (passage,) = getattr(writing, verb)(glassformer.load(folder), ["red"], max_new_tokens=7, details=True)
     assert (passage.ended, passage.tokens) == ("length", 7)
     if family == "gpt2":
         refused(run(verb, folder, "", "--max-new-tokens", 7), "an empty prompt needs a token to begin with")

@@ -23,6 +23,7 @@ from glassformer.cli import made
 from glassformer.cli.given import Given
 from glassformer.cli.kept import keeping
 from glassformer.cli.made import content_of
+from glassformer.tasks import writing
 from tests.forked import Forked, command
 from tests.tasks.reversing import ROWS, reverser, speaker
 
@@ -103,11 +104,11 @@ def test_from_where_batches_began_every_bit_is_the_same(folder):
     """The lowest bits of a score depend on the batch, so they tell whether batches are filled alike."""
     bundle = glassformer.load(folder)
     texts = list(islice(cycle([*ROWS[:50], "", "red. " * 60]), 700))
-    whole = bundle.translate(texts, details=True, batch_tokens=512)
+    whole = writing.translate(bundle, texts, details=True, batch_tokens=512)
     fresh = [n for n, passage in enumerate(whole) if passage.fresh]
     assert fresh[0] == 0 and 4 < len(fresh) < 200
     for n in (fresh[1], fresh[len(fresh) // 2], fresh[-1]):
-        again = bundle.translate(texts[n:], details=True, batch_tokens=512)
+        again = writing.translate(bundle, texts[n:], details=True, batch_tokens=512)
         assert [(one.text, one.score, one.fresh) for one in again] == [
             (one.text, one.score, one.fresh) for one in whole[n:]
         ]

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import glassformer
+from glassformer.tasks import writing
 from tests.tasks.reversing import reverser, speaker
 
 
@@ -24,7 +25,7 @@ def test_a_tree_is_drawn_and_the_answer_is_as_without_it(run, tmp_path):
         assert (done.code, done.out, done.err) == (0, plain.out, "")
     assert ElementTree.parse(tmp_path / "new/tree.svg").getroot().tag.endswith("svg")
     assert (tmp_path / "new/tree.png").read_bytes().startswith(b"\x89PNG")
-    (passage,) = glassformer.load(folder).translate(text, num_beams=3, tree=True)
+    (passage,) = writing.translate(glassformer.load(folder), text, num_beams=3, tree=True)
     told = json.loads((tmp_path / "new/tree.json").read_text())
     assert told["num_beams"] == 3
     assert [node["token"] for node in told["nodes"]] == [node.token for node in passage.trees[0].nodes]

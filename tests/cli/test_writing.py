@@ -14,6 +14,7 @@ import pytest
 
 import glassformer
 from glassformer.cli.given import given
+from glassformer.tasks import writing
 from tests.tasks.reversing import ROWS, reverser, speaker
 
 
@@ -102,7 +103,9 @@ def test_a_line_that_cannot_be_answered_is_left_empty(run, folder, typed, tmp_pa
 def test_json_tells_scores_and_seconds(run, folder):
     done = run("translate", folder, *ROWS[:3], "--json", "--num-beams", 4, "--num-return-sequences", 2)
     told = [json.loads(line) for line in done.out.splitlines()]
-    passages = glassformer.load(folder).translate(ROWS[:3], num_beams=4, num_return_sequences=2, details=True)
+    passages = writing.translate(
+        glassformer.load(folder), ROWS[:3], num_beams=4, num_return_sequences=2, details=True
+    )
     for one, passage in zip(told, passages, strict=True):
         assert (one["text"], one["tokens"], one["ended"]) == (passage.text, passage.tokens, passage.ended)
         assert one["score"] == pytest.approx(passage.score, abs=1e-5) and one["seconds"] > 0
@@ -166,7 +169,7 @@ def test_a_wrong_model_for_the_verb_is_a_sentence(run, folder, talker):
         ("restore", folder, "trained to translate, not to restore"),
         ("translate", talker, "goes on from a prompt"),
         ("summarize", talker, "goes on from a prompt"),
-        ("translate", folder / "nowhere", "there is no folder"),
+        ("translate", folder / "nowhere", "folder not found"),
     ):
         done = run(verb, model, "red")
         assert done.code == 2 and sentence in done.err

@@ -20,6 +20,7 @@ from glassformer import Bundle, GlassformerError
 from glassformer.bundle import Layout
 from glassformer.families import beside
 from glassformer.families.sidecars import JobInfo
+from glassformer.tasks import TextGenerator, Translator
 from glassformer.training.recipe import JOBS
 from tests.tasks import folders
 
@@ -81,7 +82,7 @@ def pictures(folder: Path) -> tuple[Bundle, Ask]:
     shown = folder.parent / "shown.png"
     Image.fromarray(np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)).save(shown)
     bundle = Bundle(model=model, job=JobInfo.from_dict(job), files={"preprocessor_config.json": ready})
-    return bundle, lambda found: (found.classify([shown], hear=lambda _: None), found.embed([shown]))
+    return bundle, lambda found: (found.classify([shown]), found.embed([shown]))
 
 
 def series(_: Path) -> tuple[Bundle, Ask]:
@@ -100,7 +101,7 @@ def continuing(_: Path) -> tuple[Bundle, Ask]:
     model = glassformer.tiny("gpt2", vocab_size=tokenizer.vocab_size, pad_id=0)
     generation = {"eos_token_id": 3, "pad_token_id": 0, "do_sample": True, "temperature": 0.7, "top_k": 5}
     bundle = Bundle(model=model, tokenizer=tokenizer, generation=generation, job=JobInfo(name="lm"))
-    return bundle, lambda found: found.generate(["Once upon", "A"], max_new_tokens=2, details=True)
+    return bundle, lambda found: TextGenerator(found, max_new_tokens=2)(["Once upon", "A"])
 
 
 def translating(_: Path) -> tuple[Bundle, Ask]:
@@ -112,7 +113,7 @@ def translating(_: Path) -> tuple[Bundle, Ask]:
     generation = {"decoder_start_token_id": 3, "eos_token_id": 3, "pad_token_id": 0}
     job = {"job": "translate", "unit": "sentence", "usual_len": 9}
     bundle = Bundle(model=model, tokenizer=tokenizer, generation=generation, job=JobInfo.from_dict(job))
-    return bundle, lambda found: found.translate(["Good day.", "A"], max_new_tokens=2, details=True)
+    return bundle, lambda found: Translator(found, max_new_tokens=2)(["Good day.", "A"])
 
 
 def meaning(_: Path) -> tuple[Bundle, Ask]:

@@ -10,6 +10,7 @@ import pytest
 import glassformer
 from glassformer.errors import GlassformerError
 from glassformer.interpret.search import search_info, step_info
+from glassformer.tasks import writing
 from tests.tasks.reversing import KOREAN, ROWS, reverser, speaker
 
 
@@ -68,7 +69,7 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
     words: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
     for text in (ROWS[-2], ROWS[5]):
         found = search_info(bundle, text=text, **words)
-        (passage,) = bundle.translate([text], details=True, num_return_sequences=beams, **words)
+        (passage,) = writing.translate(bundle, [text], details=True, num_return_sequences=beams, **words)
         told = [(one["text"], pytest.approx(one["score"], abs=1e-5)) for one in found["results"]]
         assert told == [(one.text, one.score) for one in (passage, *passage.others)]
         nodes = found["nodes"]
@@ -89,7 +90,7 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
 def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole(tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
     found = search_info(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
-    (passage,) = bundle.generate([KOREAN[:5]], num_beams=2, max_new_tokens=6, details=True)
+    (passage,) = writing.generate(bundle, [KOREAN[:5]], num_beams=2, max_new_tokens=6, details=True)
     assert found["results"][0]["text"] == passage.text
     assert found["formula"] == "Σ log p / n^1"
     assert all(isinstance(node["text"], str) and node["text"] for node in found["nodes"])

@@ -33,7 +33,7 @@ def test_each_alone_is_a_part_of_the_whole_translation() -> None:
     assert tuple(sentences_of(made, TEXT)) == PARTS
     one, other, last = (take(made, {"text": part}).outcome["text"] for part in PARTS)
     assert len({one, other, last}) > 1
-    assert made.translate(TEXT) == [f"{one}  {other}\n\n {last}"]
+    assert made.translate(TEXT) == f"{one}  {other}\n\n {last}"
 
 
 @pytest.mark.parametrize("split", ["long", "always"])
@@ -83,4 +83,4 @@ def test_a_text_in_capitals_is_looked_into_as_it_is_translated() -> None:
     made, text = glassformer.load("pocket"), "WHERE IS THE STATION?"
     found = take(made, {"text": text, "to": "de"})
     assert read_as(made, text, "de")[0] == "Where is the station?"
-    assert made.translate(text, to="de") == [found.outcome["text"].upper()]
+    assert made.translate(text, to="de") == found.outcome["text"].upper()

@@ -14,6 +14,7 @@ from glassformer.errors import GlassformerError
 from glassformer.interpret.outline import stacks_of
 from glassformer.interpret.stations import growth_of
 from glassformer.interpret.taken import take
+from glassformer.tasks import writing
 from glassformer.verify.inputs import outputs
 from tests.interpret.models import (
     CONTINUERS,
@@ -70,9 +71,9 @@ def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
 @pytest.mark.parametrize("family", WRITERS)
 def test_the_target_is_what_translate_writes(family: str) -> None:
     made = bundle(family)
-    (plain,) = made.translate(TEXT, num_beams=1)
+    plain = made.translate(TEXT, num_beams=1)
     trace = take(made, {"text": TEXT})
-    (told,) = made.translate(TEXT, details=True)
+    (told,) = writing.translate(made, TEXT, details=True)
     assert trace.outcome["text"] == trace.sequence("target").text == told.text != plain
     written = trace.ready.inputs["tgt"][0, trace.ready.start :].tolist()
     assert trace.outcome["written"] == len(written) > 0 and trace.outcome["ended"] == told.ended

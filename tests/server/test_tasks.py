@@ -17,13 +17,14 @@ from glassformer.errors import GlassformerError
 from glassformer.generation import GenerationConfig
 from glassformer.server.models import check_generates, load_models
 from glassformer.server.schema import GenerationParameters
+from glassformer.tasks import writing
 from tests.server.harness import KINDS, LINES
 
 
 def test_translate_matches_the_library(server, bundles):
     texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
     for words in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
-        wanted = bundles["translator"].translate(texts, details=True, **words)
+        wanted = writing.translate(bundles["translator"], texts, details=True, **words)
         with server.client() as client:
             found = client.post("/translate", json={"texts": texts, **words}).json()
         assert found["model"] == "translator"
