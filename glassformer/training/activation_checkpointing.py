@@ -22,7 +22,11 @@ class RecomputedBlock(Block):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, **how: Any) -> Tensor:
         # A cache would grow twice and an observer see everything twice, and both mean that no one trains.
-        if not torch.is_grad_enabled() or how.get("cache") is not None or how.get("obs") is not None:
+        if (
+            not torch.is_grad_enabled()
+            or getattr(how.get("attend"), "cache", None) is not None
+            or how.get("obs") is not None
+        ):
             return super().forward(x, memory, **how)
         statistics = Statistics(self)
         if statistics.tensors and not torch.compiler.is_compiling():  # which runs only the rest again

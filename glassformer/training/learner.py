@@ -58,7 +58,9 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothi
     head = model.head
     if not isinstance(head, LanguageModelHead):
         return cross_entropy(head(x, context), labels, smoothing=smoothing)
-    return projected_cross_entropy(head.scaled(x), head.weight, labels, bias=head.bias, smoothing=smoothing)
+    return projected_cross_entropy(
+        head.transform(x), head.weight, labels, bias=head.bias, smoothing=smoothing
+    )
 
 
 class PairLearner(Learner):
@@ -80,7 +82,7 @@ class PairLearner(Learner):
     def _vectors(self, src: Tensor, tgt: Tensor, *segments: Tensor | None) -> tuple[Tensor, Any]:
         # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
         reads = None if segments[0] is None else Mask(segments=segments[0])
-        found: tuple[Tensor, Any] = self.model.vectors(
+        found: tuple[Tensor, Any] = self.model.hidden_states(
             src, tgt, src_mask=reads, tgt_mask=Mask(segments=segments[1])
         )
         return found
@@ -95,7 +97,7 @@ class TextLearner(Learner):
     """Learns each token from those before it, within its own document."""
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
-        x, context = self.model.vectors(ids, mask=Mask(segments=segments))
+        x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
         return vocabulary_loss(self.model, x, context, labels, self.spread)
 
 
@@ -233,7 +235,7 @@ class TextLabelLearner(LabelLearner):
         hidden = torch.rand(ids.shape, device=ids.device) < self.hide
         for mark in self.kept:
             hidden = hidden & (ids != mark)
-        x, context = self.model.vectors(torch.where(hidden, self.blank, ids))  # (B or 2B, T, D)
+        x, context = self.model.hidden_states(torch.where(hidden, self.blank, ids))  # (B or 2B, T, D)
         wrong = self.wrong(self.model.head(x, context), labels)
         if not self.guess:
             return wrong

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from glassformer.core.linear import _fast
+from glassformer.core.backend import _onednn_linear
 from glassformer.training.hardware import SHAPES_KEPT, settle_machine
 from glassformer.training.recipe import Training
 
@@ -18,7 +18,7 @@ from glassformer.training.recipe import Training
 IN_USE = """
 import ctypes
 import torch
-from glassformer.core.linear import linear
+from glassformer.core.backend import linear
 from glassformer.training.hardware import settle_machine
 from glassformer.training.recipe import Training
 
@@ -37,7 +37,9 @@ print(counted().uordblks - before)
 
 
 @pytest.mark.skipif(
-    _fast is None or not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    _onednn_linear is None
+    or not sys.platform.startswith("linux")
+    or not hasattr(ctypes.CDLL(None), "mallinfo2"),
     reason="needs oneDNN, and an allocator that counts",
 )
 def test_batches_of_ever_other_shapes_do_not_fill_the_memory() -> None:
