@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent.parent
-READY = ("parameters,", "going on from")  # what a run says just before it steps
+READY = ("parameters,", "resuming from")  # what a run says just before it steps
 TINY = {
     "model.d_model": 32,
     "model.num_heads": 2,
@@ -75,14 +75,14 @@ def batch_times(store: Path) -> dict[str, float]:
     """Processor milliseconds for a batch of each kind, of the tree that this process imports from."""
     from glassformer.data import Store
     from glassformer.data.examples import PairExamples
-    from glassformer.training.data_loader import batches_of
+    from glassformer.training.data_loader import make_batches
 
     pairs = PairExamples(Store(store), pad_id=0, start_id=3)
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
     found = {}
     for name in ("rows", "lengths"):
         words: Any = SimpleNamespace(batch=TOKENS, batching=name)
-        batches, source = batches_of(task, words, 1)
+        batches, source = make_batches(task, words, 1)
         seen = []
         for pool in range(3):
             begin = time.process_time()

@@ -14,15 +14,15 @@ import torch
 
 from benchmarks import peers
 from glassformer.data.store import Store, write_store
-from glassformer.training.data_loader import ReadAhead
-from glassformer.training.distributed import Alone
-from glassformer.training.hardware import settle_machine
+from glassformer.training.data_loader import Prefetcher
+from glassformer.training.distributed import SingleProcess
+from glassformer.training.hardware import configure_torch
 from glassformer.training.jobs.base import Job
 from glassformer.training.logging.run_log import RunLog
-from glassformer.training.recipe import Recipe, recipe_from
-from glassformer.training.run import begin
-from glassformer.training.signals import Stopping
-from glassformer.training.trainer import Loop
+from glassformer.training.recipe import Recipe, parse_recipe
+from glassformer.training.run import prepare_job
+from glassformer.training.signals import StopSignals
+from glassformer.training.trainer import Trainer
 
 ENDLESS = 1_000_000  # steps: nothing here trains to an end
 
@@ -35,7 +35,7 @@ def translating(data: Path, *, batch: int, device: torch.device, **words: Any) -
     }
     rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
     training = {"batch": batch, "device": str(device), **rare, **words}
-    return recipe_from(
+    return parse_recipe(
         {
             "job": "translate",
             "data": files,
@@ -48,15 +48,17 @@ def translating(data: Path, *, batch: int, device: torch.device, **words: Any) -
 
 def prepared(recipe: Recipe, folder: Path) -> Any:
     """The job with its data written, its tokenizer trained and every setting filled in."""
-    return begin(recipe, folder, torch.device(recipe.training.device), lambda sentence: None)
+    return prepare_job(recipe, folder, torch.device(recipe.training.device), lambda sentence: None)
 
 
-def speaking(folder: Path, *, tokens: int, vocab: int, length: int, rows: int, device: torch.device) -> Loop:
+def speaking(
+    folder: Path, *, tokens: int, vocab: int, length: int, rows: int, device: torch.device
+) -> Trainer:
     """GPT-2 124M without dropout on a store of random ids, as one document."""
     from glassformer import api
     from glassformer.data.blocks import Blocks
-    from glassformer.training.learner import TextLearner, tokens_learned
-    from glassformer.training.recipe import Training
+    from glassformer.training.learner import TextLearner, count_labels
+    from glassformer.training.recipe import TrainingOptions
     from glassformer.training.task import Task, Validation
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
@@ -65,44 +67,44 @@ def speaking(folder: Path, *, tokens: int, vocab: int, length: int, rows: int, d
     task = Task(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **quiet)),
         train=Blocks(store, length=length, seed=0),
-        units="tokens",
-        count=tokens_learned,
+        unit="tokens",
+        count=count_labels,
         metric="loss",
-        better="lower",
+        higher_is_better=False,
         validate=lambda device: Validation(metrics={}),
         save=lambda path: None,
     )
     rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
-    words = Training(batch=rows * length, lr=1e-4, schedule="constant", device=str(device), **rare)
+    words = TrainingOptions(batch=rows * length, lr=1e-4, schedule="constant", device=str(device), **rare)
     return loop_of(task, words, folder, device)
 
 
-def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int = 1) -> Loop:
+def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int = 1) -> Trainer:
     """The loop of a task, its log in the folder."""
-    settle_machine(words, device)
-    log = RunLog(folder, total_steps=ENDLESS, unit=task.units, every=words.log_every or 50)
+    configure_torch(words, device)
+    log = RunLog(folder, total_steps=ENDLESS, unit=task.unit, every=words.log_every or 50)
     task.learner.to(device)
-    return Loop(
+    return Trainer(
         task,
         words,
         seed=seed,
         folder=folder,
-        parallel=Alone(device=device),
+        parallel=SingleProcess(device=device),
         log=log,
-        stopping=Stopping(),
+        signals=StopSignals(),
     )
 
 
-def loop_for(job: Job, device: torch.device) -> Loop:
+def loop_for(job: Job, device: torch.device) -> Trainer:
     torch.manual_seed(job.recipe.seed)
     return loop_of(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
 
 
 @contextmanager
-def stepping(loop: Loop) -> Iterator[ReadAhead]:
-    """The loop's data being read ahead, as `Loop.run` has it."""
+def stepping(loop: Trainer) -> Iterator[Prefetcher]:
+    """The loop's data being read ahead, as `Trainer.run` has it."""
     loop.learner.train()
-    with ReadAhead(loop.feed, loop.standing.place) as ahead:
+    with Prefetcher(loop.loader, loop.state.position) as ahead:
         yield ahead
 
 
@@ -124,9 +126,9 @@ def own_memory() -> int:
 
 def repeated(job: Any, times: int, folder: Path) -> Path:
     """The job's training pairs, so many times over, as a store of their own."""
-    pairs = list(zip(*sentences(job.train), strict=True))
+    pairs = list(zip(*sentences(job.corpus.train), strict=True))
     again = (pair for _ in range(times) for pair in pairs)
-    return write_store(folder, job.train.fields, again, highest=job.highest).folder
+    return write_store(folder, job.corpus.train.fields, again, highest=job.corpus.max_id).folder
 
 
 def memory_of(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:
@@ -135,15 +137,15 @@ def memory_of(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, f
     cpu, small = torch.device("cpu"), {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
     job = prepared(recipe, run)
     job.recipe = replace(
-        job.recipe, model=replace(job.recipe.model, words={**job.recipe.model.words, **small})
+        job.recipe, model=replace(job.recipe.model, overrides={**job.recipe.model.overrides, **small})
     )
-    job.train = Store(store)
+    job.corpus = replace(job.corpus, train=Store(store))
     loop = loop_for(job, cpu)
     most, began = 0, time.perf_counter()
     with stepping(loop) as ahead:
         for _ in range(steps):
-            loop._step(ahead)
+            loop._run_step(ahead)
             most = max(most, own_memory())
-    waited = loop.waited / (time.perf_counter() - began)
+    waited = loop.data_seconds / (time.perf_counter() - began)
     size = sum(file.stat().st_size for file in store.iterdir())
-    return {"rows": len(job.train), "bytes": size, "own": most, "waited": waited}
+    return {"rows": len(job.corpus.train), "bytes": size, "own": most, "waited": waited}

@@ -87,9 +87,9 @@ def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str
 def _check(device: str, changes: Sequence[str]) -> None:
     """Refuse a device that is not there, and what is no change of a recipe, before anything is prepared."""
     from glassformer.training.hardware import device_for  # brings torch, which the list of rows does without
-    from glassformer.training.recipe import changed
+    from glassformer.training.recipe import with_overrides
 
-    changed({}, changes)
+    with_overrides({}, changes)
     try:
         device_for(device)
     except GlassformerError:

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from experiments.trained import Trained
 from glassformer.data.augment import Augment
-from glassformer.recipes import ready
+from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
-from glassformer.training.learner import exchanged
+from glassformer.training.learner import cutmix
 from glassformer.training.recipe import ImageData, Recipe, read_recipe
 
 Pictures = NDArray[np.uint8]
@@ -66,7 +66,7 @@ def run(
     device: str,
 ) -> tuple[Trained, float]:
     """Train as the Transformer's recipe says, and measure: what the run was, and the test accuracy."""
-    recipe = read_recipe(ready("images-cifar"))
+    recipe = read_recipe(recipe_path("images-cifar"))
     on = device_for(device)
     torch.manual_seed(seed)
     images, labels = arrays(prepared / "train.npz")
@@ -115,7 +115,7 @@ def changes_of(recipe: Recipe, seed: int) -> Augment:
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
     """The mean loss of a batch, parts of whose pictures are exchanged as the recipe says."""
     assert isinstance(recipe.data, ImageData)
-    pictures, other, share = exchanged(inputs, labels, recipe.data.cutmix)
+    pictures, other, share = cutmix(inputs, labels, recipe.data.cutmix)
     smoothing = recipe.training.label_smoothing or 0.0
     with low_precision(inputs.device):
         scores = model(pictures).float()

@@ -27,7 +27,7 @@ LEAN = (  # what a validation writes is not looked at here
     "training.save_every=2000",
 )
 DEEP = ("tokenizer.vocab_size=5000", "model.num_layers=6")  # shorter pieces pay for two more layers
-RECUT = ("data.recut=0.1", "training.steps=11000")  # longer rows: as many passes in more steps
+RECUT = ("data.bpe_dropout=0.1", "training.steps=11000")  # longer rows: as many passes in more steps
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),

@@ -13,11 +13,11 @@ from experiments.noted import note
 from experiments.place import Place
 from experiments.trained import Trained
 from glassformer.baselines import build_baseline, lstm_spec
-from glassformer.recipes import ready
+from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
 from glassformer.training.learner import PairLearner
 from glassformer.training.model_setup import fresh, fresh_spec
-from glassformer.training.recipe import changed, read_data, recipe_from
+from glassformer.training.recipe import parse_recipe, read_recipe_dict, with_overrides
 
 LENGTHS = (16, 32, 64, 128, 256, 512)  # symbols of each string
 VOCABULARY = 40
@@ -51,7 +51,7 @@ def run(
 
 def built(recipe: str, changes: Sequence[str]) -> nn.Module:
     """The model of a ready recipe, for strings of symbols."""
-    words = recipe_from(changed(read_data(ready(recipe)), changes)).model
+    words = parse_recipe(with_overrides(read_recipe_dict(recipe_path(recipe)), changes)).model
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tied": ("source", "head")}
     if words.preset == "lstm":
         return build_baseline(lstm_spec("LSTMEncoderDecoder", words.words, **sizes))

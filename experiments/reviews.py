@@ -26,15 +26,21 @@ LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=1000
 WAYS: dict[str, tuple[str, ...]] = {
     "recipe": (),
     "plain": (
-        *("data.recut=0", "data.hide=0", "data.guess=0", "training.r_drop=0", "training.label_smoothing=0"),
+        *(
+            "data.bpe_dropout=0",
+            "data.mask_prob=0",
+            "data.mlm_weight=0",
+            "training.r_drop=0",
+            "training.label_smoothing=0",
+        ),
         *("training.ema=0", "training.final=best", "model.dropout=0.1", "training.epochs=6"),
     ),
-    "no-recut": ("data.recut=0",),
-    "more-recut": ("data.recut=0.25",),
-    "no-guess": ("data.guess=0",),
-    "no-hide": ("data.guess=0", "data.hide=0"),
+    "no-recut": ("data.bpe_dropout=0",),
+    "more-recut": ("data.bpe_dropout=0.25",),
+    "no-guess": ("data.mlm_weight=0",),
+    "no-hide": ("data.mlm_weight=0", "data.mask_prob=0"),
     "no-twice": ("training.r_drop=0",),
-    "more-guess": ("data.guess=1",),
+    "more-guess": ("data.mlm_weight=1",),
     "unigram": ("tokenizer.kind=unigram",),
     "vocab16k": ("tokenizer.vocab_size=16000",),
     "vocab4k": ("tokenizer.vocab_size=4000",),
@@ -44,7 +50,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "after-guessing": ("training.epochs=6", "training.lr=0.0003"),
 }
 # What comes before: almost nothing but guessing hidden tokens, of the same reviews.
-GUESSING = ("data.guess=30", "training.r_drop=0", "training.epochs=25", "training.lr=0.001")
+GUESSING = ("data.mlm_weight=30", "training.r_drop=0", "training.epochs=25", "training.lr=0.001")
 
 
 def run(place: Place, name: str) -> None:

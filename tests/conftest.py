@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,32 +60,27 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def alike_is_drawn_once() -> Iterator[None]:
-    """Curves that look alike are drawn for the first run that has them, and copied for the others.
-
-    To draw them takes longer than most trainings here. Tests of the drawing itself have the real one.
-    """
+def cached_training_curves() -> Iterator[None]:
+    """Render curves that look alike once: rendering takes longer than most trainings here."""
     from glassformer.training.logging import curves, report
 
     known: dict[Any, bytes] = {}
 
-    def write(drawn: Sequence[Panel], path: Path) -> None:
-        looks = tuple((panel.title, panel.values, *map(_look, panel.curves)) for panel in drawn)
-        if looks in known:
-            path.write_bytes(known[looks])
-            return
-        curves.write_curves(drawn, path)
-        known[looks] = path.read_bytes()
+    def render(drawn: Sequence[Panel]) -> bytes:
+        key = tuple((panel.title, panel.from_zero, *map(_look, panel.curves)) for panel in drawn)
+        if key not in known:
+            known[key] = curves.render_curves(drawn)
+        return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "write_curves", write)
+        patch.setattr(report, "render_curves", render)
         yield
 
 
 def _look(curve: Curve) -> tuple[Any, ...]:
-    """What of a curve could be drawn wrong: how it is marked, whether it is a point, how far it reaches."""
-    reaches = any(y and not 1e-12 < abs(y) < 1e12 for _, y in curve.points)
-    return curve.label, curve.style, len(curve.points) > 1, reaches
+    """What of a curve could be rendered wrong: its markers, whether it is a point, how far it reaches."""
+    extreme = any(y and not 1e-12 < abs(y) < 1e12 for _, y in curve.points)
+    return curve.label, curve.markers, len(curve.points) > 1, extreme
 
 
 # Folders and files that take long, longest first. They are started first, so that no process is left alone

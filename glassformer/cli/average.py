@@ -9,6 +9,7 @@ import typer
 
 from glassformer.errors import GlassformerError
 from glassformer.pretrained import located
+from glassformer.pretrained.run_folder import AVERAGED
 
 ALIKE = ("spec.json", "config.json", "tokenizer.json")  # what models must share to be averaged
 
@@ -51,7 +52,7 @@ def _of_run(folders: list[Path], last: int | None, best: int | None) -> list[Pat
     if len(folders) != 1:
         raise GlassformerError(f"--last and --best choose within one run; {len(folders)} folders were given")
     root = folders[0]
-    there = sorted(path for path in (root / "kept").glob("step-*") if path.is_dir())
+    there = sorted(path for path in (root / AVERAGED).glob("step-*") if path.is_dir())
     wanted = last or best or 0
     if len(there) < wanted:
         raise GlassformerError(
@@ -68,12 +69,12 @@ def _of_run(folders: list[Path], last: int | None, best: int | None) -> list[Pat
 
 def _scores(root: Path) -> dict[str, float]:
     """How good the kept weights were, a higher number being better whatever the metric."""
-    from glassformer.training.distributed import Alone
+    from glassformer.training.distributed import SingleProcess
     from glassformer.training.hardware import device_for
     from glassformer.training.sharded_checkpoint import load_sharded
 
-    newest = load_sharded(root / "checkpoints", parallel=Alone(device=device_for("cpu")))
-    kept = newest.state.get("kept", []) if newest is not None else []
+    newest = load_sharded(root / "checkpoints", parallel=SingleProcess(device=device_for("cpu")))
+    kept = newest.state.get("averaged", []) if newest is not None else []
     return {f"step-{int(step):08}": float(score) for step, score in kept}
 
 

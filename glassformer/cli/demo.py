@@ -36,7 +36,7 @@ LEARNING = {  # what `glassformer train translate` would choose is made for long
     "training.lr": 0.003,
     "training.schedule": "cosine",
     "training.label_smoothing": 0.0,
-    "training.film": 8,
+    "training.snapshots": 8,
     "training.samples": 1,
     "training.max_valid": 200,
     "training.metric": "exact",
@@ -203,7 +203,7 @@ def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
     import torch
 
     from glassformer.cli import dates
-    from glassformer.training.recipe import changed
+    from glassformer.training.recipe import with_overrides
     from glassformer.training.run import train
 
     learn, held_out = dates.split()
@@ -219,7 +219,7 @@ def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
     so_far.text += "; the same command goes on with the training"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # matrices this small gain nothing from more
-    bundle = train(changed(asked, [f"{key}={value}" for key, value in settings.items()]), run)
+    bundle = train(with_overrides(asked, [f"{key}={value}" for key, value in settings.items()]), run)
     torch.set_num_threads(threads)
     _tested(console, bundle, held_out)
     so_far.text = f"everything was done and written to {out}"

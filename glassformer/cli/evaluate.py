@@ -21,7 +21,7 @@ from glassformer.cli.target import Overwrite, check_target
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.training.evaluation import Judged
+    from glassformer.training.evaluation import Evaluation
 
 TOLD_EVERY = 15.0  # seconds
 LEARNING = ("recut", "hide", "guess", "flip", "shift", "rotate", "erase", "cutmix")  # for training alone
@@ -79,7 +79,7 @@ def evaluate(
     if out is not None:
         check_target(out, "--out", overwrite=overwrite, read=data)
     _refuse_idle(changes)
-    from glassformer.training.evaluation import judge
+    from glassformer.training.evaluation import evaluate_files
 
     where = named(model)
     names = [name.strip() for name in columns.split(",")] if columns else []
@@ -87,17 +87,17 @@ def evaluate(
         files, settings = data, changes
         if to is not None:
             files, names, settings = _in_language(where, data, to, names, changes, Path(place))
-        judged = judge(
+        judged = evaluate_files(
             where,
             files,
             job=job,
             columns=names,
-            changes=settings,
+            overrides=settings,
             batch=batch,
             device=device,
-            say=_say,
+            log=_say,
         )
-    metrics, signatures = dict(judged.found.metrics), dict(judged.found.signatures)
+    metrics, signatures = dict(judged.validation.metrics), dict(judged.validation.signatures)
     if judged.job in REWRITES:
         if tokenize is not Words.standard or lowercase:
             scores, signatures = _likeness(judged, tokenize, lowercase)
@@ -114,7 +114,7 @@ def evaluate(
                 "data": list(data),
                 "metrics": metrics,
                 "signatures": signatures,
-                **judged.found.tables,
+                **judged.validation.tables,
             }
         )
         return
@@ -172,12 +172,14 @@ def _alive(doing: str) -> Iterator[None]:
         thread.join()
 
 
-def _likeness(judged: Judged, tokenize: Words, lowercase: bool) -> tuple[dict[str, float], dict[str, str]]:
+def _likeness(
+    judged: Evaluation, tokenize: Words, lowercase: bool
+) -> tuple[dict[str, float], dict[str, str]]:
     """BLEU and chrF of the answers, reckoned otherwise than a validation does."""
     from glassformer.metrics.bleu import bleu, chrf
 
-    got = [sample.got for sample in judged.found.samples]
-    expected = [sample.expected for sample in judged.found.samples]
+    got = [sample.got for sample in judged.validation.samples]
+    expected = [sample.expected for sample in judged.validation.samples]
     words = bleu(got, expected, tokenize=tokenize.value, case="lower" if lowercase else "mixed")
     letters = chrf(got, expected, case="lower" if lowercase else "mixed")
     if words.note:
@@ -188,10 +190,10 @@ def _likeness(judged: Judged, tokenize: Words, lowercase: bool) -> tuple[dict[st
     )
 
 
-def _write_answers(out: Path, judged: Judged) -> None:
+def _write_answers(out: Path, judged: Evaluation) -> None:
     from glassformer.weights.replacing import replacing
 
-    answers = [" ".join(sample.got.split()) for sample in judged.found.samples]
+    answers = [" ".join(sample.got.split()) for sample in judged.validation.samples]
     if not answers:
         raise GlassformerError(f"{judged.job} gives figures but no answers to write; leave --out out")
     with replacing(out) as file:
@@ -199,7 +201,7 @@ def _write_answers(out: Path, judged: Judged) -> None:
     _say(f"wrote {len(answers):,} answers to {out}")
 
 
-def _show(model: str, judged: Judged, metrics: dict[str, float], signatures: dict[str, str]) -> None:
+def _show(model: str, judged: Evaluation, metrics: dict[str, float], signatures: dict[str, str]) -> None:
     screen = console()
     screen.print(f"[bold]{model}[/]  {judged.job}", soft_wrap=True)
     width = max(map(len, metrics))
@@ -207,8 +209,8 @@ def _show(model: str, judged: Judged, metrics: dict[str, float], signatures: dic
         screen.print(
             f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}".rstrip(), soft_wrap=True
         )
-    if "classes" in judged.found.tables:  # a table of steps is for programs
-        _show_table(screen, "classes", judged.found.tables["classes"])
+    if "classes" in judged.validation.tables:  # a table of steps is for programs
+        _show_table(screen, "classes", judged.validation.tables["classes"])
 
 
 def _show_table(screen: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from glassformer.cli.screen import bytes_text, console
 from glassformer.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from glassformer.training.trainer import Loop
+    from glassformer.training.trainer import Trainer
 
 STEPS = 4  # the first warms up
 
@@ -26,21 +26,21 @@ def rehearse(asked: Recipe) -> None:
     from glassformer.cli.drawing import drawing
     from glassformer.cli.stations import report
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-    from glassformer.training.distributed import Alone
-    from glassformer.training.hardware import device_for, settle_machine
-    from glassformer.training.logging.run_log import RunLog, most_memory
-    from glassformer.training.model_setup import told_time
-    from glassformer.training.run import begin
-    from glassformer.training.signals import Stopping
-    from glassformer.training.trainer import Loop
+    from glassformer.training.distributed import SingleProcess
+    from glassformer.training.hardware import configure_torch, device_for
+    from glassformer.training.logging.run_log import RunLog, peak_memory
+    from glassformer.training.model_setup import format_minutes
+    from glassformer.training.run import prepare_job
+    from glassformer.training.signals import StopSignals
+    from glassformer.training.trainer import Trainer
 
     out = console()
     with TemporaryDirectory(prefix="glassformer-") as name:
         folder = Path(name)
         device = device_for(asked.training.device)
-        job = begin(asked, folder, device, lambda sentence: print(sentence, file=sys.stderr))
+        job = prepare_job(asked, folder, device, lambda sentence: print(sentence, file=sys.stderr))
         words = job.recipe.training
-        settle_machine(words, device)
+        configure_torch(words, device)
         torch.manual_seed(job.recipe.seed)
         task = job.task()
         assert words.steps is not None
@@ -51,27 +51,27 @@ def rehearse(asked: Recipe) -> None:
             bundle = Bundle(model=model)
             out.print(drawing(bundle.spec, report(bundle, 2, None), out.width), "", sep="\n")
         with RunLog(folder, total_steps=words.steps, main=False) as log:
-            loop = Loop(
+            loop = Trainer(
                 task,
                 words,
                 seed=job.recipe.seed,
                 folder=folder,
-                parallel=Alone(device=device),
+                parallel=SingleProcess(device=device),
                 log=log,
-                stopping=Stopping(),  # not entered: there is nothing to save, and Ctrl-C ends it
+                signals=StopSignals(),  # not entered: there is nothing to save, and Ctrl-C ends it
             )
             seconds = _seconds_a_step(loop, min(STEPS, words.steps))
         count = sum(p.numel() for p in task.learner.parameters())
         out.print("[bold]Reckoned from a few steps[/]")
         out.print(f"  parameters  {count:,}")
         out.print(f"  steps       {words.steps:,} on {device}")
-        out.print(f"  memory      {bytes_text(most_memory())} at most so far")
+        out.print(f"  memory      {bytes_text(peak_memory())} at most so far")
         out.print(
-            f"  time        {seconds:.2f} s a step: {told_time(seconds * words.steps)}, validation apart"
+            f"  time        {seconds:.2f} s a step: {format_minutes(seconds * words.steps)}, validation apart"
         )
 
 
-def _seconds_a_step(loop: Loop, steps: int) -> float:
+def _seconds_a_step(loop: Trainer, steps: int) -> float:
     """Seconds a step takes, from a few that are done and not kept."""
     import torch
 
@@ -80,14 +80,14 @@ def _seconds_a_step(loop: Loop, steps: int) -> float:
     if not loop.parameters:
         return 0.0
     loop.learner.train()
-    portions = loop.feed.portions(Place())
+    portions = loop.loader.steps(Place())
     times = []
     for _ in range(steps):
         portion = next(portions)
         began = time.perf_counter()
-        loop.learn(portion)
+        loop.train_step(portion)
         if loop.device.type == "cuda":
             torch.cuda.synchronize(loop.device)
         times.append(time.perf_counter() - began)
-        loop.standing.step += 1
+        loop.state.step += 1
     return median(times[1:] or times)

@@ -48,36 +48,35 @@ def train(
     """
     from glassformer.cli.rehearsal import rehearse
     from glassformer.pretrained.run_folder import is_run
-    from glassformer.training.recipe import recipe_from
-    from glassformer.training.run import run, tell
+    from glassformer.training.recipe import parse_recipe
+    from glassformer.training.run import log_to_stderr, run
 
-    data, name = _asked(what, files or [], valid or [], changes or [])
-    recipe = recipe_from(data, name)
+    data = _asked(what, files or [], valid or [], changes or [])
+    recipe = parse_recipe(data)
     folder = out or Path("runs") / _short(what, recipe.data.train[0])
     if resume and not is_run(folder):
         raise GlassformerError(f"'{folder}' holds no run to resume; leave --resume out to begin one")
     if dry_run:
         rehearse(recipe)
         return
-    outcome = run(recipe, folder, say=tell)
+    outcome = run(recipe, folder, log=log_to_stderr)
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 
 
-def _asked(what: str, files: list[str], valid: list[str], changes: list[str]) -> tuple[dict[str, Any], str]:
+def _asked(what: str, files: list[str], valid: list[str], changes: list[str]) -> dict[str, Any]:
     """The recipe's data from a file or a job's name and options, with the changes made."""
-    from glassformer.recipes import ready
-    from glassformer.training.recipe import JOBS, changed, read_data
+    from glassformer.recipes import recipe_path
+    from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict, with_overrides
 
     data: dict[str, Any]
-    if what in JOBS and not Path(what).is_file():
+    if what in DATA_SECTIONS and not Path(what).is_file():
         if not files:
             raise GlassformerError(f"train {what} needs files to learn from; give --train FILE")
         data = {"job": what, "data": {}}
-        name = f"train {what}"
     else:
-        path = Path(what) if Path(what).is_file() else ready(what, beside=JOBS)
-        data, name = read_data(path), str(path)
+        path = Path(what) if Path(what).is_file() else recipe_path(what, alternatives=DATA_SECTIONS)
+        data = read_recipe_dict(path)
     section = dict(data.get("data") or {}) if isinstance(data.get("data") or {}, dict) else {}
     if files:
         section["train"] = files
@@ -85,7 +84,7 @@ def _asked(what: str, files: list[str], valid: list[str], changes: list[str]) ->
         section["valid"] = _share(valid[0]) if len(valid) == 1 else valid
     if files or valid:
         data = {**data, "data": section}
-    return changed(data, changes), name
+    return with_overrides(data, changes)
 
 
 def _share(text: str) -> float | list[str]:

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
-from glassformer.core.observe import Observer, tap
+from glassformer.core.drawn import drawn
+from glassformer.core.dropout import Dropout
+from glassformer.core.feedforward import ACTIVATIONS
+from glassformer.core.linear import linear
+from glassformer.core.observe import Observer, seen
 from glassformer.core.spec import Activation
 from glassformer.errors import GlassformerError
 
@@ -73,7 +76,7 @@ class FeaturesHead(nn.Module):
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
         if self.pooler is None:
             return x
-        return Pooled(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
+        return Pooled(x, seen(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
 class LanguageModelHead(nn.Module):
@@ -85,15 +88,15 @@ class LanguageModelHead(nn.Module):
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = normal_table(vocab_size, d_model)
+        self.weight = drawn(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
         self.scale = scale
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
+        return seen(obs, "logits", linear(self.scaled(x), self.weight, self.bias))
 
-    def transform(self, x: Tensor) -> Tensor:
-        """What the vocabulary's matrix is multiplied with."""
+    def scaled(self, x: Tensor) -> Tensor:
+        """The vectors as the vocabulary's matrix meets them."""
         return x if self.scale == 1.0 else x * self.scale
 
 
@@ -110,16 +113,12 @@ class MaskedLanguageModelHead(nn.Module):
         self.dense = nn.Linear(d_model, d_model)
         self.activation = activation
         self.norm = norm
-        self.weight = normal_table(vocab_size, d_model)
+        self.weight = drawn(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
-
-    def transform(self, x: Tensor) -> Tensor:
-        """What the vocabulary's matrix is multiplied with."""
-        y: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return y
+        x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        return seen(obs, "logits", linear(x, self.weight, self.bias))
 
 
 def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
@@ -161,10 +160,10 @@ class ClassifyHead(nn.Module):
         self.out = nn.Linear(d_model, num_labels, bias=bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        pooled = tap(obs, "pooled", self._pooled(x, context))  # (B, D)
+        pooled = seen(obs, "pooled", self._pooled(x, context))  # (B, D)
         if self.dense is not None and self.hidden is not None:
             pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout_hidden(pooled)))
-        return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
+        return seen(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
     def _pooled(self, x: Tensor, context: Context) -> Tensor:
         match self.pool:
@@ -209,7 +208,7 @@ class ClassifyTwiceHead(nn.Module):
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Twice:
         first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
-        return Twice(tap(obs, "logits", (first + second) / 2), first, second)
+        return Twice(seen(obs, "logits", (first + second) / 2), first, second)
 
 
 class TokenClassifyHead(nn.Module):
@@ -225,7 +224,7 @@ class TokenClassifyHead(nn.Module):
         self.out = nn.Linear(d_model, num_labels, bias=bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", self.out(self.dropout(x)))
+        return seen(obs, "logits", self.out(self.dropout(x)))
 
 
 class AnswerHead(nn.Module):
@@ -242,7 +241,7 @@ class AnswerHead(nn.Module):
         self.out = nn.Linear(d_model, 2)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
-        start, end = tap(obs, "logits", self.out(self.dropout(x))).unbind(-1)
+        start, end = seen(obs, "logits", self.out(self.dropout(x))).unbind(-1)
         return Span(start, end)
 
 
@@ -277,7 +276,7 @@ class EmbedHead(nn.Module):
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         vector = self._pooled(x, context.padding)
         vector = F.normalize(vector, dim=-1) if self.normalize else vector
-        return tap(obs, "embedding", vector)
+        return seen(obs, "embedding", vector)
 
     def _pooled(self, x: Tensor, padding: Tensor | None) -> Tensor:
         match self.pool:

@@ -13,11 +13,11 @@ from typing import Any, Final
 from glassformer.bundle import Bundle, load
 from glassformer.core.build import canonical, materialise
 from glassformer.errors import GlassformerError
-from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, is_run
+from glassformer.pretrained.run_folder import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
-from glassformer.training.recipe import read_data
-from glassformer.training.sharded_checkpoint import Slices
+from glassformer.training.recipe import read_recipe_dict
+from glassformer.training.sharded_checkpoint import ShardedTensors
 
 POINTS: Final = 2000  # of a curve that are told at most
 VALIDATIONS: Final = 60  # whose samples are told at most
@@ -31,7 +31,7 @@ class GoneError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Weights of one step: a model folder (film, kept, best), or a checkpoint's own."""
+    """Weights of one step: a model folder (snapshots, averaged, best), or a checkpoint's own."""
 
     step: int
     path: Path
@@ -90,7 +90,7 @@ def _history(root: Path) -> History:
 
 def _recipe(root: Path) -> dict[str, Any]:
     try:
-        return read_data(root / RECIPE)
+        return read_recipe_dict(root / RECIPE)
     except GlassformerError:
         return {}
 
@@ -163,7 +163,7 @@ def snapshots(folder: str | Path) -> list[Snapshot]:
     best = _best_step(found.values())
     if best is not None and (root / BEST).is_dir():
         found[best] = Snapshot(step=best, path=root / BEST)
-    for name in ("kept", "film"):
+    for name in (AVERAGED, SNAPSHOTS):
         for step, path in _steps(root / name):
             found[step] = Snapshot(step=step, path=path)
     return [found[step] for step in sorted(found)]
@@ -197,7 +197,7 @@ def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
         if not snapshot.checkpoint:
             return load(snapshot.path)
         bundle = load(_like(Path(folder)))
-        weights = Slices(snapshot.path / "model")
+        weights = ShardedTensors(snapshot.path / "model")
         own = canonical(bundle.model)
         if {name: tuple(one.shape) for name, one in own.items()} != dict(weights.shapes):
             raise GoneError(f"'{snapshot.path.name}' holds the weights of another model")
@@ -216,7 +216,7 @@ def run_of(model: Path) -> Path | None:
 
 def _like(root: Path) -> Path:
     """A model folder of the run, which says what its checkpoints are of."""
-    saved = [root / BEST, root / MODEL, *(path for _, path in _steps(root / "film"))]
+    saved = [root / BEST, root / MODEL, *(path for _, path in _steps(root / SNAPSHOTS))]
     for path in saved:
         if (path / "spec.json").is_file() or (path / "config.json").is_file():
             return path

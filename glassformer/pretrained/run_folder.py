@@ -9,9 +9,10 @@ from typing import ClassVar
 from glassformer.errors import GlassformerError
 
 RECIPE = "recipe.yaml"
-REQUEST = "asked.json"  # the recipe as given; the first file a run writes, so it marks the folder as ours
+REQUEST = "request.json"  # the recipe as given; the first file a run writes, so it marks the folder as ours
 LOCK = "lock"
-MODEL, BEST = "model", "best"  # the result, and while it trains the best so far
+MODEL, BEST = "model", "best"  # the result, and during training the best so far
+AVERAGED, SNAPSHOTS = "averaged", "snapshots"  # weights to average, and to look at later
 DESCRIBED = ("spec.json", "config.json")  # by either of which a folder is a model's own
 
 

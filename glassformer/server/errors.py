@@ -22,11 +22,6 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from glassformer.errors import GlassformerError, UnsupportedError
-from glassformer.generation.continuous import (
-    GenerationFailedError,
-    SchedulerClosedError,
-    SchedulerFullError,
-)
 from glassformer.interpret.kinds import TooLargeError, UnknownNameError
 
 MAX_STRING = 1000  # characters of one string in an error; it may quote what a client sent
@@ -76,7 +71,7 @@ class ModelNotFoundError(GlassformerError):
 
 
 @dataclass(eq=False)
-class RouteNotFoundError(GlassformerError):
+class NotFoundError(GlassformerError):
     """Nothing is served under this path."""
 
     path: str
@@ -105,7 +100,7 @@ class InvalidRequestError(GlassformerError):
 
 
 @dataclass(eq=False)
-class PayloadTooLargeError(GlassformerError):
+class RequestTooLargeError(GlassformerError):
     """More was sent, or asked for, than one request may have."""
 
     what: str
@@ -131,7 +126,7 @@ class RequestTimeoutError(GlassformerError):
 
 @dataclass(eq=False)
 class UnavailableError(GlassformerError):
-    """The server cannot answer this request: it is out of memory, or has a bug."""
+    """The server cannot answer now: it is stopping, out of memory, or generation failed."""
 
     reason: str
     template: ClassVar[str] = "{reason}"
@@ -141,15 +136,12 @@ STATUS: dict[type[GlassformerError], int] = {
     InvalidApiKeyError: 401,
     CrossOriginError: 403,
     ModelNotFoundError: 404,
-    RouteNotFoundError: 404,
+    NotFoundError: 404,
     UnknownNameError: 404,
     MethodNotAllowedError: 405,
-    PayloadTooLargeError: 413,
+    RequestTooLargeError: 413,
     TooLargeError: 413,
     QueueFullError: 429,
-    SchedulerFullError: 429,
-    SchedulerClosedError: 503,
-    GenerationFailedError: 503,
     RequestTimeoutError: 503,
     UnavailableError: 503,
 }
@@ -202,7 +194,7 @@ def _explain(problem: dict[str, Any]) -> str:
 def http_error(request: Request, error: HTTPException) -> GlassformerError:
     """Starlette's own errors as ours."""
     if error.status_code == 404:
-        return RouteNotFoundError(request.url.path)
+        return NotFoundError(request.url.path)
     if error.status_code == 405:
         return MethodNotAllowedError(request.method, (error.headers or {}).get("Allow", "another method"))
     return InvalidRequestError(None, [str(error.detail) or HTTPStatus(error.status_code).phrase])

@@ -1,6 +1,4 @@
-"""Training: checkpoints that survive what machines do to them, losses, and learning rates over time."""
-
-from __future__ import annotations
+"""Training: the trainer, jobs, losses, schedules, and crash-safe checkpoints."""
 
 from glassformer.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from glassformer.training.losses import cross_entropy, projected_cross_entropy

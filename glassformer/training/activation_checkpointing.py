@@ -1,6 +1,6 @@
-"""Memory for time: a block keeps only its input for the way back, and is run again when the gradient comes.
+"""Activation checkpointing: a block keeps only its input and is run again in the backward pass.
 
-The block changes its class and nothing else, so that every module path and checkpoint key stays as it was.
+A block changes its class and nothing else, so module paths and checkpoint keys stay the same.
 """
 
 from __future__ import annotations
@@ -14,42 +14,39 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.core.block import Block
-from glassformer.training.learner import Statistics
+from glassformer.training.learner import BatchNormState
 
 
-class RecomputedBlock(Block):
-    """A block that forgets what it worked out; dropout draws the same numbers the second time."""
+class CheckpointedBlock(Block):
+    """A block that recomputes its activations; dropout draws the same numbers the second time."""
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, **how: Any) -> Tensor:
-        # A cache would grow twice and an observer see everything twice, and both mean that no one trains.
-        if (
-            not torch.is_grad_enabled()
-            or getattr(how.get("attend"), "cache", None) is not None
-            or how.get("obs") is not None
-        ):
-            return super().forward(x, memory, **how)
-        statistics = Statistics(self)
-        if statistics.tensors and not torch.compiler.is_compiling():  # which runs only the rest again
-            how["context_fn"] = lambda: (nullcontext(), _uncounted(statistics))
+    def forward(self, x: Tensor, memory: Tensor | None = None, **kwargs: Any) -> Tensor:
+        # with a cache or an observer, which a second run would disturb, there is no training
+        inference = kwargs.get("cache") is not None or kwargs.get("obs") is not None
+        if not torch.is_grad_enabled() or inference:
+            return super().forward(x, memory, **kwargs)
+        state = BatchNormState(self)
+        if state.tensors and not torch.compiler.is_compiling():
+            kwargs["context_fn"] = lambda: (nullcontext(), _preserved(state))
         out: Tensor = checkpoint(
-            super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **how
+            super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **kwargs
         )
         return out
 
 
 @contextmanager
-def _uncounted(statistics: Statistics) -> Iterator[None]:
-    """What norms keep of the batches does not move when they see one for the second time."""
-    statistics.remember()
+def _preserved(state: BatchNormState) -> Iterator[None]:
+    """Keep batch-norm statistics from counting the recomputation."""
+    state.save()
     try:
         yield
     finally:
-        statistics.put_back()
+        state.restore()
 
 
-def checkpoint_blocks(model: nn.Module) -> int:
-    """Have every block of a model recomputed in the backward; how many there are. Do it before `wrap`."""
+def checkpoint_activations(model: nn.Module) -> int:
+    """Enable activation checkpointing for every block; the number of blocks. Call it before `wrap`."""
     blocks = [module for module in model.modules() if type(module) is Block]
     for block in blocks:
-        block.__class__ = RecomputedBlock
+        block.__class__ = CheckpointedBlock
     return len(blocks)

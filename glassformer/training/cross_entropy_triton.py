@@ -1,7 +1,7 @@
-"""The cross-entropy of logits and its slope by one kernel, written over the logits. For a GPU, by Triton.
+"""Cross-entropy of logits and its gradient in one Triton kernel, written over the logits.
 
-A row is read to find its log-sum, and read again to be replaced by its slope. The plain way goes over the
-logits five times, and holds their slope beside them.
+A row is read once for its log-sum-exp, and again to be replaced by its gradient. The plain implementation
+passes over the logits five times and stores the gradient separately.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile: every thread has its own columns, whose maxima it finds alone
+ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile: every thread reduces its own columns
 
 
-def replace_by_slopes(logits: Tensor, labels: Tensor, smoothing: float, ignored: int) -> Tensor:
-    """logits (n, V), written over with the slope of the summed loss; labels (n,) -> losses (n,), float32."""
+def cross_entropy_with_grad_(logits: Tensor, labels: Tensor, smoothing: float, ignored: int) -> Tensor:
+    """Losses (n,) of logits (n, V), which are overwritten with their gradient, and labels (n,)."""
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     if len(logits):
         _kernel[(len(logits),)](
@@ -38,7 +38,7 @@ def _kernel(
     logits,
     labels,
     losses,
-    words,
+    vocab_size,
     smoothing,
     ignored,
     SMOOTHED: tl.constexpr,
@@ -46,34 +46,36 @@ def _kernel(
     COLUMNS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    scores = logits + row * words
+    row_logits = logits + row * vocab_size
     label = tl.load(labels + row)
     tile = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if label == ignored:
-        for begin in range(0, words, ROWS * COLUMNS):
+        for begin in range(0, vocab_size, ROWS * COLUMNS):
             at = begin + tile
-            tl.store(scores + at, tl.zeros((ROWS, COLUMNS), logits.dtype.element_ty), mask=at < words)
+            tl.store(
+                row_logits + at, tl.zeros((ROWS, COLUMNS), logits.dtype.element_ty), mask=at < vocab_size
+            )
         tl.store(losses + row, 0.0)
     else:
-        high = tl.full((COLUMNS,), -1e30, tl.float32)  # finite: the difference of two such is no NaN
+        high = tl.full((COLUMNS,), -1e30, tl.float32)  # finite, so that a difference is not NaN
         total = tl.zeros((COLUMNS,), tl.float32)
         plain = tl.zeros((COLUMNS,), tl.float32)
-        for begin in range(0, words, ROWS * COLUMNS):
+        for begin in range(0, vocab_size, ROWS * COLUMNS):
             at = begin + tile
-            x = tl.load(scores + at, mask=at < words, other=-1e30).to(tl.float32)
+            x = tl.load(row_logits + at, mask=at < vocab_size, other=-1e30).to(tl.float32)
             higher = tl.maximum(high, tl.max(x, 0))
             total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher[None, :]), 0)
             if SMOOTHED:
-                plain += tl.sum(tl.where(at < words, x, 0.0), 0)
+                plain += tl.sum(tl.where(at < vocab_size, x, 0.0), 0)
             high = higher
         top = tl.max(high, 0)
         log_sum = top + tl.log(tl.sum(total * tl.exp(high - top), 0))
-        right = tl.load(scores + label).to(tl.float32)
-        mean = tl.sum(plain, 0) / words
+        right = tl.load(row_logits + label).to(tl.float32)
+        mean = tl.sum(plain, 0) / vocab_size
         tl.store(losses + row, log_sum - (1.0 - smoothing) * right - smoothing * mean)
-        tl.debug_barrier()  # every thread has read the label's score before it is written over
-        for begin in range(0, words, ROWS * COLUMNS):
+        tl.debug_barrier()  # every thread has read the label's logit before it is overwritten
+        for begin in range(0, vocab_size, ROWS * COLUMNS):
             at = begin + tile
-            x = tl.load(scores + at, mask=at < words, other=0.0).to(tl.float32)
-            slope = tl.exp(x - log_sum) - smoothing / words - tl.where(at == label, 1.0 - smoothing, 0.0)
-            tl.store(scores + at, slope.to(logits.dtype.element_ty), mask=at < words)
+            x = tl.load(row_logits + at, mask=at < vocab_size, other=0.0).to(tl.float32)
+            grad = tl.exp(x - log_sum) - smoothing / vocab_size - tl.where(at == label, 1.0 - smoothing, 0.0)
+            tl.store(row_logits + at, grad.to(logits.dtype.element_ty), mask=at < vocab_size)

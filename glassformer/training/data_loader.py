@@ -1,8 +1,7 @@
-"""From the stream of batches to steps: each with its arrays ready before it is needed.
+"""From the stream of batches to training steps, prefetched by a thread.
 
-A step takes the next `accumulate` batches of the stream. Of several processes each takes every `ranks`-th of
-them, so together they learn from the same batches whatever their number. A thread reads ahead: the device
-waits for data only where reading is slower than learning.
+A step takes the next `accumulate` batches of the stream. Each of several processes takes every `ranks`-th of
+them, so together they learn from the same batches, whatever their number.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from torch import Tensor
 from glassformer.data import Batch, Batches, Place
 from glassformer.data.examples import Arrays, Examples, PairExamples
 from glassformer.data.packing import PackedBatches, PackedPairs, halves
-from glassformer.errors import GlassformerError
-from glassformer.training.recipe import Training
+from glassformer.errors import InvalidValueError
+from glassformer.training.recipe import TrainingOptions
 from glassformer.training.task import Task
 
-AHEAD = 4  # steps read in advance
-# Packed batches that are planned together: so many that the last of them, which is filled up with empty rows,
-# matters little, and so few that planning is done within the steps read ahead.
-POOLED = 16
-LOOKED_AT = 10_000  # pairs that tell how long one is
+PREFETCHED_STEPS = 4
+# Packed batches planned together: enough that the last one, padded with empty rows, hardly matters, and few
+# enough that planning is done within the prefetched steps.
+POOLED_BATCHES = 16
+SAMPLED_PAIRS = 10_000  # for the mean length of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One batch of a step: its number within the step, its rows, and its arrays as tensors."""
+class MicroBatch:
+    """One batch of a step: its index within the step, its rows, and its tensors."""
 
-    number: int
+    index: int
     epoch: int
     rows: NDArray[np.int64]
     tensors: dict[str, Tensor]
@@ -44,91 +43,88 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Portion:
-    """What one process learns from in one step, the place where the next begins, and its epoch."""
+class StepBatches:
+    """The micro-batches of one process in one step, and the position in the data after it."""
 
-    pieces: tuple[Piece, ...]
+    batches: tuple[MicroBatch, ...]
     after: Place
     epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed:
-    """The portions of one process, from any place on."""
+class DataLoader:
+    """The steps of one process, from any position in the data."""
 
     batches: Batches
     examples: Examples
-    units: Callable[[Arrays], int]
+    count: Callable[[Arrays], int]
     accumulate: int = 1
     rank: int = 0
     ranks: int = 1
-    pinned: bool = False
+    pin_memory: bool = False
 
-    def portions(self, start: Place) -> Iterator[Portion]:
-        """Portion after portion, read where they are asked for."""
+    def steps(self, start: Place) -> Iterator[StepBatches]:
         stream = self.batches.stream(start)
         while True:
             batches = list(islice(stream, self.accumulate))
-            mine = [(n, batch) for n, batch in enumerate(batches) if n % self.ranks == self.rank]
-            pieces = tuple(self.piece(n, batch) for n, batch in mine)
-            yield Portion(pieces=pieces, after=batches[-1].after, epoch=batches[-1].epoch)
+            own = [(n, batch) for n, batch in enumerate(batches) if n % self.ranks == self.rank]
+            yield StepBatches(
+                batches=tuple(self.load(n, batch) for n, batch in own),
+                after=batches[-1].after,
+                epoch=batches[-1].epoch,
+            )
 
-    def piece(self, number: int, batch: Batch) -> Piece:
+    def load(self, index: int, batch: Batch) -> MicroBatch:
         arrays = self.examples.batch(batch.rows, epoch=batch.epoch)
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        if self.pinned:
+        if self.pin_memory:
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-        return Piece(
-            number=number,
-            epoch=batch.epoch,
-            rows=batch.rows,
-            tensors=tensors,
-            units=self.units(arrays),
-        )
+        units = self.count(arrays)
+        return MicroBatch(index=index, epoch=batch.epoch, rows=batch.rows, tensors=tensors, units=units)
 
-    def halved(self, piece: Piece) -> tuple[Piece, ...]:
-        """The same rows as two smaller batches; one row cannot be divided."""
+    def halve(self, batch: MicroBatch) -> tuple[MicroBatch, ...]:
+        """The same rows as two smaller batches; a single row stays one."""
         return tuple(
-            self.piece(piece.number, Batch(piece.epoch, rows, Place(piece.epoch)))
-            for rows in halves(piece.rows)
+            self.load(batch.index, Batch(batch.epoch, rows, Place(batch.epoch)))
+            for rows in halves(batch.rows)
         )
 
 
-def batches_of(task: Task, words: Training, seed: int) -> tuple[Batches, Examples]:
-    """How the examples are cut into batches, and the examples as such a batch takes them."""
-    assert words.batch is not None
-    if words.batching == "rows":
-        if task.row_width is None or not isinstance(task.train, PairExamples):
-            raise GlassformerError(
-                "training.batching is rows, which only pairs can be packed into; use lengths"
-            )
-        packed = PackedPairs(task.train, task.row_width)
-        some = np.linspace(0, len(packed) - 1, min(len(packed), LOOKED_AT)).astype(np.int64)
-        pair = max(1.0, packed.lengths(some).sum(1).mean())
-        pools = {"pool": max(8192, round(POOLED * words.batch / pair)), "width": task.row_width}
-        return PackedBatches(data=packed, tokens=words.batch, seed=seed, **pools), packed
-    return Batches(data=task.train, tokens=words.batch, seed=seed), task.train
+def make_batches(task: Task, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
+    """The batches of a task, by length or packed into rows, and the examples in that form."""
+    assert options.batch is not None
+    if options.batching != "rows":
+        return Batches(data=task.train, tokens=options.batch, seed=seed), task.train
+    if task.row_width is None or not isinstance(task.train, PairExamples):
+        raise InvalidValueError("training.batching", "rows", "lengths, since only pairs can be packed")
+    packed = PackedPairs(task.train, task.row_width)
+    sample = np.linspace(0, len(packed) - 1, min(len(packed), SAMPLED_PAIRS)).astype(np.int64)
+    pair_length = max(1.0, packed.lengths(sample).sum(1).mean())
+    pool = max(8192, round(POOLED_BATCHES * options.batch / pair_length))
+    return PackedBatches(
+        data=packed, tokens=options.batch, seed=seed, pool=pool, width=task.row_width
+    ), packed
 
 
-class ReadAhead:
-    """A feed read by a thread of its own; an error there is raised where the portion is asked for."""
+class Prefetcher:
+    """Loads steps in a thread; an error there is raised by `next`."""
 
-    def __init__(self, feed: Feed, start: Place) -> None:
-        self._queue: Queue[Portion | BaseException] = Queue(AHEAD)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(feed, start), daemon=True)
+    def __init__(self, loader: DataLoader, start: Place) -> None:
+        self._queue: Queue[StepBatches | BaseException] = Queue(PREFETCHED_STEPS)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._load, args=(loader, start), daemon=True)
         self._thread.start()
 
-    def _read(self, feed: Feed, start: Place) -> None:
+    def _load(self, loader: DataLoader, start: Place) -> None:
         try:
-            for portion in feed.portions(start):
-                if not self._put(portion):
+            for step in loader.steps(start):
+                if not self._put(step):
                     return
         except BaseException as error:
             self._put(error)
 
-    def _put(self, item: Portion | BaseException) -> bool:
-        while not self._ended.is_set():
+    def _put(self, item: StepBatches | BaseException) -> bool:
+        while not self._closed.is_set():
             try:
                 self._queue.put(item, timeout=0.2)
                 return True
@@ -136,22 +132,22 @@ class ReadAhead:
                 continue
         return False
 
-    def next(self) -> Portion:
+    def next(self) -> StepBatches:
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
     def close(self) -> None:
-        """Stop reading; what was read ahead is forgotten, since it can be read again."""
-        self._ended.set()
+        """Stop loading and discard what was prefetched."""
+        self._closed.set()
         while self._thread.is_alive():
             try:
                 self._queue.get(timeout=0.05)
             except Empty:
                 continue
 
-    def __enter__(self) -> ReadAhead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:

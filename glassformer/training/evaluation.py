@@ -1,105 +1,101 @@
-"""How good a saved model is on files it has not seen: a job's own validation, over all of them."""
+"""Evaluate a saved model on files: its job's validation over all rows."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from glassformer.core.schema import nearest
 from glassformer.data.tables import numbered
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileMissingError, InvalidValueError, MissingValueError, NonFiniteError
 from glassformer.families.sidecars import JOB_FILE, read_object
 from glassformer.pretrained.run_folder import result_of
+from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
-from glassformer.training.jobs import job_for
-from glassformer.training.recipe import JOBS, changed, recipe_from
+from glassformer.training.jobs import create_job
+from glassformer.training.recipe import DATA_SECTIONS, parse_recipe, with_overrides
 from glassformer.training.task import Validation
-from glassformer.training.text_encoding import Say, quiet
 
-COLUMNS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
+COLUMN_KEYS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What a model's job is, and how it did."""
+class Evaluation:
+    """The job of a model, and its validation."""
 
     job: str
-    found: Validation
+    validation: Validation
 
 
-def judge(
+def evaluate_files(
     folder: str | Path,
     files: Sequence[str],
     *,
     job: str | None = None,
     columns: Sequence[str] = (),
-    changes: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     batch: int | None = None,
     device: str = "auto",
-    say: Say,
-) -> Judged:
-    """Run a job's validation on all that the files hold.
+    log: Log,
+) -> Evaluation:
+    """Run a job's validation on all rows of the files.
 
-    job: what the model does; its folder says so where it was trained here.
-    columns: names or numbers of the columns, in tables. changes: of the data's settings, as `data.unit=line`.
+    job: what the model does; by default its folder says so.
+    columns: names or numbers of the columns in tables. overrides: of data settings, e.g. `data.unit=line`.
     """
     folder = result_of(folder)
-    name = job or job_of(folder)
-    if name not in JOBS:
-        raise GlassformerError(f"there is no job '{name}'{nearest(name, JOBS)}")
-    where = device_for(device)
-    asked: dict[str, Any] = {
+    name = job or job_of_model(folder)
+    recipe: dict[str, Any] = {
         "job": name,
-        "data": {side: list(files) for side in ("train", "valid") if side in JOBS[name].__dataclass_fields__},
+        "data": {},
         "model": {"folder": str(folder)},
         "training": {"batch": batch, "max_valid": sys.maxsize, "samples": 0, "device": device},
     }
+    if name in DATA_SECTIONS:  # else parsing reports it
+        known = DATA_SECTIONS[name].__dataclass_fields__
+        recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
     if columns:
-        if name not in COLUMNS:
-            raise GlassformerError(f"--columns is for tables of text; {name} has data.target, or no columns")
-        one = COLUMNS[name] == "column"
-        if one and len(columns) != 1:
-            raise GlassformerError(f"{len(columns)} columns were named; {name} reads one")
-        meant = numbered(columns)
-        asked["data"][COLUMNS[name]] = meant[0] if one else meant
-    for change in changes:
-        if not change.startswith("data."):
-            raise GlassformerError(f"'{change}' is no setting of the data, such as data.unit=line")
-    recipe = recipe_from(changed(asked, changes), "evaluate")
-    with TemporaryDirectory(prefix="glassformer-") as place:
-        made = job_for(recipe, Path(place), quiet)
-        made.follow_model()
-        made.gather()
-        for what, told in made.facts.items():
-            if what.endswith(("left out", "over max_len")):
-                say(f"{what}: {told}")
-        task = made.task()
+        key = COLUMN_KEYS.get(name)
+        if key is None or (key == "column" and len(columns) != 1):
+            expected = "one column" if key else f"no columns for {name}"
+            raise InvalidValueError("columns", list(columns), expected)
+        found = numbered(columns)
+        recipe["data"][key] = found[0] if key == "column" else found
+    for override in overrides:
+        if not override.startswith("data."):
+            raise InvalidValueError("override", override, "a data setting, e.g. data.unit=line")
+    parsed = parse_recipe(with_overrides(recipe, overrides))
+    where = device_for(device)
+    with TemporaryDirectory(prefix="glassformer-") as temporary:
+        created = create_job(parsed, Path(temporary), no_log)
+        created.adopt_base_settings()
+        created.prepare_data()
+        for fact, value in created.facts.items():
+            if fact == "skipped rows" or fact.endswith("over max_len"):
+                log(f"{fact}: {value}")
+        task = created.task()
         task.learner.to(where).eval()
         with torch.no_grad():
-            found = task.validate(where)
-        if any(isnan(value) for value in found.metrics.values()):
-            raise GlassformerError(
-                f"the model in '{folder}' answers with what is no number (nan): its weights are damaged, it "
-                "overflowed, or the files hold nothing to measure; fetch it anew, or give other files"
-            )
-        return Judged(job=name, found=found)
+            validation = task.validate(where)
+    if any(math.isnan(value) for value in validation.metrics.values()):
+        raise NonFiniteError(
+            f"the evaluation of '{folder}'", "check the weights, and that the files have rows"
+        )
+    return Evaluation(job=name, validation=validation)
 
 
-def job_of(folder: str | Path) -> str:
+def job_of_model(folder: str | Path) -> str:
     """The job that a model folder was trained for."""
     path = Path(folder)
     if not path.is_dir():
-        raise GlassformerError(f"there is no folder '{folder}'; give a model folder, as runs/x/model")
-    if not (path / JOB_FILE).is_file():
-        raise GlassformerError(f"'{folder}' does not say what its model does; name its job with --job")
-    found = read_object(path / JOB_FILE).get("job")
-    if not isinstance(found, str):
-        raise GlassformerError(f"'{path / JOB_FILE}' names no job; name it with --job")
-    return found
+        raise FileMissingError(folder, "model folder", "give a model folder, e.g. runs/x/model")
+    job = read_object(path / JOB_FILE).get("job") if (path / JOB_FILE).is_file() else None
+    if not isinstance(job, str):
+        raise MissingValueError("job", f"since '{folder}' does not say what its model does")
+    return job

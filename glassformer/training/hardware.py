@@ -1,21 +1,24 @@
-"""The device a run computes on: dtype, compilation, and peak speed."""
+"""The device a run computes on: dtype, compilation, measured and peak speed."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from glassformer.core.precision import dtype_for
-from glassformer.errors import GlassformerError
-from glassformer.training.recipe import Training
+from glassformer.errors import InvalidValueError
+from glassformer.training.recipe import TrainingOptions
 
-# Dense bfloat16 (on older cards float16) operations a second, from the makers' data sheets; the longer
-# name stands before the shorter one that it contains.
-PEAKS = {
+# Dense bfloat16 (on older cards float16) FLOP/s from the data sheets; a longer name comes before a shorter
+# one that it contains.
+PEAK_FLOPS = {
     "GB200": 2.5e15,
     "B200": 2.25e15,
     "H200": 989e12,
@@ -31,70 +34,98 @@ PEAKS = {
     "V100": 125e12,
     "T4": 65e12,
 }
+UNKNOWN_GPU_FLOPS = 100e12
+UTILIZATION = 0.35  # fraction of the peak that training reaches
+# oneDNN caches half a megabyte for each of the last thousand matrix shapes, fragmenting memory. Batches by
+# length hardly ever repeat a shape, and creating an entry is cheap. A step has about ten shapes, with two
+# entries each in the first cache. Both variables are read at the first product.
+ONEDNN_CACHE = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 
 
-def peak_flops(device_name: str) -> float | None:
-    """Operations a second of a card by the name the driver gives it; None where it is not known.
+def gpu_peak_flops(device_name: str) -> float | None:
+    """Peak FLOP/s of a GPU by the name of its driver; None if unknown.
 
-    >>> peak_flops("NVIDIA H200"), peak_flops("a toaster")
+    >>> gpu_peak_flops("NVIDIA H200"), gpu_peak_flops("a toaster")
     (989000000000000.0, None)
     """
-    return next((peak for name, peak in PEAKS.items() if name in device_name), None)
+    return next((peak for name, peak in PEAK_FLOPS.items() if name in device_name), None)
 
 
-# oneDNN, which multiplies on a CPU, keeps what it made for each of the last thousand shapes: half a megabyte
-# each, scattered so that the memory between them comes to little use. Batches by length hardly ever have a
-# shape twice, and making one anew costs little beside the product. A step has some ten shapes, with two
-# entries each in the first of these. Both are read when the first product is done.
-SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Peak FLOP/s of a device, if known."""
+    if device.type != "cuda" or dtype != torch.bfloat16:
+        return None
+    return gpu_peak_flops(torch.cuda.get_device_name(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """A device and the FLOP/s that training can expect of it."""
+
+    device: torch.device
+    flops: float
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+
+def measure_hardware(device: torch.device) -> Hardware:
+    """Time a few matrix products on a CPU; look up a GPU by name."""
+    if device.type == "cuda":
+        peak = peak_flops(device, torch.bfloat16) or UNKNOWN_GPU_FLOPS
+        return Hardware(device=device, flops=UTILIZATION * peak)
+    matrix = torch.randn(512, 512)
+    fastest = math.inf
+    for _ in range(6):
+        start = time.perf_counter()
+        matrix @ matrix
+        fastest = min(fastest, time.perf_counter() - start)
+    return Hardware(device=device, flops=UTILIZATION * 2 * 512**3 / fastest)
 
 
 def device_for(name: str) -> torch.device:
-    """The device a recipe names; `auto` is a GPU where there is one."""
+    """The device a recipe names; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if torch.empty(0, device=device).is_meta:  # holds no numbers, so nothing can be learned there
-            raise RuntimeError
+        if not torch.empty(0, device=device).is_meta:
+            return device
     except (RuntimeError, AssertionError):
-        raise GlassformerError(
-            f"training.device is '{name}', which is not there; `glassformer env` lists devices"
-        ) from None
-    return device
+        pass
+    raise InvalidValueError("training.device", name, "an available device", "`glassformer env` lists devices")
 
 
-def precision_for(words: Training, device: torch.device) -> torch.dtype:
+def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:
     """bfloat16 on a GPU and float32 on a CPU, unless the recipe says otherwise."""
-    if words.precision == "auto":
+    if options.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return dtype_for(words.precision, device) or torch.float32
+    return dtype_for(options.precision, device) or torch.float32
 
 
-def casting(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
-    """Products in `precision`, weights and sums in float32."""
-    if precision == torch.float32:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=precision)
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """Matrix products in `dtype`, weights and sums in float32."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
-def settle_machine(words: Training, device: torch.device) -> None:
-    """Process-wide switches that a run wants."""
-    torch.set_float32_matmul_precision("highest" if words.deterministic else "high")
+def configure_torch(options: TrainingOptions, device: torch.device) -> None:
+    """Set the process-wide switches for a run."""
+    torch.set_float32_matmul_precision("highest" if options.deterministic else "high")
     if device.type == "cpu":
-        for name, kept in SHAPES_KEPT.items():
-            os.environ.setdefault(name, kept)
+        for name, capacity in ONEDNN_CACHE.items():
+            os.environ.setdefault(name, capacity)
     if device.type == "cuda":
-        # The thread that reads ahead may else keep the one that launches waiting for 5 ms at a time.
+        # otherwise the prefetching thread may block the launching one for 5 ms at a time
         sys.setswitchinterval(2e-4)
-    if words.deterministic and device.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.benchmark = False
+        if options.deterministic:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.backends.cudnn.benchmark = False
 
 
-def compile_learner(learner: nn.Module, words: Training, device: torch.device) -> str | None:
-    """Compile in place (names stay as they are); a sentence where it was wanted and cannot be."""
-    if words.compile == "off" or (words.compile == "auto" and device.type != "cuda"):
+def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.device) -> str | None:
+    """Compile in place (parameter names stay the same); the reason if it was wanted but is impossible."""
+    if options.compile == "off" or (options.compile == "auto" and device.type != "cuda"):
         return None
     if device.type == "cuda":
         from torch.utils._triton import has_triton
@@ -103,25 +134,19 @@ def compile_learner(learner: nn.Module, words: Training, device: torch.device) -
             return "not compiled: torch finds no Triton for this GPU; training runs uncompiled, slower"
     from torch._inductor import config
 
-    if words.batching == "rows" and hasattr(config.triton, "mix_order_reduction"):
+    packed = options.batching == "rows"
+    if packed and hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False  # a sixth slower with it, on rows as short as these
-    mode = words.compile
-    if mode == "auto":  # rows come in one shape, whose launches can be recorded once and played back
-        mode = "reduce-overhead" if words.batching == "rows" else "default"
+    mode = options.compile
+    if mode == "auto":  # packed rows have one shape, so CUDA graphs can be captured
+        mode = "reduce-overhead" if packed else "default"
     learner.compile(
         mode={"default": None, "max-autotune": "max-autotune-no-cudagraphs"}.get(mode, mode),
-        dynamic=False if words.batching == "rows" else None,
+        dynamic=False if packed else None,
     )
     return None
 
 
 def uncompile(learner: nn.Module) -> None:
-    """Run as written again."""
+    """Undo `compile_learner`."""
     learner._compiled_call_impl = None
-
-
-def best_speed(device: torch.device, precision: torch.dtype) -> float | None:
-    """Operations a second that the device could do at best, where its name is known."""
-    if device.type != "cuda" or precision != torch.bfloat16:
-        return None
-    return peak_flops(torch.cuda.get_device_name(device))

@@ -1,6 +1,8 @@
-"""A model with its loss: what a job trains. `forward` takes a batch and gives the loss summed over its units.
+"""A model with its loss: what a job trains. `forward` returns the loss of a batch summed over its units.
 
-Summed, not averaged: batches, devices and processes then add up to one big batch, divided once by its count.
+The loss is summed, not averaged: micro-batches, devices and processes add up to one big batch, divided once
+by its count. Masking, CutMix and R-Drop happen here, on the device, only in training.
+Letters: B examples, T tokens, D d_model, V vocabulary, L labels; H height, W width.
 """
 
 from __future__ import annotations
@@ -18,53 +20,73 @@ from glassformer.core.masks import Mask
 from glassformer.data.examples import IGNORED
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
+CUTMIX_SIDE = (0.25, 0.75)  # smallest and largest rectangle, as a fraction of the image's side
 
-def values_learned(batch: Mapping[str, Any]) -> int:
-    """How many values a batch has to foretell."""
+
+def count_values(batch: Mapping[str, Any]) -> int:
+    """Number of values a batch has to forecast."""
     return int(batch["future"].size)
 
 
-def tokens_learned(batch: Mapping[str, Any]) -> int:
-    """How many labels of a batch count."""
+def count_labels(batch: Mapping[str, Any]) -> int:
+    """Number of labels in a batch, padding excluded."""
     return int((batch["labels"] != IGNORED).sum())
 
 
 class Learner(nn.Module):
-    """A model and a loss: `forward` of each kind takes the arrays of its batches by name."""
+    """A model and a loss: `forward` takes the arrays of a batch by name."""
 
-    model: (
-        Any  # a core model or a baseline, all of which have `vectors` and `head`, or give the answer itself
-    )
+    model: Any  # a core model or a baseline, with `vectors` and `head` or one `forward`
 
     def __init__(self, model: nn.Module, *, smoothing: float = 0.0, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model = model
-        self.smoothing = smoothing
+        self._smoothing = smoothing
         self.r_drop = r_drop
 
     @property
-    def spread(self) -> float:
-        """Label smoothing, which is for learning and not for measuring."""
-        return self.smoothing if self.training else 0.0
+    def smoothing(self) -> float:
+        """Label smoothing; 0 in evaluation mode."""
+        return self._smoothing if self.training else 0.0
 
     @property
-    def twice(self) -> bool:
-        """Whether every example is read twice, which is for learning too."""
+    def uses_r_drop(self) -> bool:
         return self.training and self.r_drop > 0
 
 
+def repeat_batch(tensor: Tensor | None) -> Tensor | None:
+    """The batch (B, ...) twice, one after the other: (2B, ...)."""
+    return None if tensor is None else torch.cat((tensor, tensor))
+
+
+def r_drop_loss(logits: Tensor, labels: Tensor, *, smoothing: float, weight: float) -> Tensor:
+    """R-Drop: the loss of two forward passes (2B, ..., V) of the labels (B, ...), summed over one pass.
+
+    It is the mean of both cross-entropies plus `weight` / 4 times the symmetric KL divergence: half of the
+    paper's, so that it equals the plain loss if both passes agree.
+
+    >>> logits, labels = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
+    >>> same = r_drop_loss(torch.cat((logits, logits)), labels, smoothing=0.1, weight=5.0)
+    >>> bool(torch.isclose(same, cross_entropy(logits, labels, smoothing=0.1)))
+    True
+    """
+    loss = cross_entropy(logits, torch.cat((labels, labels)), smoothing=smoothing) / 2
+    one, other = F.log_softmax(logits.float(), -1).chunk(2)  # (B, ..., V) each
+    # KL(one, other) + KL(other, one) in one product
+    divergence = ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (B, ...)
+    return loss + weight / 4 * torch.where(labels != IGNORED, divergence, 0.0).sum()
+
+
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
-    """The summed cross-entropy of vectors (B, T, D) and labels (B, T), the logits never whole in memory."""
+    """The summed cross-entropy of hidden states (B, T, D) and labels (B, T), without storing all logits."""
     head = model.head
     if not isinstance(head, LanguageModelHead):
         return cross_entropy(head(x, context), labels, smoothing=smoothing)
-    return projected_cross_entropy(
-        head.transform(x), head.weight, labels, bias=head.bias, smoothing=smoothing
-    )
+    return projected_cross_entropy(head.scaled(x), head.weight, labels, bias=head.bias, smoothing=smoothing)
 
 
 class PairLearner(Learner):
-    """Learns each token of the target from the source and the tokens before it."""
+    """Predicts each target token from the source and the target tokens before it."""
 
     def forward(
         self,
@@ -74,54 +96,155 @@ class PairLearner(Learner):
         src_segments: Tensor | None = None,
         tgt_segments: Tensor | None = None,
     ) -> Tensor:
-        if self.twice:
-            return self._agreeing(src, tgt, labels, src_segments, tgt_segments)
-        x, context = self._vectors(src, tgt, src_segments, tgt_segments)
-        return vocabulary_loss(self.model, x, context, labels, self.spread)
+        inputs = (src, tgt, src_segments, tgt_segments)
+        if self.uses_r_drop:
+            x, context = self._hidden_states(*map(repeat_batch, inputs))  # type: ignore[arg-type]
+            logits = self.model.head(x, context)  # (2B, T, V)
+            return r_drop_loss(logits, labels, smoothing=self.smoothing, weight=self.r_drop)
+        x, context = self._hidden_states(*inputs)
+        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
 
-    def _vectors(self, src: Tensor, tgt: Tensor, *segments: Tensor | None) -> tuple[Tensor, Any]:
-        # Padding stands at a target's end, where no real token can see it: no mask but the causal one.
-        reads = None if segments[0] is None else Mask(segments=segments[0])
-        found: tuple[Tensor, Any] = self.model.hidden_states(
-            src, tgt, src_mask=reads, tgt_mask=Mask(segments=segments[1])
+    def _hidden_states(
+        self, src: Tensor, tgt: Tensor, src_segments: Tensor | None, tgt_segments: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        # padding is at the end of a target, where no real token can see it: no mask but the causal one
+        src_mask = None if src_segments is None else Mask(segments=src_segments)
+        found: tuple[Tensor, Any] = self.model.vectors(
+            src, tgt, src_mask=src_mask, tgt_mask=Mask(segments=tgt_segments)
         )
         return found
 
-    def _agreeing(self, src: Tensor, tgt: Tensor, labels: Tensor, *segments: Tensor | None) -> Tensor:
-        x, context = self._vectors(*(doubled(one) for one in (src, tgt, *segments)))  # type: ignore[arg-type]
-        logits = self.model.head(x, context)  # (2B, T, V)
-        return agreeing_loss(logits, labels, smoothing=self.spread, weight=self.r_drop)
-
 
 class TextLearner(Learner):
-    """Learns each token from those before it, within its own document."""
+    """Predicts each token from those before it, within its document."""
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
-        x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
-        return vocabulary_loss(self.model, x, context, labels, self.spread)
+        x, context = self.model.vectors(ids, mask=Mask(segments=segments))
+        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
 
 
-def point(told: Tensor | Parameters) -> Tensor:
-    """One number for each value to come, of values or of a distribution: (B, N, C)."""
-    return (told if isinstance(told, Tensor) else told.mean).float()
+def point_forecast(forecast: Tensor | Parameters) -> Tensor:
+    """One number for each future value, of values or of a distribution: (B, N, C)."""
+    return (forecast if isinstance(forecast, Tensor) else forecast.mean).float()
 
 
 class SeriesLearner(Learner):
-    """Learns the values to come: squared error, or the chance a distribution gives them."""
+    """Predicts future values: squared error, or the negative log-likelihood of a distribution."""
 
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
-        return self.wrong(self.model(past), future)
+        return self.loss(self.model(past), future)
 
-    def wrong(self, told: Tensor | Parameters, future: Tensor) -> Tensor:
-        """The summed loss of what the model told."""
-        if isinstance(told, Tensor):
-            return F.mse_loss(told.float(), future, reduction="sum")
-        told = mapped(told, lambda _, tensor: tensor.float())
-        return -told.log_prob(future).sum()
+    def loss(self, forecast: Tensor | Parameters, future: Tensor) -> Tensor:
+        """The summed loss of a forecast."""
+        if isinstance(forecast, Tensor):
+            return F.mse_loss(forecast.float(), future, reduction="sum")
+        forecast = mapped(forecast, lambda _, tensor: tensor.float())
+        return -forecast.log_prob(future).sum()
+
+
+class LabelLearner(Learner):
+    """Predicts the label of a text (ids) or an image."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """(B, L)"""
+        output = self.model(inputs)
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return logits
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return self.loss(self.logits(self._repeated(inputs)), labels)
+
+    def _repeated(self, inputs: Tensor) -> Tensor:
+        return torch.cat((inputs, inputs)) if self.uses_r_drop else inputs
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The summed loss of logits (B, L), or with R-Drop (2B, L)."""
+        if self.uses_r_drop:
+            return r_drop_loss(logits, labels, smoothing=self.smoothing, weight=self.r_drop)
+        return cross_entropy(logits, labels, smoothing=self.smoothing)
+
+
+class TextLabelLearner(LabelLearner):
+    """Predicts the label of a text, of which each token is masked with the probability `mask_prob`.
+
+    mlm_weight: weight of the mean masked-language-modelling loss, relative to the label's
+    mask_id: the mask token; unmaskable: ids that are never masked, padding and special tokens
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mask_prob: float,
+        mlm_weight: float,
+        mask_id: int,
+        unmaskable: tuple[int, ...],
+        smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> None:
+        super().__init__(model, smoothing=smoothing, r_drop=r_drop)
+        self.mask_prob, self.mlm_weight = mask_prob, mlm_weight
+        self.mask_id, self.unmaskable = mask_id, unmaskable
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        if not (self.training and self.mask_prob):
+            return super().forward(inputs, labels)
+        ids = self._repeated(inputs)
+        masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
+        for special in self.unmaskable:
+            masked = masked & (ids != special)
+        x, context = self.model.vectors(torch.where(masked, self.mask_id, ids))  # (B or 2B, T, D)
+        loss = self.loss(self.model.head(x, context), labels)
+        if not self.mlm_weight:
+            return loss
+        targets = torch.where(masked, ids, IGNORED)
+        mlm_loss = projected_cross_entropy(x, self.model.embed.token.weight, targets)
+        return loss + self.mlm_weight * len(labels) * mlm_loss / masked.sum().clamp(min=1)
+
+
+class ImageLearner(LabelLearner):
+    """Predicts the label of an image; with the probability `cutmix` a batch is mixed by CutMix."""
+
+    def __init__(
+        self, model: nn.Module, *, cutmix: float, smoothing: float = 0.0, r_drop: float = 0.0
+    ) -> None:
+        super().__init__(model, smoothing=smoothing, r_drop=r_drop)
+        self.cutmix = cutmix
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        if not (self.training and self.cutmix):
+            return super().forward(inputs, labels)
+        images, other, share = cutmix(inputs, labels, self.cutmix)
+        logits = self.logits(self._repeated(images))
+        return share * self.loss(logits, labels) + (1 - share) * self.loss(logits, other)
+
+
+def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
+    """CutMix: images (B, C, H, W) with a rectangle of the next in the batch, its labels, and the share left.
+
+    The rectangle is the same for all; with the probability 1 - `probability` it is empty, and the share 1.
+    """
+    height, width = images.shape[2:]
+    random = torch.rand(5, device=images.device)
+    inside = _interval(height, random[0], random[1])[:, None] & _interval(
+        width, random[2], random[3]
+    )  # (H, W)
+    inside = inside & (random[4] < probability)
+    share = 1 - inside.float().mean()
+    return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), share
+
+
+def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
+    """A random interval of a side as a mask, (side,)."""
+    smallest, largest = CUTMIX_SIDE
+    pixels = (smallest + length * (largest - smallest)) * side
+    begin = offset * (side - pixels)
+    position = torch.arange(side, device=offset.device)
+    return (position >= begin) & (position < begin + pixels)
 
 
 def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, each once, by the model's own names."""
+    """The trainable parameters, each once, by the model's own names."""
     return {
         name.removeprefix("model."): parameter
         for name, parameter in learner.named_parameters()
@@ -129,156 +252,33 @@ def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-class Statistics:
-    """What a model's norms have seen of the batches so far, which moves as soon as one passes through.
-
-    So a step that is not done after all has to put it back.
-    """
+class BatchNormState:
+    """The running statistics of batch norms, which a discarded step must restore."""
 
     def __init__(self, learner: nn.Module) -> None:
-        self.tensors = running_statistics(learner)
-        self._before: list[Tensor] = []
+        self.tensors = batch_norm_buffers(learner)
+        self._saved: list[Tensor] = []
 
-    def remember(self) -> None:
+    def save(self) -> None:
         """Before a step."""
-        self._before = [tensor.clone() for tensor in self.tensors]
+        self._saved = [tensor.clone() for tensor in self.tensors]
 
     @torch.no_grad()
-    def put_back(self, when: Tensor | None = None) -> None:
-        """As they were before the step; with `when`, a truth on the device, only where it holds."""
-        for tensor, before in zip(self.tensors, self._before, strict=True):
-            tensor.copy_(before if when is None else torch.where(when, before, tensor))
+    def restore(self, condition: Tensor | None = None) -> None:
+        """Undo the step; with a condition on the device, only if it holds."""
+        for tensor, saved in zip(self.tensors, self._saved, strict=True):
+            tensor.copy_(saved if condition is None else torch.where(condition, saved, tensor))
 
 
-def running_statistics(module: nn.Module) -> list[Tensor]:
-    """The buffers in which norms over batches keep means, variances and counts."""
+def batch_norm_buffers(module: nn.Module) -> list[Tensor]:
+    """The running means, variances and counts of batch norms."""
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
 
-def flops_a_unit(learner: nn.Module) -> float:
-    """About what a unit costs there and back: six operations a parameter that it is multiplied with.
-
-    A table of embeddings is only looked up, unless the head multiplies with it too.
-    """
+def flops_per_unit(learner: nn.Module) -> float:
+    """Approximate FLOPs of forward and backward: six per parameter, embedding look-ups excluded."""
     tables = {id(m.weight): m.weight.numel() for m in learner.modules() if isinstance(m, nn.Embedding)}
     heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
     looked_up = sum(count for table, count in tables.items() if table not in heads)
     return 6.0 * (sum(p.numel() for p in learner.parameters()) - looked_up)
-
-
-def doubled(tensor: Tensor | None) -> Tensor | None:
-    """The batch (B, ...) twice over, one after the other: (2B, ...)."""
-    return None if tensor is None else torch.cat((tensor, tensor))
-
-
-def agreeing_loss(logits: Tensor, labels: Tensor, *, smoothing: float, weight: float) -> Tensor:
-    """The loss of two readings (2B, ..., V) of the labels (B, ...), summed over the units of one.
-
-    It is the mean of both cross-entropies, and `weight` / 4 times the divergences of each from the other:
-    half of what the paper writes, so that it is the plain loss where both readings are the same.
-
-    >>> logits, labels = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
-    >>> same = agreeing_loss(torch.cat((logits, logits)), labels, smoothing=0.1, weight=5.0)
-    >>> bool(torch.isclose(same, cross_entropy(logits, labels, smoothing=0.1)))
-    True
-    """
-    wrong = cross_entropy(logits, torch.cat((labels, labels)), smoothing=smoothing) / 2
-    one, other = F.log_softmax(logits.float(), -1).chunk(2)  # (B, ..., V) each
-    # KL(one, other) + KL(other, one) in one product
-    apart = ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (B, ...)
-    return wrong + weight / 4 * torch.where(labels != IGNORED, apart, 0.0).sum()
-
-
-LEAST, MOST = 0.25, 0.75  # of a side, for the rectangle that comes from another picture
-
-
-class LabelLearner(Learner):
-    """Learns the label of a text (ids) or a picture."""
-
-    def scores(self, inputs: Tensor) -> Tensor:
-        """A score for each class: (B, L)."""
-        answer = self.model(inputs)
-        logits: Tensor = answer if isinstance(answer, Tensor) else answer.logits
-        return logits
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        if self.twice:
-            twice = torch.cat((inputs, inputs))
-            return self.wrong(self.scores(twice), labels)
-        return self.wrong(self.scores(inputs), labels)
-
-    def wrong(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The summed loss of one reading's scores (B, L), or of two readings' (2B, L)."""
-        if self.twice:
-            return agreeing_loss(scores, labels, smoothing=self.spread, weight=self.r_drop)
-        return cross_entropy(scores, labels, smoothing=self.spread)
-
-
-class TextLabelLearner(LabelLearner):
-    """Learns the label of a text, of which each token is hidden with the chance `hide`.
-
-    guess: the weight of guessing the hidden tokens back beside the label, by their mean loss
-    blank: the id that stands for a hidden token; kept: the ids that are never hidden, padding and marks
-    """
-
-    def __init__(
-        self, model: nn.Module, *, hide: float, guess: float, blank: int, kept: tuple[int, ...], **words: Any
-    ) -> None:
-        super().__init__(model, **words)
-        self.hide, self.guess, self.blank, self.kept = hide, guess, blank, kept
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        if not (self.training and self.hide):
-            return super().forward(inputs, labels)
-        ids = torch.cat((inputs, inputs)) if self.twice else inputs
-        hidden = torch.rand(ids.shape, device=ids.device) < self.hide
-        for mark in self.kept:
-            hidden = hidden & (ids != mark)
-        x, context = self.model.hidden_states(torch.where(hidden, self.blank, ids))  # (B or 2B, T, D)
-        wrong = self.wrong(self.model.head(x, context), labels)
-        if not self.guess:
-            return wrong
-        wanted = torch.where(hidden, ids, IGNORED)
-        guessed = projected_cross_entropy(x, self.model.embed.token.weight, wanted)
-        many = hidden.sum().clamp(min=1)
-        return wrong + self.guess * len(labels) * guessed / many
-
-
-class PictureLearner(LabelLearner):
-    """Learns the label of a picture; with the chance `cutmix` a batch's pictures get a rectangle of others.
-
-    The label is then that of both, in proportion to what is seen of each.
-    """
-
-    def __init__(self, model: nn.Module, *, cutmix: float, **words: Any) -> None:
-        super().__init__(model, **words)
-        self.cutmix = cutmix
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        if not (self.training and self.cutmix):
-            return super().forward(inputs, labels)
-        pictures, other, share = exchanged(inputs, labels, self.cutmix)
-        scores = self.scores(torch.cat((pictures, pictures)) if self.twice else pictures)
-        return share * self.wrong(scores, labels) + (1 - share) * self.wrong(scores, other)
-
-
-def exchanged(pictures: Tensor, labels: Tensor, chance: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures (B, C, H, W) with one rectangle from the next in the batch, its labels, and the share left.
-
-    The rectangle is in the same place for all; with the chance 1 - `chance` there is none, and the share 1.
-    """
-    height, width = pictures.shape[2:]
-    drawn = torch.rand(5, device=pictures.device)
-    inside = _stretch(height, drawn[0], drawn[1])[:, None] & _stretch(width, drawn[2], drawn[3])  # (H, W)
-    inside = inside & (drawn[4] < chance)
-    share = 1 - inside.float().mean()
-    return torch.where(inside, pictures.roll(1, 0), pictures), labels.roll(1, 0), share
-
-
-def _stretch(side: int, place: Tensor, size: Tensor) -> Tensor:
-    """Which pixels of a side lie in a random stretch of it: (side,)."""
-    long = (LEAST + size * (MOST - LEAST)) * side
-    begin = place * (side - long)
-    at = torch.arange(side, device=place.device)
-    return (at >= begin) & (at < begin + long)

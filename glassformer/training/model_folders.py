@@ -1,120 +1,113 @@
-"""Model folders inside a run: replaced atomically, averaged, and saved as snapshots along the way."""
+"""Model folders of a run: replaced atomically, averaged, and saved as snapshots along the way."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
-from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.errors import ConflictError, EmptyInputError, FileProblemError, GlassformerError
+from glassformer.pretrained.run_folder import SNAPSHOTS
+from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.replacing import sync_folder
 from glassformer.weights.rounded import Stored
 from glassformer.weights.store import open_weights, save_weights
 
+FIRST_SNAPSHOT = 0.01  # of the run: the first snapshot after the initialization
+
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder beside, then let it take the name; a kill leaves the old one or the new one."""
-    part, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
+    """Write a temporary folder, then rename it; a crash leaves the old folder or the new one."""
+    temporary, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        write(part)
-        sync_folder(part)
+        shutil.rmtree(temporary, ignore_errors=True)
+        write(temporary)
+        sync_folder(temporary)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.rename(path, old)
-        os.rename(part, path)
+        os.rename(temporary, path)
         sync_folder(path.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise GlassformerError(
-            f"'{path}' could not be written ({error.strerror or error}); free space or mend the folder, "
-            "then run the same command again"
+        raise FileProblemError(
+            path,
+            f"could not be written ({error.strerror or error})",
+            hint="free disk space or fix the folder, then run the same command again",
         ) from error
 
 
-def mend_folder(path: Path) -> None:
-    """Undo a replacement that was cut off between its two renames."""
+def recover_folder(path: Path) -> None:
+    """Undo a replacement that was interrupted between its two renames."""
     old = path.with_name(f".{path.name}.old")
     if old.exists() and not path.exists():
         os.rename(old, path)
 
 
-def averaged(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several folders, tensor by tensor, summed in float64."""
+def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several folders, summed in float64."""
     paths = list(folders)
     if not paths:
-        raise GlassformerError("there are no weights to average; name at least one folder")
+        raise EmptyInputError("list of folders to average")
     opened = [Stored(open_weights(path), path) for path in paths]
     first = opened[0]
     for path, weights in zip(paths[1:], opened[1:], strict=True):
-        _refuse_unlike(first, weights, paths[0], path)
-    found = {}
+        for name in (*first, *weights):
+            if name not in first or name not in weights or first[name].shape != weights[name].shape:
+                raise ConflictError(
+                    (str(paths[0]), str(path)), f"'{name}' differs", "average folders of one run"
+                )
+    averaged = {}
     for name in first:
         tensor = first.widened(name)
         if not tensor.is_floating_point():
-            found[name] = tensor.clone()
+            averaged[name] = tensor.clone()
             continue
         total = torch.zeros(tensor.shape, dtype=torch.float64)
         for weights in opened:
             total += weights.widened(name).double()
-        found[name] = (total / len(opened)).to(tensor.dtype)
-    return found
-
-
-def _refuse_unlike(one: Mapping[str, Tensor], other: Mapping[str, Tensor], here: Path, there: Path) -> None:
-    """A sentence where two folders do not hold the same tensors."""
-    for name in (*one, *other):
-        if name not in one or name not in other or one[name].shape != other[name].shape:
-            raise GlassformerError(
-                f"'{here}' and '{there}' are not the same model: '{name}' differs; average folders of one run"
-            )
+        averaged[name] = (total / len(opened)).to(tensor.dtype)
+    return averaged
 
 
 def average_folders(folders: Iterable[Path], out: Path) -> None:
-    """A model folder with the averaged weights, and all else as the first folder has it."""
+    """A model folder with the averaged weights and the other files of the first folder."""
     paths = list(folders)
-    weights = averaged(paths)
+    weights = average_weights(paths)
     for path in paths:
         verify_checksums(path)
     out.mkdir(parents=True)
-    kept = [path.name for path in paths[0].iterdir() if path.is_file() and not _is_weights(path.name)]
-    for name in kept:
+    names = [path.name for path in paths[0].iterdir() if path.is_file() and not _is_weights(path.name)]
+    for name in names:
         shutil.copyfile(paths[0] / name, out / name)
-    write_checksums(out, [*kept, *save_weights(out, weights)])
+    write_checksums(out, [*names, *save_weights(out, weights)])
 
 
 def _is_weights(name: str) -> bool:
-    return name.endswith((".safetensors", ".safetensors.index.json")) or name == "checksums.json"
+    return name.endswith((".safetensors", ".safetensors.index.json")) or name == CHECKSUMS_FILE
 
 
-FIRST = 0.01  # of the run, where the first frame after the beginning stands
+def snapshot_steps(count: int, steps: int) -> frozenset[int]:
+    """The steps of `count` snapshots from 0 to the last, spaced geometrically: most changes happen early.
 
-
-def film_steps(frames: int, steps: int) -> frozenset[int]:
-    """So many steps from 0 to the last, each further from the one before by the same factor.
-
-    Most of what can be seen happens early. A run shorter than its film has a frame each step.
-
-    >>> sorted(film_steps(6, 1000))
+    >>> sorted(snapshot_steps(6, 1000))
     [0, 10, 32, 100, 316, 1000]
     """
-    if frames < 1:
+    if count < 1:
         return frozenset()
-    if frames < 3:
-        return frozenset([steps] if frames == 1 else [0, steps])
-    first = max(1.0, FIRST * steps)
-    between = range(frames - 1)
-    return frozenset({0, *(round(first * (steps / first) ** (n / (frames - 2))) for n in between)})
+    if count < 3:
+        return frozenset([steps] if count == 1 else [0, steps])
+    first = max(1.0, FIRST_SNAPSHOT * steps)
+    return frozenset({0, *(round(first * (steps / first) ** (n / (count - 2))) for n in range(count - 1))})
 
 
-def keep_frame(run: Path, step: int, save: Callable[[Path], object], say: Callable[[str], None]) -> None:
-    """Write the model of a step into `film/`; where that fails it is said, for no run should end of it."""
+def save_snapshot(run: Path, step: int, save: Callable[[Path], object], log: Callable[[str], None]) -> None:
+    """Write the model of a step into `snapshots/`; a failure is logged and does not end the run."""
     try:
-        replace_folder(run / "film" / f"step-{step:08}", save)
+        replace_folder(run / SNAPSHOTS / f"step-{step:08}", save)
     except GlassformerError as error:
-        say(f"step {step:,} is not in the film: {error}")
+        log(f"no snapshot of step {step:,}: {error}")

@@ -4,143 +4,123 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from glassformer.bundle import Bundle, load
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.build import build, canonical
 from glassformer.core.init import initialise
 from glassformer.core.model import AnyModel
-from glassformer.core.schema import nearest
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import families, family_for, presets, refuse_unknown, spec_of
-from glassformer.training import recipe as recipes
-from glassformer.training.hardware import best_speed
+from glassformer.training.hardware import Hardware
+from glassformer.training.recipe import ModelOptions
 
-PATIENCE = 45 * 60.0  # seconds a person would wait for a first model
-USED = 0.35  # the share of a machine's best that training reaches
+TIME_BUDGET = 45 * 60.0  # seconds that a first training may take
+PUBLISHED_WIDTH = 768
+SIZE_OPTIONS = frozenset(
+    {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
+)
+BASELINES = ("lstm", "linear", "repeat", "seasonal")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """One rung: words of a model family, its weights about, and the fewest units it is worth training on."""
+class ModelSize:
+    """A model size, and the number of training units (e.g. tokens) from which it is worthwhile."""
 
     name: str
     d_model: int
     num_heads: int
     d_ff: int
     num_layers: int
-    worth: int
+    min_units: int
     dropout: float
 
     def weights(self, *, stacks: int = 1, cross: bool = False) -> float:
-        """Weights of the layers: four squares for attention, two sheets for the feed-forward."""
+        """Approximate number of weights in the layers."""
         attention = 4 * self.d_model**2
-        one = attention + 2 * self.d_model * self.d_ff
-        return self.num_layers * (one * stacks + (attention if cross else 0))
+        layer = attention + 2 * self.d_model * self.d_ff
+        return self.num_layers * (layer * stacks + (attention if cross else 0))
 
-    def words(self) -> dict[str, int | float]:
+    def options(self) -> dict[str, int | float]:
         names = ("d_model", "num_heads", "d_ff", "num_layers", "dropout")
         return {name: getattr(self, name) for name in names}
 
 
-# The least data first. `worth` is in tokens to be learned.
-LADDER: tuple[Size, ...] = (
-    Size(name="nano", d_model=64, num_heads=4, d_ff=256, num_layers=2, worth=0, dropout=0.1),
-    Size(name="tiny", d_model=128, num_heads=4, d_ff=512, num_layers=3, worth=50_000, dropout=0.2),
-    Size(name="small", d_model=256, num_heads=4, d_ff=1024, num_layers=4, worth=300_000, dropout=0.2),
-    Size(name="middle", d_model=384, num_heads=6, d_ff=1536, num_layers=6, worth=3_000_000, dropout=0.15),
-    Size(name="base", d_model=512, num_heads=8, d_ff=2048, num_layers=6, worth=15_000_000, dropout=0.1),
-    Size(name="big", d_model=768, num_heads=12, d_ff=3072, num_layers=12, worth=300_000_000, dropout=0.1),
+SIZES: tuple[ModelSize, ...] = (
+    ModelSize(name="nano", d_model=64, num_heads=4, d_ff=256, num_layers=2, min_units=0, dropout=0.1),
+    ModelSize(name="tiny", d_model=128, num_heads=4, d_ff=512, num_layers=3, min_units=50_000, dropout=0.2),
+    ModelSize(
+        name="small", d_model=256, num_heads=4, d_ff=1024, num_layers=4, min_units=300_000, dropout=0.2
+    ),
+    ModelSize(
+        name="middle", d_model=384, num_heads=6, d_ff=1536, num_layers=6, min_units=3_000_000, dropout=0.15
+    ),
+    ModelSize(
+        name="base", d_model=512, num_heads=8, d_ff=2048, num_layers=6, min_units=15_000_000, dropout=0.1
+    ),
+    ModelSize(
+        name="big", d_model=768, num_heads=12, d_ff=3072, num_layers=12, min_units=300_000_000, dropout=0.1
+    ),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What training runs on, and the operations a second it may be counted on for."""
+def default_epochs(units: int) -> float:
+    """How many epochs data of this size deserves: many for little data, one for much.
 
-    device: torch.device
-    speed: float
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device.type == "cuda"
-
-
-def look_at_machine(device: torch.device) -> Machine:
-    """On a CPU a few products are timed; a GPU is known by its name, or taken for a modest one."""
-    if device.type == "cuda":
-        return Machine(device=device, speed=USED * (best_speed(device, torch.bfloat16) or 100e12))
-    one = torch.randn(512, 512)
-    best = math.inf
-    for _ in range(6):
-        began = time.perf_counter()
-        one @ one
-        best = min(best, time.perf_counter() - began)
-    return Machine(device=device, speed=USED * 2 * 512**3 / best)
-
-
-def passes_wanted(units: int) -> float:
-    """How often data of this size is worth going through: little data often, much of it once.
-
-    >>> [passes_wanted(n) for n in (5_000, 500_000, 50_000_000)]
+    >>> [default_epochs(n) for n in (5_000, 500_000, 50_000_000)]
     [200.0, 40.0, 1.0]
     """
     return min(200.0, max(1.0, 20_000_000 / max(units, 1)))
 
 
-def fitting(
-    machine: Machine,
+def choose_size(
+    hardware: Hardware,
     *,
     units: int,
     vocab_size: int,
     stacks: int = 1,
-    passes: float | None = None,
-    given: bool = False,
-    ladder: Sequence[Size] = LADDER,
-) -> tuple[Size, float, str]:
-    """A size, how many passes over the data, and a sentence that says why.
+    epochs: float | None = None,
+    length_known: bool = False,
+) -> tuple[ModelSize, float, str]:
+    """The largest model size that the data deserves and the time budget allows: size, epochs, reason.
 
-    `units` are learned in a pass; `stacks` is 2 where an encoder reads about as much beside; `passes` are
-    those wanted, where they do not follow from the units; where a recipe has `given` how long to train, the
-    sentence says nothing of passes. A size is too large when the time a person waits
-    gives it neither ten passes nor three units a weight.
+    units: learned per epoch. stacks: 2 with an encoder. epochs: those wanted, if they do not follow from the
+    units. length_known: the recipe gives the training length, so the reason does not mention it.
+    Costs are estimated at six FLOPs per weight and unit. A size is too large if the budget allows neither ten
+    epochs nor three units per weight.
     """
-    wanted = passes_wanted(units) if passes is None else passes
-    worthy = [size for size in ladder if units >= size.worth] or [ladder[0]]
+    wanted = default_epochs(units) if epochs is None else epochs
+    suitable = [size for size in SIZES if units >= size.min_units]
 
-    def weights(size: Size) -> float:
+    def weights(size: ModelSize) -> float:
         return size.weights(stacks=stacks, cross=stacks > 1) + size.d_model * vocab_size
 
-    def learned(size: Size) -> float:
-        """Units that can be learned while a person waits."""
-        return PATIENCE * machine.speed / (6 * weights(size))
+    def affordable(size: ModelSize) -> float:
+        """Units that can be learned within the time budget."""
+        return TIME_BUDGET * hardware.flops / (6 * weights(size))
 
-    def enough(size: Size) -> bool:
-        return learned(size) >= min(units * min(wanted, 10), 3 * weights(size))
+    def enough(size: ModelSize) -> bool:
+        return affordable(size) >= min(units * min(wanted, 10), 3 * weights(size))
 
-    chosen = next((size for size in reversed(worthy) if enough(size)), worthy[0])
-    done = min(float(f"{wanted:.2g}"), float(f"{learned(chosen) / units:.2g}"))
-    why = f"the size '{chosen.name}' suits {units:,} units to learn"
-    if chosen is not worthy[-1]:
-        why += f" in the time this {machine.device.type} takes ('{worthy[-1].name}' would suit the data)"
-    if given:
-        return chosen, done, why
-    about = done * units / learned(chosen) * PATIENCE
-    return chosen, done, f"{why}; {done:g} passes over the data are reckoned at {told_time(about)}"
+    chosen = next((size for size in reversed(suitable) if enough(size)), suitable[0])
+    done = min(float(f"{wanted:.2g}"), float(f"{affordable(chosen) / units:.2g}"))
+    reason = f"model size '{chosen.name}' for {units:,} training units"
+    if chosen is not suitable[-1]:
+        reason += f" on this {hardware.device.type} ('{suitable[-1].name}' would suit the data)"
+    if length_known:
+        return chosen, done, reason
+    seconds = done * units / affordable(chosen) * TIME_BUDGET
+    return chosen, done, f"{reason}; {done:g} epochs, estimated to take {format_minutes(seconds)}"
 
 
-def told_time(seconds: float) -> str:
-    """A time as one says it.
+def format_minutes(seconds: float) -> str:
+    """A rough duration.
 
-    >>> told_time(50), told_time(4000)
+    >>> format_minutes(50), format_minutes(4000)
     ('under a minute', '67 minutes')
     """
     if seconds < 60:
@@ -149,147 +129,105 @@ def told_time(seconds: float) -> str:
     return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
 
 
-USUAL_WIDTH = 768
-SIZED = frozenset(
-    {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
-)
-BASELINES = ("lstm", "linear", "repeat", "seasonal")  # which have words of their own
-
-
-def family_named(name: str) -> tuple[str, Family]:
-    """A preset, or a family's first one, and its family."""
+def find_preset(name: str) -> tuple[str, Family]:
+    """A preset, or the first one of a family, and its family."""
     known = presets()
     if name in known:
         return name, known[name]
     family = families().get(name)
     if family is None:
-        names = {*known, *families(), "lstm"}
-        raise GlassformerError(f"model.preset '{name}' is not known{nearest(name, names)}")
+        raise UnknownNameError("model preset", name, {*known, *families(), "lstm"})
     return next(iter(family.presets)), family
 
 
-def accepted(preset: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the words that a preset's family, or the recurrent baseline, has a setting for.
+def supported_options(preset: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that a preset's family, or the LSTM baseline, has.
 
-    >>> accepted("lstm", {"d_model": 64, "num_heads": 4, "dropout": 0.1})
+    >>> supported_options("lstm", {"d_model": 64, "num_heads": 4, "dropout": 0.1})
     {'d_model': 64, 'dropout': 0.1}
     """
     if preset == "lstm":
-        allowed: Collection[str] = ("d_model", "dropout")
+        supported: Collection[str] = ("d_model", "dropout")
     else:
-        allowed = inspect.signature(family_named(preset)[1].build).parameters
-    return {name: value for name, value in words.items() if name in allowed}
+        supported = inspect.signature(find_preset(preset)[1].build).parameters
+    return {name: value for name, value in options.items() if name in supported}
 
 
-def is_sized(preset: str) -> bool:
-    """Whether a preset is of a published size, as bert-base-cased, which the data does not change."""
+def has_fixed_size(preset: str) -> bool:
+    """Whether a preset has a published size, e.g. bert-base-cased, that the data does not change."""
     return preset in presets() and preset not in families()
 
 
-def refuse_words(preset: str, words: Mapping[str, Any]) -> None:
-    """A sentence where a recipe's words make no model with any of the sizes chosen for the rest."""
+def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
+    """Reject overrides that do not make a model with any of the sizes chosen for the rest."""
     if preset in BASELINES:
         return
-    name, family = family_named(preset)
-    refuse_unknown(family, words)
-    given = {word: value for word, value in words.items() if word in SIZED - {"max_len"}}
-    if not given:
+    name, family = find_preset(preset)
+    refuse_unknown(family, overrides)
+    sizes = {option: value for option, value in overrides.items() if option in SIZE_OPTIONS - {"max_len"}}
+    if not sizes:
         return
-    trouble: GlassformerError | None = None
-    for rest in [{}] if is_sized(preset) else _rests(preset):
+    rests: list[dict[str, Any]] = [{}]
+    if not has_fixed_size(preset):
+        rests = [
+            supported_options(preset, {**size.options(), **kv_heads})
+            for size in SIZES
+            for kv_heads in ({}, {"num_kv_heads": None})  # as many as heads, if a preset's would not divide
+        ]
+    first: GlassformerError | None = None
+    for rest in rests:
         try:
-            refuse_huge(spec_of(name, **{**rest, **given}))
+            spec_of(name, **{**rest, **sizes})
             return
         except GlassformerError as error:
-            trouble = trouble or error
-    assert trouble is not None
-    raise trouble
+            first = first or error
+    assert first is not None
+    raise first
 
 
-def _rests(preset: str) -> Iterator[dict[str, Any]]:
-    """What may be chosen for the words that a recipe leaves open."""
-    for size in LADDER:
-        for more in ({}, {"num_kv_heads": None}):  # as many as heads, where a preset's own would not divide
-            yield accepted(preset, {**size.words(), **more})
-
-
-def refuse_huge(spec: specs.Model) -> None:
-    """A sentence where the layers alone are more than the machine's memory."""
-    stacks = [getattr(spec, name) for name in ("encoder", "decoder") if hasattr(spec, name)]
-    weights = sum(
-        stack.num_layers * 2 * stack.d_model * (stack.d_model + stack.block.feed_forward.d_ff)
-        for stack in stacks
-    )
-    there = memory()
-    if there is not None and 4 * weights > there:
-        widest = max(stacks, key=lambda stack: stack.d_model)
-        raise GlassformerError(
-            f"a model with d_model {widest.d_model:,}, d_ff {widest.block.feed_forward.d_ff:,} and "
-            f"num_layers {widest.num_layers:,} has {4 * weights / 1e9:,.0f} GB of weights or more, and "
-            f"this machine {there / 1e9:,.0f} GB of memory; make it smaller"
-        )
-
-
-def memory() -> int | None:
-    """Bytes of memory that the machine has, where it tells."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def fresh_spec(words: recipes.Model, fixed: Mapping[str, Any]) -> specs.Model:
-    """The spec of a preset or family with the recipe's words, and those that the data fixes."""
-    name, _ = family_named(words.preset or "")
-    return spec_of(name, **{**words.words, **fixed})
+def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.Model:
+    """The spec of a preset or family with the recipe's overrides, and options that the data fixes."""
+    name, _ = find_preset(options.preset or "")
+    return spec_of(name, **{**options.overrides, **fixed})
 
 
 def fresh(spec: specs.Model) -> AnyModel:
-    """A fresh model, whose signals are as large as those of the published widths, and so learns as soon.
-
-    The published spread of 0.02 goes with a width of 768; in a narrow model it would leave little of them.
-    """
+    """A newly initialized model; the published std of 0.02 is scaled up for widths below 768."""
     model = build(spec)
     width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnly) else spec.encoder.d_model
-    if isinstance(spec.init, specs.Normal) and width < USUAL_WIDTH:
-        initialise(model, replace(spec.init, std=spec.init.std * math.sqrt(USUAL_WIDTH / width)))
+    if isinstance(spec.init, specs.Normal) and width < PUBLISHED_WIDTH:
+        initialise(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model
 
 
-def loaded(folder: str, head: specs.Head | None = None) -> Bundle:
-    """A model to go on from, in float32; with another head where one is given, which is drawn fresh."""
-    bundle = load(folder, dtype="float32")
-    return bundle if head is None else with_head(bundle, head)
-
-
 def with_head(bundle: Bundle, head: specs.Head) -> Bundle:
-    """The model under another head, which is drawn fresh; where it has this very head, as it is."""
+    """The model under a newly initialized head; unchanged if it has this very head."""
     if bundle.spec.head == head:
         return bundle
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
     model = build(replace(bundle.spec, head=head, tied=tied))
-    kept = {name: t for name, t in canonical(bundle.model).items() if not name.startswith("head.")}
-    model.load_state_dict(kept, strict=False)
+    body = {name: t for name, t in canonical(bundle.model).items() if not name.startswith("head.")}
+    model.load_state_dict(body, strict=False)
     return replace(bundle, model=model, family=None, config={})
 
 
-def labelling_head(spec: specs.EncoderOnly, count: int) -> specs.Head:
-    """The head with which the published layout of this encoder of text tells `count` labels apart."""
+def classification_head(spec: specs.EncoderOnly, num_labels: int) -> specs.Head:
+    """The classification head that the published layout of this text encoder has."""
     plain = replace(spec, head=specs.Features(), tied=())
     family = family_for(plain)
     if family is not None:
         config = family.to_config(plain)
         name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
         if name in family.architectures:
-            labels = {str(n): str(n) for n in range(count)}
+            labels = {str(n): str(n) for n in range(num_labels)}
             return family.from_config(Config({**config, "architectures": [name], "id2label": labels})).head
-    return specs.Classify(num_labels=count)
+    return specs.Classify(num_labels=num_labels)
 
 
-def room(spec: Any) -> int:
-    """The most tokens that a model reads at once; a very large number where nothing bounds it."""
-    places = [getattr(spec, "max_len", None)]
+def max_input_length(spec: Any) -> int:
+    """The maximum number of tokens a model reads; a very large number if unlimited."""
+    limits = [getattr(spec, "max_len", None)]
     for name in ("input", "source", "target"):
         position = getattr(getattr(spec, name, None), "position", None)
-        places.append(getattr(position, "max_len", None))
-    return min((most for most in places if most is not None), default=1 << 30)
+        limits.append(getattr(position, "max_len", None))
+    return min((limit for limit in limits if limit is not None), default=1 << 30)

@@ -1,275 +1,127 @@
-"""Settings as closed schemas: a frozen dataclass read from plain data, where every slip is one sentence."""
+"""Recipes: one YAML file that describes a training run, read into dataclasses with a closed schema.
+
+A setting that is left out (or `null`) is chosen for the data and the hardware. The run folder keeps the
+recipe with all choices filled in, and that file runs the same training again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
 
-from glassformer.core.schema import choices, fits, named, nearest
-from glassformer.errors import GlassformerError
-
-Settings = TypeVar("Settings")
-
-
-def read_settings(kind: type[Settings], data: Any, where: str) -> Settings:
-    """The settings a mapping holds; an unknown key names the nearest known one.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True, kw_only=True)
-    ... class Tea:
-    ...     cups: int = 1
-    >>> read_settings(Tea, {"cups": 2}, "tea")
-    Tea(cups=2)
-    """
-    if data is None:
-        data = {}
-    if not isinstance(data, Mapping):
-        raise GlassformerError(f"{where} must be a section of keys and values; got {data!r:.60}")
-    hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        if key not in hints:
-            raise GlassformerError(f"{where} has no setting '{key}'{nearest(str(key), hints)}")
-        values[key] = fitted(value, hints[key], f"{where}.{key}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = str(error).split(":")[-1].strip()
-        raise GlassformerError(f"{where} lacks {missing}") from None
-
-
-def fitted(value: Any, hint: Any, where: str) -> Any:
-    """A value as its field declares it: lists become tuples, whole numbers pass for real ones."""
-    given = tuple(value) if isinstance(value, list) else value
-    many = [choice for choice in choices(hint) if typing.get_origin(choice) is tuple]
-    one = [choice for choice in choices(hint) if typing.get_origin(choice) is not tuple]
-    if many and not isinstance(given, tuple) and given is not None and not _any_fits(given, one):
-        given = (given,)  # one file is a list of one
-    if isinstance(given, bool):
-        given = _word(given, one)
-    if isinstance(given, str) and float in one and not _any_fits(given, one):
-        given = _number(given)
-    if isinstance(given, tuple) and many:
-        inner = typing.get_args(many[0])[0]
-        given = tuple(fitted(item, inner, where) for item in given)
-    if not _any_fits(given, (*one, *many)):
-        raise GlassformerError(f"{where} cannot be {value!r:.60}; it takes {named(hint)}")
-    if isinstance(given, int) and not isinstance(given, bool) and float in one and int not in one:
-        return float(given)
-    return given
-
-
-def _any_fits(value: Any, hints: typing.Iterable[Any]) -> bool:
-    return any(fits(value, hint) for hint in hints)
-
-
-def _word(given: bool, hints: list[Any]) -> Any:
-    """`off` and `on`, which YAML 1.1 takes for no and yes, where a field has these words."""
-    word = "on" if given else "off"
-    return word if not _any_fits(given, hints) and _any_fits(word, hints) else given
-
-
-def _number(text: str) -> Any:
-    """1e-3, which YAML 1.1 takes for text because it has no dot."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-MOST = 10**12  # of steps and what counts them: more is a slip of the pen
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """The loop.
-
-    steps, epochs: when to end; steps wins
-    batch: the most one batch may hold on one device, padding counted: tokens, or images, or windows
-    batching: "lengths" puts examples of like length together; "rows" packs several pairs into each row of one
-        fixed width, which suits a compiled step on a GPU
-    accumulate: batches to a step, on all devices together; the result is that of one big batch
-    lr: the highest learning rate; schedule, warmup (steps), floor (share of lr at the end) say how it goes
-    optimiser: adamw (decoupled decay on matrices), or adam as in the paper
-    clip: gradients longer than this are shortened to it; 0 is off
-    label_smoothing: how much of the target is spread over the vocabulary
-    r_drop: above 0 every example is read twice, and the two readings, apart by dropout, are drawn together
-        with this weight (5 is usual where data is scarce); for pairs and labels
-    ema: decay of a running average of the weights, used for validation and the final model; 0 is off
-    average: how many of the `last` or `best` validated weights are averaged into the final model; 0 is off
-    final: which weights become the model where nothing is averaged: the `best` validated or the `last`
-    metric: what is best; null is the job's own. patience: validations without a better one until the end
-    validate_every, save_every, log_every: steps between; keep: checkpoints kept, at least 2
-    film: how many times the weights are kept on the way, to be looked at later; 0 is off
-    samples: how many outputs a validation shows; max_valid: most examples a validation decodes
-    device: auto, cpu, cuda, cuda:1; precision: auto is bfloat16 on a GPU, float32 on a CPU
-    compile: auto compiles on a GPU; default, reduce-overhead and max-autotune are torch's own modes
-    parallel: ddp copies the model to each process, fsdp divides it; auto is ddp under torchrun
-    checkpoint_activations: recompute blocks on the way back, for memory
-    max_bad_steps: steps in a row with a loss that is not finite, or ten times the usual, until the run stops
-    deterministic: bit-equal reruns on one GPU, somewhat slower
-    """
-
-    steps: int | None = None
-    epochs: float | None = None
-    batch: int | None = None
-    batching: Literal["lengths", "rows"] | None = None
-    accumulate: int = 1
-    lr: float | None = None
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = None
-    warmup: int | None = None
-    floor: float = 0.0
-    optimiser: Literal["adamw", "adam"] = "adamw"
-    betas: tuple[float, ...] = (0.9, 0.98)
-    eps: float = 1e-9
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    label_smoothing: float | None = None
-    r_drop: float = 0.0
-    ema: float = 0.0
-    average: int = 0
-    average_of: Literal["last", "best"] = "last"
-    final: Literal["best", "last"] = "best"
-    metric: str | None = None
-    patience: int | None = None
-    validate_every: int | None = None
-    save_every: int | None = None
-    log_every: int | None = None
-    keep: int = 2
-    film: int = 0
-    samples: int = 5
-    max_valid: int = 1000
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = "auto"
-    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
-    checkpoint_activations: bool = False
-    max_bad_steps: int = 10
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        for name in (
-            *("steps", "batch", "accumulate", "validate_every", "save_every", "log_every", "patience"),
-            *("max_valid", "max_bad_steps"),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise GlassformerError(f"training.{name} is {value}; it must be at least 1")
-            if value is not None and value > MOST and name != "max_valid":
-                raise GlassformerError(f"training.{name} is {value:,}; it must be at most {MOST:,}")
-        for name in ("warmup", "average", "film", "samples"):
-            if not 0 <= (getattr(self, name) or 0) <= MOST:
-                raise GlassformerError(
-                    f"training.{name} is {getattr(self, name):,}; it must be at least 0, and {MOST:,} at most"
-                )
-        if self.epochs is not None and not 0 < self.epochs <= 1e6:
-            raise GlassformerError(f"training.epochs is {self.epochs}; it must be above 0, a million at most")
-        if self.lr is not None and not 0 < self.lr < 100:
-            raise GlassformerError(f"training.lr is {self.lr}; it must be above 0 and below 100, as 0.0003")
-        for name in ("clip", "weight_decay", "r_drop"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise GlassformerError(f"training.{name} is {getattr(self, name)}; it must be at least 0")
-        if not 0 < self.eps < 1:
-            raise GlassformerError(f"training.eps is {self.eps}; it must be above 0 and below 1, as 1e-9")
-        if not 0 <= self.floor <= 1:
-            raise GlassformerError(f"training.floor is {self.floor}; it must be a share from 0 to 1")
-        if not 0 <= (self.label_smoothing or 0) < 1:
-            raise GlassformerError(
-                f"training.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1"
-            )
-        if self.keep < 2:
-            raise GlassformerError(f"training.keep is {self.keep}; at least 2 checkpoints are kept")
-        if not 0 <= self.ema < 1:
-            raise GlassformerError(f"training.ema is {self.ema}; it must be at least 0 and below 1")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise GlassformerError(f"training.betas is {list(self.betas)}; it takes two numbers below 1")
-
+from glassformer.core.schema import choices, fits, named
+from glassformer.errors import (
+    FileMissingError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    UnknownNameError,
+)
 
 Paths = tuple[str, ...]
 Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
-def _refuse_no_chance(data: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(data, name) < 1:
-            raise GlassformerError(f"data.{name} is {getattr(data, name)}; it must be at least 0 and below 1")
+def setting(default: Any, interval: str) -> Any:
+    """A numeric field with its default and the interval it must lie in, e.g. `[0, 1)`."""
+    return field(default=default, metadata={"interval": interval})
+
+
+def in_interval(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval.
+
+    >>> in_interval(0, "[0, 1)"), in_interval(1, "[0, 1)"), in_interval(float("nan"), "[0, inf)")
+    (True, False, False)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+class Section:
+    """Base of the sections of a recipe: numbers must lie in the interval their field declares."""
+
+    section: typing.ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, interval = getattr(self, one.name), one.metadata.get("interval")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
+                raise InvalidValueError(f"{self.section}.{one.name}", value, f"a number in {interval}")
+
+
+class DataSection(Section):
+    section = "data"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairData:
+class PairData(DataSection):
     """Sentences and their translations.
 
     train: two line-aligned files, or TSV, CSV, JSONL or Parquet files with both in a row; each may be .gz
-    valid: files of the same kind, or the share of the training pairs to hold out
-    columns: names or numbers of the two columns; null finds them
-    to: name or number of the column that names the language to write; null is a model of one
-    max_len: pairs longer than this many tokens on either side are left out, and counted
-    recut: the chance, drawn three times, that a token is read as two shorter ones that spell it, in training
+    valid: files of the same kind, or the fraction of the training pairs to hold out
+    columns: names or numbers of the two columns; null detects them
+    to: name or number of the column with the target language; null trains one target language
+    max_len: pairs with more tokens on either side are skipped, and counted
+    bpe_dropout: probability, in each of three passes, of splitting a token into two shorter ones
     """
 
     train: Paths
-    valid: Paths | float = 0.02
+    valid: Paths | float = setting(0.02, "(0, 1)")
     columns: Columns | None = None
     to: str | int | None = None
     max_len: int = 128
-    recut: float = 0.0
-
-    def __post_init__(self) -> None:
-        _refuse_no_chance(self, "recut")
+    bpe_dropout: float = setting(0.0, "[0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextData:
-    """Running text to continue.
+class TextData(DataSection):
+    """Documents for language modelling.
 
-    unit: where a document ends: every "line", a blank line ("document"), or the whole "file"
-    column: the column of the text in TSV, CSV, JSONL or Parquet files
-    length: how many tokens the model reads at once
+    unit: what ends a document: every "line", a blank line ("document"), or the end of the "file"
+    column: the text column in TSV, CSV, JSONL or Parquet files
+    length: context length in tokens
     """
 
     train: Paths
-    valid: Paths | float = 0.05
+    valid: Paths | float = setting(0.05, "(0, 1)")
     unit: Literal["line", "document", "file"] = "document"
     column: str | int | None = None
     length: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledData:
-    """Texts and their labels, a row each; columns: names or numbers of text and label.
+class LabelledData(DataSection):
+    """Texts and their labels, one per row; columns: names or numbers of text and label.
 
-    recut: the chance that a token is read as two shorter ones that spell it, in training
-    hide: the chance that a token is hidden in training
-    guess: the weight of guessing hidden tokens back, beside the label's 1
+    bpe_dropout: probability, in each of three passes, of splitting a token into two shorter ones
+    mask_prob: probability of masking a token during training
+    mlm_weight: weight of the masked-language-modelling loss relative to the classification loss
     """
 
     train: Paths
-    valid: Paths | float = 0.05
+    valid: Paths | float = setting(0.05, "(0, 1)")
     columns: Columns | None = None
     max_len: int = 128
-    recut: float = 0.0
-    hide: float = 0.0
-    guess: float = 0.0
-
-    def __post_init__(self) -> None:
-        _refuse_no_chance(self, "recut", "hide")
-        if not 0 <= self.guess < math.inf:
-            raise GlassformerError(f"data.guess is {self.guess}; it must be at least 0")
+    bpe_dropout: float = setting(0.0, "[0, 1)")
+    mask_prob: float = setting(0.0, "[0, 1)")
+    mlm_weight: float = setting(0.0, "[0, inf)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceData:
-    """Sentences to damage and restore: trim, gap and shuffle are the chances of each damage."""
+class SentenceData(DataSection):
+    """Sentences to corrupt and restore; trim, gap and shuffle are the probabilities of each corruption."""
 
     train: Paths
-    valid: Paths | float = 0.02
+    valid: Paths | float = setting(0.02, "(0, 1)")
     column: str | int | None = None
     max_len: int = 64
     trim: float = 0.3
@@ -278,42 +130,38 @@ class SentenceData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData:
-    """Pictures and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
+class ImageData(DataSection):
+    """Images and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
 
-    size: height and width that all are brought to; null keeps the commonest
-    flip, shift, rotate, erase: in training only, the chance of a mirror image, the most pixels it moves and
-        degrees it turns, and the chance that a rectangle is painted over
-    cutmix: the chance that a batch's pictures get a rectangle of others, and their labels in proportion
+    size: height and width to resize to; null keeps the most common size
+    flip, shift, rotate, erase: augmentation: probability of a mirror image, maximum shift in pixels, maximum
+        rotation in degrees, probability of erasing a rectangle
+    cutmix: probability that a batch is mixed by CutMix
     """
 
     train: Paths
-    valid: Paths | float = 0.1
+    valid: Paths | float = setting(0.1, "(0, 1)")
     size: tuple[int, ...] | None = None
-    flip: float = 0.0
-    shift: int = 0
-    rotate: float = 0.0
-    erase: float = 0.0
-    cutmix: float = 0.0
+    flip: float = setting(0.0, "[0, 1]")
+    shift: int = setting(0, "[0, inf)")
+    rotate: float = setting(0.0, "[0, 180]")
+    erase: float = setting(0.0, "[0, 1]")
+    cutmix: float = setting(0.0, "[0, 1]")
 
     def __post_init__(self) -> None:
-        for name in ("flip", "erase", "cutmix"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise GlassformerError(f"data.{name} is {getattr(self, name)}; it must be from 0 to 1")
-        if self.shift < 0:
-            raise GlassformerError(f"data.shift is {self.shift}; it must be at least 0")
-        if not 0 <= self.rotate <= 180:
-            raise GlassformerError(f"data.rotate is {self.rotate}; it must be from 0 to 180 degrees")
+        super().__post_init__()
+        if self.size is not None and len(self.size) not in (1, 2):
+            raise InvalidValueError("data.size", list(self.size), "height and width, e.g. [32, 32]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesData:
-    """Series of numbers over time: CSV or Parquet, wide (a column each) or long (unique_id, ds, y).
+class SeriesData(DataSection):
+    """Time series: CSV or Parquet, wide (a column each) or long (unique_id, ds, y).
 
-    time, target: names of the time column and of the columns to forecast; null finds them
-    context, horizon: how many steps are read, and how many foretold
-    split: shares of the rows for training, validation and test, or their ends as row numbers
-    fill: how missing rows are filled; null refuses them
+    time, target: names of the time column and of the columns to forecast; null detects them
+    context, horizon: number of steps to read, and to forecast
+    split: fractions of the rows for training, validation and test, or the row numbers where they end
+    fill: how to fill missing rows; null is an error
     """
 
     train: Paths
@@ -326,37 +174,118 @@ class SeriesData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokenizer:
-    """How text becomes tokens.
+class TokenizerOptions(Section):
+    """The tokenizer.
 
     kind: "bpe", "unigram", "byte" (byte-level BPE), "word" or "char"
     sides: one vocabulary for both languages ("joint") or one each ("separate")
-    folder: take a trained one from here instead
+    folder: use the trained tokenizer in this folder instead
     """
 
+    section = "tokenizer"
+
     kind: Literal["bpe", "unigram", "byte", "word", "char"] = "bpe"
-    vocab_size: int = 8000
+    vocab_size: int = setting(8000, "[1, inf)")
     sides: Literal["joint", "separate"] = "joint"
     lowercase: bool = False
     folder: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.vocab_size < 1:
-            raise GlassformerError(f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 1")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """preset: a preset or family (`glassformer inspect` knows them), or a baseline: lstm, linear, repeat.
-    folder: a model folder to go on from (fine-tuning). words: any settings of the family, as d_model."""
+class ModelOptions(Section):
+    """The model.
+
+    preset: a preset or family (`glassformer inspect` lists them), or a baseline: lstm, linear, repeat
+    folder: a model folder to fine-tune
+    overrides: any settings of the family, e.g. d_model
+    """
+
+    section = "model"
 
     preset: str | None = None
     folder: str | None = None
-    words: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
-Data = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
-JOBS: dict[str, type[Data]] = {
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Section):
+    """The training loop.
+
+    steps, epochs: length of the training; steps takes precedence
+    batch: maximum size of a batch per device, padding included: tokens, images or windows
+    batching: "lengths" groups examples of similar length; "rows" packs pairs into rows of a fixed width, for
+        compiled GPU steps
+    accumulate: gradient-accumulation steps over all devices; the result is that of one big batch
+    lr: peak learning rate; schedule, warmup (steps), floor (fraction of lr at the end)
+    optimizer: adamw (decoupled weight decay on matrices) or adam
+    betas, eps, weight_decay: Adam betas, Adam epsilon, decoupled weight decay
+    max_grad_norm: gradients are clipped to this norm; 0 disables clipping
+    label_smoothing: probability mass spread over all classes
+    r_drop: weight of R-Drop, the divergence between two forward passes with different dropout; 0 disables it
+    ema: decay of an exponential moving average of the weights, used for validation and the model; 0 disables
+        it
+    average: number of `last` or `best` validated weights averaged into the final model; 0 disables it
+    final: which weights become the model if none are averaged: the `best` validated or the `last`
+    metric: metric that defines the best; null is the job's default
+    patience: early stopping: validations without improvement before training ends
+    validate_every, save_every, log_every: intervals in steps; keep: number of checkpoints kept
+    snapshots: number of snapshots of the model saved along the run, for the explorer; 0 disables it
+    samples: outputs shown per validation; max_valid: maximum number of examples decoded per validation
+    device: auto, cpu, cuda, cuda:1; precision: auto is bfloat16 on a GPU, float32 on a CPU
+    compile: auto compiles on a GPU; default, reduce-overhead and max-autotune are modes of torch.compile
+    parallel: ddp, fsdp or none; auto is ddp under torchrun
+    checkpoint_activations: activation checkpointing: recompute blocks in the backward pass to save memory
+    max_bad_steps: consecutive steps with a non-finite loss, or ten times the usual one, before the run fails
+    deterministic: bit-identical reruns on one GPU, slightly slower
+    """
+
+    section = "training"
+
+    steps: int | None = setting(None, "[1, inf)")
+    epochs: float | None = setting(None, "(0, inf)")
+    batch: int | None = setting(None, "[1, inf)")
+    batching: Literal["lengths", "rows"] | None = None
+    accumulate: int = setting(1, "[1, inf)")
+    lr: float | None = setting(None, "(0, inf)")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = None
+    warmup: int | None = setting(None, "[0, inf)")
+    floor: float = setting(0.0, "[0, 1]")
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    betas: tuple[float, ...] = setting((0.9, 0.98), "[0, 1)")
+    eps: float = setting(1e-9, "(0, 1)")
+    weight_decay: float = setting(0.01, "[0, inf)")
+    max_grad_norm: float = setting(1.0, "[0, inf)")
+    label_smoothing: float | None = setting(None, "[0, 1)")
+    r_drop: float = setting(0.0, "[0, inf)")
+    ema: float = setting(0.0, "[0, 1)")
+    average: int = setting(0, "[0, inf)")
+    average_of: Literal["last", "best"] = "last"
+    final: Literal["best", "last"] = "best"
+    metric: str | None = None
+    patience: int | None = setting(None, "[1, inf)")
+    validate_every: int | None = setting(None, "[1, inf)")
+    save_every: int | None = setting(None, "[1, inf)")
+    log_every: int | None = setting(None, "[1, inf)")
+    keep: int = setting(2, "[2, inf)")
+    snapshots: int = setting(0, "[0, inf)")
+    samples: int = setting(5, "[0, inf)")
+    max_valid: int = setting(1000, "[1, inf)")
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    checkpoint_activations: bool = False
+    max_bad_steps: int = setting(10, "[1, inf)")
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.betas) != 2:
+            raise InvalidValueError("training.betas", list(self.betas), "two numbers, e.g. [0.9, 0.98]")
+
+
+JobData = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
+DATA_SECTIONS: dict[str, type[JobData]] = {
     "translate": PairData,
     "lm": TextData,
     "classify": LabelledData,
@@ -364,17 +293,17 @@ JOBS: dict[str, type[Data]] = {
     "forecast": SeriesData,
     "restore": SentenceData,
 }
-_LABELS = ("loss", "accuracy", "f1")
-_REWRITES = ("loss", "perplexity", "bleu", "chrf", "exact")
+_CLASSIFICATION = ("loss", "accuracy", "f1")
+_SEQ2SEQ = ("loss", "perplexity", "bleu", "chrf", "exact")
 METRICS: dict[str, tuple[str, ...]] = {  # what each job measures
-    "translate": _REWRITES,
+    "translate": _SEQ2SEQ,
     "lm": ("loss", "perplexity", "bits_per_character", "bits_per_byte"),
-    "classify": _LABELS,
-    "images": _LABELS,
+    "classify": _CLASSIFICATION,
+    "images": _CLASSIFICATION,
     "forecast": ("loss", "mse", "mae"),
-    "restore": _REWRITES,
+    "restore": _SEQ2SEQ,
 }
-READ_TWICE = ("translate", "restore", "classify", "images")  # jobs that can learn from two readings
+R_DROP_JOBS = ("translate", "restore", "classify", "images")
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
@@ -383,17 +312,24 @@ class Recipe:
     """One run: the job, its data, tokenizer, model and training."""
 
     job: str
-    data: Data
+    data: JobData
     seed: int = 1
-    tokenizer: Tokenizer = field(default_factory=Tokenizer)
-    model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def __post_init__(self) -> None:
+        training = self.training
+        if training.metric is not None and training.metric not in METRICS[self.job]:
+            raise UnknownNameError(f"metric of {self.job}", training.metric, METRICS[self.job])
+        if training.r_drop and self.job not in R_DROP_JOBS:
+            raise InvalidValueError("training.r_drop", training.r_drop, f"0 for {self.job}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data, as its file has it."""
+        """The recipe as its file has it."""
         found: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
-            found[section] = _plain(getattr(self, section))
+            found[section] = _section_dict(getattr(self, section))
         if self.job in ("images", "forecast"):
             del found["tokenizer"]
         return found
@@ -402,102 +338,135 @@ class Recipe:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, default_flow_style=None)
 
 
-def _plain(section: Any) -> dict[str, Any]:
+def _section_dict(section: Any) -> dict[str, Any]:
     values = {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
-    values |= values.pop("words", {})
+    values |= values.pop("overrides", {})
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a file."""
-    return recipe_from(read_data(path), str(path))
+    """Read and check a recipe file."""
+    return parse_recipe(read_recipe_dict(path))
 
 
-def read_data(path: str | Path) -> dict[str, Any]:
-    """What a recipe's file holds, not yet checked."""
+def read_recipe_dict(path: str | Path) -> dict[str, Any]:
+    """The content of a recipe file, not yet checked."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise GlassformerError(
-            f"the recipe '{path}' cannot be read ({error.strerror}); `glassformer recipes` lists ready ones"
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileMissingError(
+            path, "recipe", "`glassformer recipes` lists those that ship with it"
         ) from None
-    except UnicodeDecodeError:
-        raise GlassformerError(f"the recipe '{path}' is not UTF-8 text") from None
-    where = str(path)
-    try:
-        data = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileProblemError(path, f"cannot be read ({error})") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        at = f" line {mark.line + 1}" if mark else ""
-        told = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise GlassformerError(f"{where}{at} is not YAML ({told})") from None
-    except RecursionError:
-        raise GlassformerError(f"{where} is nested too deeply for a recipe") from None
-    if not isinstance(data, dict):
-        raise GlassformerError(f"{where} must hold the sections {', '.join(SECTIONS)}")
-    return data
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise FileProblemError(path, f"is not YAML ({problem})", mark.line + 1 if mark else None) from None
+    if not isinstance(content, dict):
+        raise FileProblemError(path, f"is not a recipe with the sections {', '.join(SECTIONS)}")
+    return content
 
 
-def changed(data: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The recipe's data with changes such as `training.lr=3e-4` or `seed=2`.
+def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A recipe's content with overrides such as `training.lr=3e-4` or `seed=2` applied.
 
-    >>> changed({"training": {"lr": 1.0}}, ["training.lr=0.5", "seed=2"])
+    >>> with_overrides({"training": {"lr": 1.0}}, ["training.lr=0.5", "seed=2"])
     {'training': {'lr': 0.5}, 'seed': 2}
     """
-    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
-    for change in changes:
-        name, equals, text = change.partition("=")
+    changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    for override in overrides:
+        name, equals, text = override.partition("=")
         section, _, key = name.strip().partition(".")
         if not equals or not section:
-            raise GlassformerError(f"the change '{change}' is not of the form section.key=value")
+            raise InvalidValueError("override", override, "section.key=value, e.g. training.lr=0.001")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = text
         if not key:
-            made[section] = value
-            continue
-        if not isinstance(made.setdefault(section, {}), dict):
-            raise GlassformerError(f"the change '{change}' names a section, but '{section}' is a value")
-        made[section][key] = value
-    return made
+            changed[section] = value
+        elif isinstance(changed.setdefault(section, {}), dict):
+            changed[section][key] = value
+        else:
+            raise InvalidValueError("override", override, f"{section}=value, since {section} has no keys")
+    return changed
 
 
-def recipe_from(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
-    """The recipe that plain data describes; every slip is one sentence."""
+def parse_recipe(data: Mapping[str, Any]) -> Recipe:
+    """Check the content of a recipe: unknown keys, wrong types and values out of range are errors."""
     for key in data:
         if key not in SECTIONS:
-            raise GlassformerError(f"{where} has no section '{key}'{nearest(str(key), SECTIONS)}")
+            raise UnknownNameError("recipe section", str(key), SECTIONS)
     job = data.get("job")
-    if not isinstance(job, str) or job not in JOBS:
-        raise GlassformerError(f"{where} has job {job!r:.40}{nearest(str(job), JOBS)}")
-    model = dict(data.get("model") or {}) if isinstance(data.get("model") or {}, Mapping) else None
-    if model is None:
-        # `model: lstm` for short
-        model = {"preset": data["model"]}
-    own = {name: model.pop(name) for name in ("preset", "folder") if name in model}
-    hints = typing.get_type_hints(Model)
-    named = {name: fitted(value, hints[name], f"{where}: model.{name}") for name, value in own.items()}
-    training = read_settings(Training, data.get("training"), f"{where}: training")
-    if training.metric is not None and training.metric not in METRICS[job]:
-        raise GlassformerError(
-            f"training.metric is '{training.metric}', which {job} does not measure; it has "
-            f"{', '.join(METRICS[job])}"
-        )
-    if training.r_drop and job not in READ_TWICE:
-        raise GlassformerError(
-            f"training.r_drop is {training.r_drop}, which {job} does not have; leave it out or 0"
-        )
-    seed = fitted(data.get("seed", 1), int, f"{where}: seed")
-    if not 0 <= seed < 1 << 63:
-        raise GlassformerError(f"{where}: seed is {seed}; it must be from 0 to 2^63 - 1")
+    if not isinstance(job, str) or job not in DATA_SECTIONS:
+        raise UnknownNameError("job", str(job), DATA_SECTIONS)
     if "data" not in data:
-        raise GlassformerError(f"{where} has no section 'data'; it names the files to learn from")
+        raise MissingValueError("data", "in a recipe", "name the files to train on, e.g. data.train")
+    model = data.get("model") or {}
+    if not isinstance(model, Mapping):
+        model = {"preset": model}  # `model: lstm` for short
+    own = {name: model[name] for name in ("preset", "folder") if name in model}
+    overrides = {name: value for name, value in model.items() if name not in own}
+    seed = convert(data.get("seed", 1), int, "seed")
+    if not 0 <= seed < 1 << 63:
+        raise InvalidValueError("seed", seed, "an integer from 0 to 2**63 - 1")
     return Recipe(
         job=job,
         seed=seed,
-        data=read_settings(JOBS[job], data["data"], f"{where}: data"),
-        tokenizer=read_settings(Tokenizer, data.get("tokenizer"), f"{where}: tokenizer"),
-        model=Model(**named, words=model),
-        training=training,
+        data=parse_section(DATA_SECTIONS[job], data["data"]),
+        tokenizer=parse_section(TokenizerOptions, data.get("tokenizer")),
+        model=dataclasses.replace(parse_section(ModelOptions, own), overrides=overrides),
+        training=parse_section(TrainingOptions, data.get("training")),
     )
+
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+def parse_section(kind: type[SectionType], data: Any) -> SectionType:
+    """A section from plain data.
+
+    >>> parse_section(TokenizerOptions, {"kind": "char"}).kind
+    'char'
+    """
+    data = {} if data is None else data
+    if not isinstance(data, Mapping):
+        raise InvalidValueError(kind.section, data, "a section of keys and values")
+    types = typing.get_type_hints(kind)
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    hints = {one.name: types[one.name] for one in fields}
+    values = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise UnknownNameError(f"key in {kind.section}", str(key), hints)
+        values[key] = convert(value, hints[key], f"{kind.section}.{key}")
+    for one in fields:
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if required and one.name not in values:
+            raise MissingValueError(f"{kind.section}.{one.name}", "in a recipe")
+    return kind(**values)
+
+
+def convert(value: Any, hint: Any, name: str) -> Any:
+    """A value as its field declares it: a list becomes a tuple, a single path a tuple of one.
+
+    YAML 1.1 reads `off` as a boolean and `1e-3` as text; both are converted where the field expects them.
+    """
+    known = choices(hint)
+    scalars = [choice for choice in known if typing.get_origin(choice) is not tuple]
+    sequence = next((choice for choice in known if typing.get_origin(choice) is tuple), None)
+    if isinstance(value, bool) and not any(fits(value, choice) for choice in scalars):
+        word = "on" if value else "off"
+        value = word if any(fits(word, choice) for choice in scalars) else value
+    if isinstance(value, str) and float in scalars and str not in scalars:
+        with suppress(ValueError):
+            value = float(value)
+    if any(fits(value, choice) for choice in scalars):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if whole and float in scalars and int not in scalars else value
+    if sequence is not None and value is not None:
+        inner = typing.get_args(sequence)[0]
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(convert(item, inner, name) for item in items)
+    raise InvalidValueError(name, value, named(hint))

@@ -1,11 +1,11 @@
-"""One run, from a recipe to a model folder: it begins, goes on where it stopped, or says that it is done.
+"""A training run, from a recipe to a model folder: started, resumed, or already finished.
 
 runs/x/
-  recipe.yaml   every setting, what was chosen for you filled in: this file runs the same training again
-  asked.json    the recipe as it was given, by which the same command is known again
-  data/ tokenizer/   the prepared examples       checkpoints/   to go on from
-  prepared.json      what they were made of
-  best/ kept/ film/  weights worth keeping       model/         the result, as `load` reads it
+  recipe.yaml        every setting, with the choices filled in: this file runs the same training again
+  request.json       the recipe as given, to recognize the same command again
+  data/ tokenizer/   the prepared data                checkpoints/   to resume from
+  prepared.json      what the data was made from      model/         the result, as `load` reads it
+  best/ averaged/ snapshots/   model folders saved along the way
   train.log metrics.jsonl report.html curves.png
 """
 
@@ -20,205 +20,272 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from glassformer.bundle import Bundle, load
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
-from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.activation_checkpointing import checkpoint_activations
+from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel, parallel_from_environment
-from glassformer.training.hardware import best_speed, device_for, precision_for, settle_machine
-from glassformer.training.jobs import job_for
+from glassformer.training.hardware import (
+    configure_torch,
+    device_for,
+    dtype_of,
+    measure_hardware,
+    peak_flops,
+)
+from glassformer.training.jobs import create_job
 from glassformer.training.jobs.base import Job
 from glassformer.training.lock import RunLock
-from glassformer.training.logging.console import figure, hush
+from glassformer.training.logging.console import format_number, silence_stderr
 from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog
-from glassformer.training.model_folders import average_folders, mend_folder, replace_folder
-from glassformer.training.model_setup import look_at_machine
-from glassformer.training.recipe import Recipe, read_recipe, recipe_from
-from glassformer.training.sharded_checkpoint import Saving
-from glassformer.training.signals import Left, Stopping
-from glassformer.training.text_encoding import Say, quiet
-from glassformer.training.trainer import Ending, Loop
+from glassformer.training.model_folders import average_folders, recover_folder, replace_folder
+from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
+from glassformer.training.sharded_checkpoint import CheckpointManager
+from glassformer.training.signals import Interrupted, StopSignals
+from glassformer.training.task import Task
+from glassformer.training.trainer import Outcome, Trainer
 from glassformer.weights.replacing import replacing
 
-# What may differ when a run goes on: how far, how fast and how loud, never what is learned.
-FREE = frozenset(
+# Training settings that may change when a run is resumed: they do not change what is learned.
+RESUMABLE = frozenset(
     """
-    steps epochs patience validate_every save_every log_every keep film samples
+    steps epochs patience validate_every save_every log_every keep snapshots samples
     device compile parallel checkpoint_activations max_bad_steps
     """.split()
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a run ended; `exit_code` is 0, or 128 and the signal that stopped it."""
+@dataclass(eq=False)
+class DifferentRunError(GlassformerError):
+    """The folder holds a run with other settings; `setting` is the first that differs."""
 
-    ending: Ending
+    folder: Path
+    setting: str
+    value: Any
+    existing: Any
+    hint: str = "use another folder, or delete this one to start from scratch"
+    template: ClassVar[str] = (
+        "{folder} holds another run, whose {setting} is {existing!r:.60} and not {value!r:.60}"
+    )
+
+
+@dataclass(eq=False)
+class PreparationFailedError(GlassformerError):
+    """Another rank could not prepare the run."""
+
+    rank: int = 0
+    template: ClassVar[str] = "rank {rank} could not prepare the run and reports why"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended; `exit_code` is 0, or 128 plus the signal that stopped it."""
+
+    outcome: Outcome
     folder: Path
     exit_code: int = 0
 
 
-def run(asked: Recipe, folder: str | Path, *, say: Say) -> Outcome:
-    """Train until the end, from wherever the folder stands."""
+def log_to_stderr(message: str) -> None:
+    """Print a message to standard error; a closed pipe does not end the run."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        silence_stderr()
+
+
+def train(
+    recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *, log: Log = log_to_stderr
+) -> Bundle:
+    """Train in a run folder, as `glassformer train` does, and load the resulting model.
+
+    recipe: the path of a recipe or its content; everything but its job and data may be left out.
+    folder: called again with the same recipe, a run is resumed, or found finished.
+    log: called with messages.
+
+    Ctrl-C saves a checkpoint, once training has started, and raises KeyboardInterrupt; another signal raises
+    SystemExit.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "sea.txt").write_text("the old captain sang to the sea. " * 99)
+    ...     recipe = {
+    ...         "job": "lm",
+    ...         "data": {"train": f"{folder}/sea.txt"},
+    ...         "tokenizer": {"kind": "char"},
+    ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
+    ...         "training": {"steps": 2, "device": "cpu"},
+    ...     }
+    ...     bundle = train(recipe, f"{folder}/run", log=lambda message: None)
+    >>> bundle.family, bundle.tokenizer.decode(bundle.tokenizer.encode("sea").ids)
+    ('gpt2', 'sea')
+    """
+    if isinstance(recipe, str | Path):
+        recipe = read_recipe(recipe)
+    elif not isinstance(recipe, Recipe):
+        recipe = parse_recipe(recipe)
+    result = run(recipe, folder, log=log)
+    if result.exit_code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if result.exit_code:
+        raise SystemExit(result.exit_code)
+    return load(result.folder / MODEL)
+
+
+def run(request: Recipe, folder: str | Path, *, log: Log) -> RunResult:
+    """Train until the end, from the current state of the folder."""
     root = Path(folder)
-    device = device_for(asked.training.device)
-    parallel = parallel_from_environment(asked.training.parallel, device)
-    say = say if parallel.main else quiet
+    device = device_for(request.training.device)
+    parallel = parallel_from_environment(request.training.parallel, device)
+    log = log if parallel.main else no_log
     try:
         if parallel.main:
             check_run_folder(root)
         with (
             RunLock(root) if parallel.main else nullcontext(),
-            Stopping(main=parallel.main) as stopping,
+            StopSignals(main=parallel.main) as signals,
         ):
             if parallel.main and not (root / REQUEST).is_file():
-                _write_request(asked, root)
-            outcome = _run(asked, root, parallel, stopping, say)
-        parallel.meet()
-        return outcome
-    except Left:
-        return Outcome(ending="asked", folder=root, exit_code=stopping.exit_code)
+                _write_request(request, root)
+            result = _run(request, root, parallel, signals, log)
+        parallel.barrier()
+        return result
+    except Interrupted:
+        return RunResult(outcome="interrupted", folder=root, exit_code=signals.exit_code)
     finally:
         parallel.close()
 
 
-def _run(asked: Recipe, root: Path, parallel: Parallel, stopping: Stopping, say: Say) -> Outcome:
-    def prepare() -> Job:
-        return begin(asked, root, parallel.device, say, ranks=parallel.ranks)
-
-    begun = (root / "checkpoints").exists()
-    left = "the checkpoints stand, and the same command goes on" if begun else "the same command begins again"
-    job = _in_turn(parallel, stopping, f"stopped while preparing, before a step was done; {left}", prepare)
+def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, log: Log) -> RunResult:
+    job = _prepare_in_turn(
+        parallel,
+        signals,
+        "stopped while preparing the data; run the same command again to continue",
+        lambda: prepare_job(request, root, parallel.device, log, ranks=parallel.ranks),
+    )
     recipe = job.recipe
-    words = recipe.training
-    if words.accumulate % parallel.ranks:
-        raise GlassformerError(
-            f"a step of this run has {words.accumulate} batches (training.accumulate), which "
-            f"{parallel.ranks} processes cannot share evenly; take it up with a number that divides it"
+    options = recipe.training
+    if options.accumulate % parallel.ranks:
+        raise ConflictError(
+            ("training.accumulate", "the number of processes"),
+            f"{options.accumulate} batches per step cannot be divided among {parallel.ranks} processes",
+            "resume with a number of processes that divides it",
         )
-    settle_machine(words, parallel.device)
+    configure_torch(options, parallel.device)
     torch.manual_seed(recipe.seed)
     task = job.task()
-    if words.checkpoint_activations:
-        checkpoint_blocks(task.learner)
-    with _loop(job, task, root, parallel, stopping) as loop:
-        ending: Ending = loop.run()
-        if ending == "asked":
-            loop.log.say(
-                f"stopped at step {loop.standing.step:,} of {loop.steps:,}, as asked; "
-                "the same command goes on"
+    if options.checkpoint_activations:
+        checkpoint_activations(task.learner)
+    with _trainer(job, task, root, parallel, signals) as trainer:
+        outcome = trainer.run()
+        state, run_log = trainer.state, trainer.log
+        if outcome == "interrupted":
+            run_log.message(
+                f"stopped at step {state.step:,} of {trainer.steps:,}; run the same command again to resume"
             )
-            return Outcome(ending=ending, folder=root, exit_code=stopping.exit_code)
-        if ending == "patience":
-            loop.log.say(
-                f"nothing better by {loop.metric} since step {loop.standing.best_step:,}; "
-                f"stopped before step {loop.steps:,}"
+            return RunResult(outcome=outcome, folder=root, exit_code=signals.exit_code)
+        if outcome == "early stop":
+            run_log.message(
+                f"early stop at step {state.step:,}: best {trainer.metric} at step {state.best_step:,}"
             )
-        finish(loop, root)
+        write_final_model(trainer, root)
         with torch.no_grad():
             tested = job.test(root / MODEL, parallel.device) if parallel.main else {}
         if tested:
-            loop.log.facts({f"test {name}": value for name, value in tested.items()})
-            told = ", ".join(f"{name} {value:.4g}" for name, value in tested.items())
-            loop.log.say(f"on what was kept for the end: {told}")
-        loop.log.facts({"steps skipped": loop.standing.skipped, "seconds waited for data": loop.waited})
+            run_log.facts({f"test {name}": value for name, value in tested.items()})
+            listed = ", ".join(f"{name} {value:.4g}" for name, value in tested.items())
+            run_log.message(f"test split: {listed}")
+        run_log.facts({"skipped steps": state.skipped, "seconds waiting for data": trainer.data_seconds})
     if parallel.main:
         try:
-            say(write_report(root))
-        except GlassformerError as error:  # the model is there; a page about it is not worth failing for
-            say(str(error))
-    return Outcome(ending=ending, folder=root)
+            log(f"wrote {' and '.join(map(str, write_report(root)))}")
+        except GlassformerError as error:  # the model is there; the report is not worth failing for
+            log(str(error))
+    return RunResult(outcome=outcome, folder=root)
 
 
-def _in_turn(parallel: Parallel, stopping: Stopping, left: str, prepare: Callable[[], Job]) -> Job:
-    """The first rank prepares the folder; the others then find everything there.
-
-    left: what is said where a stop is asked for meanwhile, which is obeyed at once.
-    """
+def _prepare_in_turn(
+    parallel: Parallel, signals: StopSignals, stop_message: str, prepare: Callable[[], Job]
+) -> Job:
+    """Rank 0 prepares the folder; the others then find everything there. A signal stops it immediately."""
     job = None
     try:
         if parallel.main:
-            with stopping.at_once(left):
-                made = prepare()
-            job = made
+            with signals.immediate(stop_message):
+                prepared = prepare()
+            job = prepared
     finally:
-        failed = parallel.agree(parallel.main and job is None)
+        failed = parallel.any(parallel.main and job is None)
     if failed:
-        if stopping.asked:
-            raise Left
-        raise GlassformerError("the first process could not prepare the run; what it says is the reason")
+        raise Interrupted if signals.received else PreparationFailedError()
     return job or prepare()
 
 
-def begin(asked: Recipe, root: Path, device: torch.device, say: Say, *, ranks: int = 1) -> Job:
-    """The job with its data gathered and every setting filled in, kept in the folder for the next time."""
+def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, ranks: int = 1) -> Job:
+    """The job with its data prepared and every setting filled in; the recipe is saved in the folder."""
     for name in (BEST, MODEL, "tokenizer"):
-        mend_folder(root / name)
-    known = settled(asked, root)
-    job = job_for(known or shared_evenly(asked, ranks, say), root, say)
+        recover_folder(root / name)
+    known = resumed_recipe(request, root)
+    job = create_job(known or _divisible_by(request, ranks, log), root, log)
     if known is None:
-        job.check()
-    job.gather()
+        job.check_model()
+    job.prepare_data()
     if known is None:
-        reasons = job.choose(look_at_machine(device))
+        reasons = job.choose_defaults(measure_hardware(device))
         for reason in reasons:
-            say(reason)
+            log(reason)
         job.facts["chosen"] = reasons
-        _write_request(asked, root)
+        _write_request(request, root)
         _write(root / RECIPE, job.recipe.to_yaml())
-    elif known != read_recipe(root / RECIPE):  # it goes further, or on another device
+    elif known != read_recipe(root / RECIPE):  # it continues longer, or on another device
         _write(root / RECIPE, known.to_yaml())
     return job
 
 
-def shared_evenly(asked: Recipe, ranks: int, say: Say) -> Recipe:
-    """With as many batches a step as the processes can share, at least one each."""
-    training = asked.training
-    batches = -(-training.accumulate // ranks) * ranks
-    if batches != training.accumulate:
-        say(f"a step has {batches} batches, to be shared by {ranks} processes")
-    return replace(asked, training=replace(training, accumulate=batches))
+def _divisible_by(request: Recipe, ranks: int, log: Log) -> Recipe:
+    """The recipe with `accumulate` rounded up to a multiple of the ranks."""
+    training = request.training
+    accumulate = -(-training.accumulate // ranks) * ranks
+    if accumulate != training.accumulate:
+        log(f"training.accumulate is {accumulate}, to be divided among {ranks} processes")
+    return replace(request, training=replace(training, accumulate=accumulate))
 
 
-def settled(asked: Recipe, root: Path) -> Recipe | None:
-    """The recipe of the run that the folder holds, if it is the one asked for; None where there is none.
+def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
+    """The recipe of the run in the folder, if it is the one requested; None if there is none.
 
-    Another run's folder is refused with the first setting that differs, unless nothing was saved of it yet.
+    A run with other settings is an error, unless nothing of it was saved yet.
     """
     if not is_run(root):
         return None
-    kept = read_recipe(root / RECIPE)
-    before = kept.to_dict()
+    existing = read_recipe(root / RECIPE)
+    before = existing.to_dict()
     if (root / REQUEST).is_file():
         before = json.loads((root / REQUEST).read_text(encoding="utf-8"))
-    now = asked.to_dict()
-    differs = difference(now, before)
-    if differs and difference(now, kept.to_dict()):
+    now = request.to_dict()
+    differs = first_difference(now, before)
+    if differs and first_difference(now, existing.to_dict()):
         if not any((root / name).exists() for name in ("checkpoints", MODEL)):
-            return None  # it came to nothing, as where a setting turned out to be wrong
-        name, new, old = differs
-        raise GlassformerError(
-            f"'{root}' holds another run, where {name} is {old!r:.60} and not {new!r:.60}; give another "
-            "--out, or remove the folder to begin anew"
-        )
-    changed = kept.to_dict()
-    further = changed["training"]
-    for name in FREE:
+            return None
+        raise DifferentRunError(root, *differs)
+    content = existing.to_dict()
+    training = content["training"]
+    for name in RESUMABLE:
         if now["training"][name] is not None:
-            further[name] = now["training"][name]
-    epochs = kept.training.epochs
-    if epochs and now["training"]["steps"] is None and further["epochs"] != epochs:
-        further["steps"] = math.ceil(further["steps"] * further["epochs"] / epochs)
-    return recipe_from(changed, str(root / RECIPE))
+            training[name] = now["training"][name]
+    epochs = existing.training.epochs
+    if epochs and now["training"]["steps"] is None and training["epochs"] != epochs:
+        training["steps"] = math.ceil(training["steps"] * training["epochs"] / epochs)
+    return parse_recipe(content)
 
 
-def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first setting, not a free one, that differs: its name, what it is now, what it was."""
+def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first setting that differs and may not: its name, its value now, its value before."""
     for section in now:
         new, old = now[section], before.get(section)
         if not isinstance(new, Mapping) or not isinstance(old, Mapping):
@@ -226,118 +293,74 @@ def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, 
                 return section, new, old
             continue
         for name in {**new, **old}:
-            free = section == "training" and name in FREE
-            if not free and new.get(name) != old.get(name):
+            resumable = section == "training" and name in RESUMABLE
+            if not resumable and new.get(name) != old.get(name):
                 return f"{section}.{name}", new.get(name), old.get(name)
     return None
 
 
 @contextmanager
-def _loop(job: Job, task: Any, root: Path, parallel: Parallel, stopping: Stopping) -> Iterator[Loop]:
-    """The loop where the run stands, with its log open."""
-    recipe, words = job.recipe, job.recipe.training
-    saved = Saving(root / "checkpoints", parallel, keep=words.keep).newest()
-    step = saved.step if saved is not None else 0
-    assert words.steps is not None
-    best = best_speed(parallel.device, precision_for(words, parallel.device))
+def _trainer(job: Job, task: Task, root: Path, parallel: Parallel, signals: StopSignals) -> Iterator[Trainer]:
+    """The trainer in the state of the newest checkpoint, with its log open."""
+    recipe, options = job.recipe, job.recipe.training
+    checkpoint = CheckpointManager(root / "checkpoints", parallel, keep=options.keep).newest()
+    step = checkpoint.step if checkpoint is not None else 0
+    assert options.steps is not None
+    peak = peak_flops(parallel.device, dtype_of(options, parallel.device))
     with RunLog(
         root,
-        total_steps=words.steps,
+        total_steps=options.steps,
         from_step=step,
-        unit=task.units,
-        every=words.log_every or 1,
-        peak_flops=best and best * parallel.ranks,  # a step's units are those of all ranks
+        unit=task.unit,
+        every=options.log_every or 1,
+        peak_flops=peak and peak * parallel.ranks,
         main=parallel.main,
     ) as log:
         weights = sum(p.numel() for p in task.learner.parameters())
         log.facts({"job": recipe.job, "parameters": weights, "device": str(parallel.device), **job.facts})
-        loop = Loop(task, words, seed=recipe.seed, folder=root, parallel=parallel, log=log, stopping=stopping)
-        if saved is None:
-            log.say(f"{weights:,} parameters, {words.steps:,} steps on {parallel.device}")
-        else:
-            for told in saved.passed_over:
-                log.say(f"passed over a damaged checkpoint: {told}; the one before it is taken")
-            loop.restore(saved)
-            done = step >= words.steps
-            log.say(f"{'finished at' if done else 'going on from'} step {step:,} of {words.steps:,}")
-        yield loop
-
-
-def finish(loop: Loop, root: Path) -> None:
-    """Write the model folder: an average, the best, or the last, as the recipe says."""
-    words, standing = loop.words, loop.standing
-    model = root / MODEL
-    if words.average and standing.kept:
-        steps = [step for step, _ in standing.kept]
-        if loop.parallel.main:
-            folders = [loop.kept_folder(step) for step in steps]
-            replace_folder(model, lambda path: average_folders(folders, path))
-        told = ", ".join(f"{step:,}" for step in sorted(steps))
-        which = f", the best by {loop.metric}" if words.average_of == "best" else ""
-        loop.log.say(f"the model is the average of steps {told}{which}: {model}")
-    elif words.final == "best" and (root / BEST).is_dir():
-        if loop.parallel.main:
-            replace_folder(model, lambda path: shutil.copytree(root / BEST, path))
-        score = "" if standing.best is None else f" {figure(standing.best)}"
-        loop.log.say(
-            f"the model is the best by {loop.metric},{score} at step {standing.best_step:,}: {model}"
+        trainer = Trainer(
+            task, options, seed=recipe.seed, folder=root, parallel=parallel, log=log, signals=signals
         )
+        if checkpoint is None:
+            log.message(f"{weights:,} parameters, {options.steps:,} steps on {parallel.device}")
+        else:
+            for reason in checkpoint.damaged:
+                log.message(f"skipped a damaged checkpoint: {reason}")
+            trainer.restore(checkpoint)
+            verb = "finished at" if step >= options.steps else "resuming from"
+            log.message(f"{verb} step {step:,} of {options.steps:,}")
+        yield trainer
+
+
+def write_final_model(trainer: Trainer, root: Path) -> None:
+    """Write the model folder: an average, the best, or the last weights, as the recipe says."""
+    options, state, log, main = trainer.options, trainer.state, trainer.log, trainer.parallel.main
+    model = root / MODEL
+    if options.average and state.averaged:
+        steps = [step for step, _ in state.averaged]
+        if main:
+            folders = [trainer.averaged_folder(step) for step in steps]
+            replace_folder(model, lambda path: average_folders(folders, path))
+        listed = ", ".join(f"{step:,}" for step in sorted(steps))
+        which = f", the best by {trainer.metric}" if options.average_of == "best" else ""
+        log.message(f"wrote {model}, the average of steps {listed}{which}")
+    elif options.final == "best" and (root / BEST).is_dir():
+        if main:
+            replace_folder(model, lambda path: shutil.copytree(root / BEST, path))
+        score = "" if state.best is None else f", {trainer.metric} {format_number(state.best)}"
+        log.message(f"wrote {model}, the best weights (step {state.best_step:,}{score})")
     else:
-        with torch.no_grad(), loop.evaluating():
-            if loop.parallel.main:
-                replace_folder(model, loop.task.save)
-        loop.log.say(f"the model is that of the last step: {model}")
+        with torch.no_grad(), trainer.evaluating():
+            if main:
+                replace_folder(model, trainer.task.save)
+        log.message(f"wrote {model}, the weights of the last step")
 
 
-def _write_request(asked: Recipe, root: Path) -> None:
-    _write(root / REQUEST, json.dumps(asked.to_dict(), ensure_ascii=False, indent=2))
+def _write_request(request: Recipe, root: Path) -> None:
+    _write(root / REQUEST, json.dumps(request.to_dict(), ensure_ascii=False, indent=2))
 
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(text.encode())
-
-
-def tell(sentence: str) -> None:
-    """To standard error, where the progress is shown too."""
-    try:
-        print(sentence, file=sys.stderr, flush=True)
-    except BrokenPipeError:  # a run goes on without its listeners
-        hush()
-
-
-def train(recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *, say: Say = tell) -> Bundle:
-    """Train in a run folder, as `glassformer train` does, and load the model that comes of it.
-
-    recipe: a recipe's file, or what one holds; all but its job and data may be left out.
-    folder: called again with the same recipe, a run goes on where it stopped, or is found finished.
-    say: is given a sentence for each choice made on the way.
-
-    Ctrl-C saves a checkpoint, once there are steps, and is raised as KeyboardInterrupt; another signal as
-    SystemExit.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as place:
-    ...     _ = Path(place, "sea.txt").write_text("the old captain sang to the sea. " * 99)
-    ...     recipe = {
-    ...         "job": "lm",
-    ...         "data": {"train": f"{place}/sea.txt"},
-    ...         "tokenizer": {"kind": "char"},
-    ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
-    ...         "training": {"steps": 2, "device": "cpu"},
-    ...     }
-    ...     bundle = train(recipe, f"{place}/run", say=lambda sentence: None)
-    >>> bundle.family, bundle.tokenizer.decode(bundle.tokenizer.encode("sea").ids)
-    ('gpt2', 'sea')
-    """
-    if isinstance(recipe, str | Path):
-        recipe = read_recipe(recipe)
-    elif not isinstance(recipe, Recipe):
-        recipe = recipe_from(recipe)
-    outcome = run(recipe, folder, say=say)
-    if outcome.exit_code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
-    if outcome.exit_code:
-        raise SystemExit(outcome.exit_code)
-    return load(outcome.folder / MODEL)

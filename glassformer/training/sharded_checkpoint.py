@@ -1,18 +1,30 @@
-"""The slices that several ranks wrote of one group of tensors, read as whole tensors without any ranks."""
+"""Checkpoints of which every rank writes its own shards, resumable on any number of ranks.
+
+    checkpoints/step-00000400/
+      model/       shard-00001-model-00001-of-00001.safetensors  shard-00002-...
+      optimizer/   likewise
+      state.json   checksums.json
+
+They live among those of `checkpoint.py` and are equally crash-safe. torch.distributed.checkpoint does the
+sharding with its safetensors storage, since its default one has pickled metadata.
+
+    model        encoder.blocks.0.ffn.up.weight              the model's own names, however it is wrapped
+    optimizer    exp_avg.encoder.blocks.0.ffn.up.weight      the kind of state, then the weight
+
+The tensors are the run's own, not copies: filling them restores the run. Under FSDP they are DTensors.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -24,27 +36,77 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_op
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
 from glassformer.training.checkpoint import (
-    newest_whole,
-    none_whole,
-    prune,
+    CheckpointWriteError,
+    NoIntactCheckpointError,
+    commit_checkpoint,
+    newest_intact,
     remove_unfinished,
     save_checkpoint,
 )
 from glassformer.training.distributed import Parallel, Tensors
-from glassformer.weights.checksums import write_checksums
 from glassformer.weights.header import DTYPES
-from glassformer.weights.replacing import make_folder, replacing, sync_folder
+from glassformer.weights.replacing import make_folder, sync_folder
 from glassformer.weights.store import save_weights
 
-_PLACES = "DCP_SHARDING_INFO"  # the key of a header's metadata under which torch's writer puts the places
-_ONE_FILE = 1 << 62  # bytes: never split
+_SHARDING_INFO = "DCP_SHARDING_INFO"  # torch's key in the safetensors metadata
+_UNSPLIT_BYTES = 1 << 62
+_NAME_BYTES = 64
+_COMPILED = "_orig_mod."  # torch.compile's prefix of parameter names
+
+# ---- tensors of a run by name ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class CheckpointMismatchError(GlassformerError):
+    """A checkpoint does not fit the model or optimizer of this run."""
+
+    problem: str
+    hint: str = "resume it with the recipe that wrote it"
+    template: ClassVar[str] = "the checkpoint does not fit this run: {problem}"
+
+
+def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = False) -> dict[str, Tensors]:
+    """The weights and the optimizer's tensors; a tied weight appears under its first name only.
+
+    initialize: create the state of an optimizer that has made no step, to be filled.
+    """
+    learner = module.module if isinstance(module, DistributedDataParallel) else module
+    once = dict(learner.named_parameters())
+    duplicates = dict(learner.named_parameters(remove_duplicate=False)).keys() - once.keys()
+    tied = {name.replace(_COMPILED, "") for name in duplicates}
+    weights: Any = get_model_state_dict(learner)
+    state: Any = {}
+    if optimizer.state or initialize:
+        state = get_optimizer_state_dict(learner, optimizer)["state"]
+    return {
+        "model": {name.removeprefix("model."): value for name, value in weights.items() if name not in tied},
+        "optimizer": {
+            f"{kind}.{name.removeprefix('model.')}": value
+            for name, values in state.items()
+            for kind, value in values.items()
+            if isinstance(value, Tensor)
+        },
+    }
+
+
+def find_mismatch(targets: Tensors, values: Tensors) -> str:
+    """Why `values` cannot be copied into `targets`; empty if they can."""
+    for name in sorted(targets.keys() ^ values.keys()):
+        return f"{name} is {'missing' if name in targets else 'unexpected'}"
+    for name, target in targets.items():
+        if target.shape != values[name].shape:
+            return f"{name} has shape {tuple(values[name].shape)} instead of {tuple(target.shape)}"
+    return ""
+
+
+# ---- reading shards without ranks --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Slice:
-    """Part of a tensor: in which file, where in the whole it begins, how large it is."""
+class _Shard:
+    """Part of a tensor: its file, its offset in the whole, its shape."""
 
     file: Any
     begin: tuple[int, ...]
@@ -56,8 +118,8 @@ class _Slice:
         return tuple(b + size for b, size in zip(self.begin, self.shape, strict=True))
 
 
-class Slices(Mapping[str, Tensor]):
-    """The tensors of a folder of shards by name; one is put together each time it is asked for.
+class ShardedTensors(Mapping[str, Tensor]):
+    """The tensors of a folder of shards by name, each assembled when accessed.
 
     A folder with a whole `model.safetensors` is read alike.
     """
@@ -65,124 +127,73 @@ class Slices(Mapping[str, Tensor]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = sorted(folder.glob("*.safetensors"))
-        self._slices: dict[str, list[_Slice]] = {}
+        self._shards: dict[str, list[_Shard]] = {}
         for path in self.files:
             try:
-                for name, found in _read(path):
-                    self._slices.setdefault(name, []).append(found)
+                for name, shard in _read_shards(path):
+                    self._shards.setdefault(name, []).append(shard)
             except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-                raise GlassformerError(f"{path} is not a sound shard ({error}).") from error
-        self.shapes = {name: _shape(folder, name, found) for name, found in self._slices.items()}
+                raise FileProblemError(path, f"damaged shard ({error})") from error
+        self.shapes = {name: self._full_shape(name, shards) for name, shards in self._shards.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        slices = self._slices[name]
-        whole = torch.empty(self.shapes[name], dtype=slices[0].dtype)
-        for part in slices:
-            place = tuple(slice(b, e) for b, e in zip(part.begin, part.end, strict=True))
-            whole[place] = part.file.get_tensor(name)
+        shards = self._shards[name]
+        whole = torch.empty(self.shapes[name], dtype=shards[0].dtype)
+        for shard in shards:
+            region = tuple(slice(b, e) for b, e in zip(shard.begin, shard.end, strict=True))
+            whole[region] = shard.file.get_tensor(name)
         return whole
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._slices)
+        return iter(self._shards)
 
     def __len__(self) -> int:
-        return len(self._slices)
+        return len(self._shards)
 
-    def outlines(self) -> dict[str, Tensor]:
-        """Each tensor's shape and dtype, without its numbers."""
+    def meta(self) -> dict[str, Tensor]:
+        """Meta tensors: shapes and dtypes without data."""
         return {
-            name: torch.empty(shape, dtype=self._slices[name][0].dtype, device="meta")
+            name: torch.empty(shape, dtype=self._shards[name][0].dtype, device="meta")
             for name, shape in self.shapes.items()
         }
+
+    def _full_shape(self, name: str, shards: list[_Shard]) -> tuple[int, ...]:
+        """The whole tensor's shape; the shards must cover it exactly."""
+        shape = tuple(map(max, zip(*(shard.end for shard in shards), strict=True)))
+        covered = sum(math.prod(shard.shape) for shard in shards)
+        if covered != math.prod(shape) or len({shard.dtype for shard in shards}) > 1:
+            problem = f"a shard is missing: {covered} of {math.prod(shape)} numbers of {name}"
+            raise FileProblemError(self.folder, problem)
+        return shape
+
+
+def _read_shards(path: Path) -> Iterator[tuple[str, _Shard]]:
+    file = safe_open(path, framework="pt")
+    info = json.loads((file.metadata() or {}).get(_SHARDING_INFO, "{}"))
+    for name in file.keys():  # noqa: SIM118 - not a mapping
+        view = file.get_slice(name)
+        shape = tuple(view.get_shape())
+        begin = tuple(info[name]["saved_offsets"]) if info else (0,) * len(shape)
+        if len(begin) != len(shape):
+            raise ValueError(f"the offset of {name} has {len(begin)} dimensions, not {len(shape)}")
+        yield name, _Shard(file, begin, shape, DTYPES[view.get_dtype()])
 
 
 def consolidate(checkpoint: str | Path, out: str | Path | None = None) -> Path:
     """Join the weights of a sharded checkpoint into one `model.safetensors`, one tensor at a time in memory.
 
-    `checkpoint` is a folder `step-...`; `out` the folder to write into, the checkpoint's `joined` by default.
+    checkpoint: a folder `step-...`. out: the folder to write into, by default `joined` in the checkpoint.
     """
     checkpoint = Path(checkpoint)
-    weights = checkpoint / "model"
-    slices = Slices(weights)
-    if not slices:
-        raise GlassformerError(f"{weights} holds no shards; give the folder of one checkpoint (step-...).")
+    shards = ShardedTensors(checkpoint / "model")
+    if not shards:
+        raise FileMissingError(checkpoint / "model", "shards", "give the folder of one checkpoint (step-...)")
     folder = checkpoint / "joined" if out is None else Path(out)
-    (name,) = save_weights(folder, slices, max_shard_bytes=_ONE_FILE)
+    (name,) = save_weights(folder, shards, max_shard_bytes=_UNSPLIT_BYTES)
     return folder / name
 
 
-def _read(path: Path) -> Iterator[tuple[str, _Slice]]:
-    file = safe_open(path, framework="pt")
-    places = json.loads((file.metadata() or {}).get(_PLACES, "{}"))
-    for name in file.keys():  # noqa: SIM118 - no mapping
-        view = file.get_slice(name)
-        shape = tuple(view.get_shape())
-        begin = tuple(places[name]["saved_offsets"]) if places else (0,) * len(shape)
-        if len(begin) != len(shape):
-            raise ValueError(f"the place of {name} has {len(begin)} numbers and not {len(shape)}")
-        yield name, _Slice(file, begin, shape, DTYPES[view.get_dtype()])
-
-
-def _shape(folder: Path, name: str, slices: list[_Slice]) -> tuple[int, ...]:
-    """The whole tensor's shape; every number of it must be in one slice."""
-    shape = tuple(map(max, zip(*(part.end for part in slices), strict=True)))
-    held = sum(math.prod(part.shape) for part in slices)
-    if held != math.prod(shape) or len({part.dtype for part in slices}) > 1:
-        raise GlassformerError(
-            f"{folder} holds {held} numbers of {name} where {shape} needs "
-            f"{math.prod(shape)}; a shard is missing."
-        )
-    return shape
-
-
-_COMPILED = "_orig_mod."  # what torch.compile puts before the names of what it wraps
-
-
-def named_state(module: nn.Module, optimiser: Optimizer, *, begin: bool = False) -> dict[str, Tensors]:
-    """The weights and the optimiser's tensors; one that is tied stands under its first name only.
-
-    An optimiser that has made no step keeps nothing yet; `begin` has it keep something, to be filled.
-    """
-    learner = module.module if isinstance(module, DistributedDataParallel) else module
-    once = dict(learner.named_parameters())
-    again = dict(learner.named_parameters(remove_duplicate=False)).keys() - once.keys()
-    tied = {name.replace(_COMPILED, "") for name in again}
-    weights: Any = get_model_state_dict(learner)
-    kept: Any = {}
-    if optimiser.state or begin:
-        kept = get_optimizer_state_dict(learner, optimiser)["state"]
-    return {
-        "model": {_own(name): value for name, value in weights.items() if name not in tied},
-        "optimiser": {
-            f"{what}.{_own(name)}": value
-            for name, values in kept.items()
-            for what, value in values.items()
-            if isinstance(value, Tensor)
-        },
-    }
-
-
-def misfit(targets: Tensors, values: Tensors) -> str:
-    """What keeps `values` from being copied into `targets`, as a sentence; nothing where they fit."""
-    for name in sorted(targets.keys() - values.keys()):
-        return f"The checkpoint has no {name}, which this run needs; resume it with the recipe that wrote it."
-    for name in sorted(values.keys() - targets.keys()):
-        return f"The checkpoint has {name}, which this run does not; resume it with the recipe that wrote it."
-    for name, target in targets.items():
-        if target.shape != values[name].shape:
-            return (
-                f"{name} is {tuple(values[name].shape)} in the checkpoint and {tuple(target.shape)} in this "
-                "run; resume it with the recipe that wrote it."
-            )
-    return ""
-
-
-def _own(name: str) -> str:
-    """The model's own name for what the learner that holds it calls `model.…`."""
-    return name.removeprefix("model.")
-
-
-_NAME_BYTES = 64
+# ---- saving and loading with ranks -------------------------------------------------------------------------
 
 
 def save_sharded(
@@ -194,172 +205,163 @@ def save_sharded(
     parallel: Parallel,
     keep: int = 2,
 ) -> Path:
-    """Write the checkpoint of a step, each rank its own slices; the `keep` newest stay. Every rank calls it.
+    """Write the checkpoint of a step, each rank its own shards; collective.
 
-    `tensors` by group and name are the run's own, whole or DTensors; `state` is rank 0's.
+    tensors: the run's own by group and name, whole or DTensors. state: rank 0's.
     """
     root = Path(folder)
-    final = root / f"step-{step:08}"
-    part = root / f".{final.name}.sharded.part"  # the same for all ranks; other runs are locked out
+    temporary = root / f".step-{step:08}.sharded.part"  # the same for all ranks; other runs are locked out
 
     def prepare() -> None:
         make_folder(root)
         remove_unfinished(root)
         for group in tensors:
-            make_folder(part / group)
+            make_folder(temporary / group)
 
     def write(group: str) -> None:
         if tensors[group]:
-            writer = HuggingFaceStorageWriter(path=str(part / group), save_distributed=True)
-            with _quietly():
+            writer = HuggingFaceStorageWriter(path=str(temporary / group), save_distributed=True)
+            with _no_rank_warning():
                 dcp.save(dict(tensors[group]), storage_writer=writer, no_dist=parallel.ranks == 1)
-            sync_folder(part / group)
+            sync_folder(temporary / group)
 
     def finish() -> None:
-        names = ["state.json"]
+        names = []
         for group, values in tensors.items():
-            slices = Slices(part / group)
-            if fault := misfit(values, slices.outlines()):
-                raise GlassformerError(f"What the ranks wrote is not whole: {fault}")
-            names += [f"{group}/{path.name}" for path in slices.files]
-        content = {"step": step, "groups": list(tensors), "state": dict(state)}
-        with replacing(part / "state.json") as file:
-            file.write(json.dumps(content, allow_nan=True).encode())
-        write_checksums(part, names)
-        sync_folder(part)
-        if final.exists():
-            os.rename(final, root / f".{final.name}.{secrets.token_hex(4)}.old")
-        os.rename(part, final)
-        sync_folder(root)
-        with replacing(root / "latest") as file:
-            file.write(f"{final.name}\n".encode())
-        prune(root, keep=max(keep, 1), step=step)
+            shards = ShardedTensors(temporary / group)
+            if problem := find_mismatch(values, shards.meta()):
+                raise FileProblemError(temporary / group, f"incomplete: {problem}")
+            names += [f"{group}/{path.name}" for path in shards.files]
+        commit_checkpoint(temporary, step, names, groups=list(tensors), state=state, keep=keep)
 
-    what = f"The checkpoint of step {step:,} could not be written to {root}"
-    _together(parallel, prepare if parallel.main else None, what)
+    run = partial(_run_together, parallel, step, root)
+    run(prepare if parallel.main else None)
     for group in tensors:
-        _together(parallel, partial(write, group), what)
-    _together(parallel, finish if parallel.main else None, what)
-    return final
+        run(partial(write, group))
+    run(finish if parallel.main else None)
+    return root / f"step-{step:08}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharded:
-    """A whole checkpoint on disk. `passed_over` says on rank 0 which newer ones were damaged, and how."""
+class ShardedCheckpoint:
+    """A complete checkpoint on disk. damaged: on rank 0, why newer ones were skipped."""
 
     step: int
     folder: Path
     state: dict[str, Any]
-    outlines: Mapping[str, Tensors]
+    meta: Mapping[str, Tensors]
     parallel: Parallel
-    passed_over: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     def fill(self, group: str, targets: Tensors) -> None:
-        """Read each rank's tensors or slices of them from the files, where they lie. Every rank calls it."""
-        fault = misfit(targets, self.outlines[group])
-        if self.parallel.agree(bool(fault)):
-            raise GlassformerError(fault or "The checkpoint does not fit the run on another rank.")
+        """Read each rank's tensors or shards from the files; collective."""
+        problem = find_mismatch(targets, self.meta[group])
+        if self.parallel.any(bool(problem)):
+            raise CheckpointMismatchError(problem or "another rank reports the mismatch")
         if targets:
             reader = HuggingFaceStorageReader(path=str(self.folder / group))
-            with _quietly():
+            with _no_rank_warning():
                 dcp.load(dict(targets), storage_reader=reader, no_dist=self.parallel.ranks == 1)
 
 
-def load_sharded(folder: str | Path, *, parallel: Parallel) -> Sharded | None:
-    """The newest whole checkpoint, to `fill` tensors from; None where there is none. Every rank calls it.
+def load_sharded(folder: str | Path, *, parallel: Parallel) -> ShardedCheckpoint | None:
+    """The newest intact checkpoint, to `fill` tensors from; None if there is none; collective.
 
     Those of `save_checkpoint` are read as well, so a run may change between one rank and many.
     """
     root = Path(folder)
-    passed: list[str] = []
+    damaged: list[str] = []
     chosen = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
     if parallel.main:
-        found, passed = newest_whole(root, lambda path: (path, _open(path)))
+        found, damaged = newest_intact(root, lambda path: (path, _open(path)))
         if found is not None:
-            bytes_of = bytearray(found[0].name.encode())
-            chosen[: len(bytes_of)] = torch.frombuffer(bytes_of, dtype=torch.uint8)
-    # The name travels as bytes, so that no rank's view of a shared disk matters but rank 0's.
-    name = bytes(parallel.total(chosen).tolist()).rstrip(b"\0")
+            name_bytes = bytearray(found[0].name.encode())
+            chosen[: len(name_bytes)] = torch.frombuffer(name_bytes, dtype=torch.uint8)
+    # the name is broadcast as bytes, so that only rank 0's view of a shared disk matters
+    name = bytes(parallel.sum(chosen).tolist()).rstrip(b"\0")
     if not name:
-        if parallel.agree(bool(passed)):
-            raise none_whole(root, passed[0] if passed else "rank 0 says more")
+        if parallel.any(bool(damaged)):
+            raise NoIntactCheckpointError(root, damaged[0] if damaged else "rank 0 reports more")
         return None
     path = root / name.decode()
-    step, state, outlines = _open(path)
-    return Sharded(
-        step=step,
-        folder=path,
-        state=state,
-        outlines=outlines,
-        parallel=parallel,
-        passed_over=tuple(passed),
+    step, state, meta = _open(path)
+    return ShardedCheckpoint(
+        step=step, folder=path, state=state, meta=meta, parallel=parallel, damaged=tuple(damaged)
     )
 
 
 def _open(path: Path) -> tuple[int, dict[str, Any], dict[str, Tensors]]:
     content = json.loads((path / "state.json").read_bytes())
-    outlines: dict[str, Tensors] = {group: Slices(path / group).outlines() for group in content["groups"]}
-    return content["step"], content["state"], outlines
+    meta: dict[str, Tensors] = {group: ShardedTensors(path / group).meta() for group in content["groups"]}
+    return content["step"], content["state"], meta
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """torch warns of the very thing that was asked for, to work without other processes."""
+def _no_rank_warning() -> Iterator[None]:
+    """Silence torch's warning about saving without other processes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
-def _together(parallel: Parallel, action: Callable[[], None] | None, what: str) -> None:
-    """Do one's part, then learn how the others fared: where one fails, all do."""
-    fault: BaseException | None = None
+def _run_together(parallel: Parallel, step: int, root: Path, action: Callable[[], None] | None) -> None:
+    """Run this rank's part; if one rank fails, all do."""
+    failure: BaseException | None = None
     if action is not None:
         try:
             action()
         except (OSError, GlassformerError, CheckpointException) as error:
-            fault = error
-    if parallel.agree(fault is not None):
-        why = _reason(fault) if fault else "another rank failed, and says why"
-        raise GlassformerError(
-            f"{what} ({why}); free space or mend the folder. Earlier checkpoints are untouched."
-        ) from fault
+            failure = error
+    if parallel.any(failure is not None):
+        reason = _reason(failure) if failure else "another rank failed and reports why"
+        raise CheckpointWriteError(step, root, reason) from failure
 
 
-def _reason(fault: BaseException) -> str:
-    """In a few words; torch's own error holds one for each rank that failed."""
-    if isinstance(fault, CheckpointException):
-        told = {rank: str(error).strip().split("\n")[0] for rank, (error, _) in fault.failures.items()}
-        return "; ".join(f"rank {rank}: {why}" for rank, why in sorted(told.items()))
-    cause = fault if isinstance(fault, OSError) else fault.__cause__
-    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(fault)
+def _reason(failure: BaseException) -> str:
+    """A short reason; torch's own error holds one for each rank that failed."""
+    if isinstance(failure, CheckpointException):
+        lines = {rank: str(error).strip().split("\n")[0] for rank, (error, _) in failure.failures.items()}
+        return "; ".join(f"rank {rank}: {line}" for rank, line in sorted(lines.items()))
+    cause = failure if isinstance(failure, OSError) else failure.__cause__
+    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(failure)
 
 
-Groups = Mapping[str, Mapping[str, Tensor]]
+class CheckpointManager:
+    """Saves and restores the checkpoints of a run: one process writes whole files, several write shards.
 
-
-class Saving:
-    """Saves and restores under a folder; every rank makes the same calls."""
+    Every rank makes the same calls.
+    """
 
     def __init__(self, root: Path, parallel: Parallel, *, keep: int) -> None:
         self.root, self.parallel, self.keep = root, parallel, keep
 
     def save(
-        self, step: int, model: nn.Module, optimiser: Optimizer, extra: Groups, state: Mapping[str, Any]
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        extra: Mapping[str, Tensors],
+        state: Mapping[str, Any],
     ) -> None:
-        """Write the checkpoint of a step."""
-        tensors: dict[str, Mapping[str, Tensor]] = {**named_state(model, optimiser), **extra}
+        """Write the checkpoint of a step. extra: further groups of tensors."""
+        tensors: dict[str, Tensors] = {**named_state(model, optimizer), **extra}
         if self.parallel.ranks > 1:
             save_sharded(self.root, step, tensors, state, parallel=self.parallel, keep=self.keep)
             return
-        whole = {group: self.parallel.gather(named) for group, named in tensors.items()}
+        whole = {group: self.parallel.gather_to_cpu(named) for group, named in tensors.items()}
         save_checkpoint(self.root, step, whole, state, keep=self.keep)
 
-    def newest(self) -> Sharded | None:
-        """The newest whole checkpoint, whoever wrote it."""
+    def newest(self) -> ShardedCheckpoint | None:
         return load_sharded(self.root, parallel=self.parallel)
 
-    def restore(self, saved: Sharded, model: nn.Module, optimiser: Optimizer, extra: Groups) -> None:
-        """Fill the model, the optimiser and the further tensors from a checkpoint."""
-        begun = bool(saved.outlines["optimiser"])
-        for group, targets in {**named_state(model, optimiser, begin=begun), **extra}.items():
-            saved.fill(group, targets)
+    def restore(
+        self,
+        checkpoint: ShardedCheckpoint,
+        model: nn.Module,
+        optimizer: Optimizer,
+        extra: Mapping[str, Tensors],
+    ) -> None:
+        """Fill the model, the optimizer and the further tensors from a checkpoint."""
+        initialize = bool(checkpoint.meta["optimizer"])
+        for group, targets in {**named_state(model, optimizer, initialize=initialize), **extra}.items():
+            checkpoint.fill(group, targets)

@@ -1,13 +1,13 @@
-"""Being asked to stop: once means save and leave, twice means leave now. With nothing to save, once does too.
+"""Graceful shutdown: the first signal saves and exits, the second exits immediately.
 
-with Stopping() as stopping:
-    with stopping.at_once("there is nothing to save"):
+with StopSignals() as signals:
+    with signals.immediate("nothing to save yet"):
         prepare()
     for batch in batches:
         ...
-        if stopping.asked:
+        if signals.received:
             save(); break
-sys.exit(stopping.exit_code)
+sys.exit(signals.exit_code)
 """
 
 from __future__ import annotations
@@ -19,89 +19,86 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-# a service manager and Ctrl-C both, and a terminal that was closed; some systems lack the last
-WATCHED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
-# A launcher that is told to stop passes it on, while its whole group is told too: `timeout` and torchrun do
-# so within moments. What comes this soon (in seconds) is the same wish again.
-SAME_WISH = 1.0
+# Ctrl-C, a service manager, and a closed terminal; some systems lack the last
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
+# `timeout` and torchrun forward a signal that the whole process group has received already. A second signal
+# within this many seconds is the same request.
+SAME_REQUEST = 1.0
 
 
-class Left(BaseException):
-    """Raised where a stop was asked for and there is nothing to save."""
+class Interrupted(BaseException):
+    """Raised on a signal while there is nothing to save."""
 
 
-class Stopping:
-    """Watches for SIGTERM, SIGINT and SIGHUP inside the block, and gives the handlers back after it.
+class StopSignals:
+    """Handles SIGTERM, SIGINT and SIGHUP inside the block, and restores the handlers after it.
 
-    A signal that the process was started to ignore (as `nohup` does) stays ignored. Away from the main thread
-    Python allows no handlers, and nothing is watched. `main`: whether this process is the one that speaks.
+    A signal that the process ignores (as under `nohup`) stays ignored. Outside the main thread Python allows
+    no handlers, and nothing is handled. main: whether this process writes messages.
     """
 
     def __init__(self, *, main: bool = True) -> None:
         self._main = main
         self._first: tuple[int, float] | None = None
-        self._before: dict[int, Any] = {}
-        self._at_once: str | None = None
-        self._again = "left at once; the last checkpoint that was saved stands"
+        self._previous: dict[int, Any] = {}
+        self._immediate: str | None = None
+        self._second_message = "exiting immediately; the last checkpoint is intact"
 
     @property
-    def asked(self) -> bool:
-        """Whether a stop was asked for."""
+    def received(self) -> bool:
         return self._first is not None
 
     @property
     def exit_code(self) -> int:
-        """128 and the number of the signal, as a shell counts: 143, 130 or 129; 0 when none came."""
+        """128 plus the signal number, as in a shell; 0 if none came."""
         return 0 if self._first is None else 128 + self._first[0]
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in WATCHED:
+            for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._told)
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            if handler is not None:  # None: it was not set from Python, and cannot be set from here
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            if handler is not None:  # None: it was not set from Python, and cannot be restored
                 signal.signal(number, handler)
-        self._before.clear()
+        self._previous.clear()
 
     @contextmanager
-    def at_once(self, sentence: str) -> Iterator[None]:
-        """Inside the block a stop is not waited for: the sentence is said, and `Left` raised."""
-        self._at_once = sentence
+    def immediate(self, message: str) -> Iterator[None]:
+        """Inside the block a signal prints the message and raises `Interrupted`."""
+        self._immediate = message
         try:
             yield
-            if self.asked:  # it was raised where nothing can be, as in a callback
-                raise Left
+            if self.received:  # raised where exceptions are swallowed, e.g. in a callback
+                raise Interrupted
         finally:
-            self._at_once = None
+            self._immediate = None
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._first is None:
             self._first = (number, now)
-            if self._at_once is not None:
-                self._again = "left at once"
-                self._speak(self._at_once)
-                raise Left
-            self._speak("saving a checkpoint; press Ctrl-C again to leave at once")
-        elif now - self._first[1] >= SAME_WISH:
-            self._speak(self._again)
+            if self._immediate is not None:
+                self._second_message = "exiting immediately"
+                self._print(self._immediate)
+                raise Interrupted
+            self._print("saving a checkpoint; press Ctrl-C again to exit immediately")
+        elif now - self._first[1] >= SAME_REQUEST:
+            self._print(self._second_message)
             os._exit(128 + number)
 
-    def _speak(self, sentence: str) -> None:
-        """Straight to the descriptor: what the handler interrupted may have been a print."""
+    def _print(self, message: str) -> None:
+        """Write to the file descriptor: the handler may have interrupted a print."""
         if not self._main:
             return
-        with suppress(OSError, ValueError, AttributeError):  # the terminal may be what has gone
-            error = sys.stderr.fileno()
-            # over the bar that may stand there; and the cursor back, which a bar hides
-            before, after = ("\r\x1b[2K", "\x1b[?25h") if os.isatty(error) else ("", "")
-            os.write(error, f"{before}{sentence}\n{after}".encode())
+        with suppress(OSError, ValueError, AttributeError):  # the terminal may be closed
+            stderr = sys.stderr.fileno()
+            # clear the progress bar's line, and show the cursor that it hides
+            before, after = ("\r\x1b[2K", "\x1b[?25h") if os.isatty(stderr) else ("", "")
+            os.write(stderr, f"{before}{message}\n{after}".encode())

@@ -1,4 +1,4 @@
-"""What the loop knows of a job: what to learn from, how wrong and how good the model is, how to save it."""
+"""What the trainer knows of a job: training examples, loss, validation, saving; and validation metrics."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ from glassformer.data.examples import Arrays, Examples
 from glassformer.data.windows import Windows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 from glassformer.metrics.labels import Labels
-from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, point, tokens_learned
-from glassformer.training.logging.run_log import Sample
+from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, count_labels, point_forecast
 from glassformer.training.losses import cross_entropy
 
-LOWER = ("loss", "perplexity", "bits", "mse", "mae")  # how measures begin that are better when lower
+LOWER_IS_BETTER = ("loss", "perplexity", "bits", "mse", "mae")  # prefixes of metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One example of a validation: input, expected output, actual output."""
+
+    source: str
+    expected: str
+    got: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """How good the model is, in numbers and examples; `signatures` say how a number was reckoned.
+    """Metrics and sample outputs.
 
-    tables: figures that stand in rows, as one for each class, by the table's name; a row has named columns.
+    signatures: how a metric was computed, e.g. sacreBLEU's signature.
+    tables: metrics in rows, e.g. one per class, by the table's name; a row has named columns.
     """
 
     metrics: dict[str, float]
@@ -40,31 +49,31 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A job made ready.
+    """A job ready for training.
 
-    learner: a module whose forward takes a batch and gives the summed loss; its `model` is what is saved.
-    units: what the loss is summed over and speed counted in; count: how many a batch has.
-    metric: what is best; better: whether it is so when "higher" or "lower".
-    validate: on a device, the model being in evaluation mode.
-    save: writes the model folder of the weights as they are.
-    row_width: where examples are pairs that may be packed into rows, the width of a row.
+    learner: a module whose forward takes a batch and returns the summed loss; its `model` is saved.
+    unit: what the loss is summed over and speed is measured in; count: the number of units in a batch.
+    metric: the default metric that defines the best model.
+    validate: computes metrics on a device; the model is in evaluation mode.
+    save: writes the current weights as a model folder.
+    row_width: if examples are pairs that may be packed into rows, the width of a row.
     """
 
     learner: Learner
     train: Examples
-    units: str
+    unit: str
     count: Callable[[Arrays], int]
     metric: str
-    better: str
+    higher_is_better: bool
     validate: Callable[[torch.device], Validation]
     save: Callable[[Path], object]
     row_width: int | None = None
 
 
-def each_once(
+def evaluation_batches(
     examples: Examples, device: torch.device, batch: int
 ) -> Iterator[tuple[NDArray[np.int64], Arrays, dict[str, Tensor]]]:
-    """All examples in batches: their rows, their arrays, and the same as tensors."""
+    """Every example once, in batches: row numbers, arrays, and the same as tensors."""
     for portion in Batches(data=examples, tokens=batch).epoch():
         arrays = examples.batch(portion.rows, epoch=0)
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -72,38 +81,38 @@ def each_once(
 
 
 def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, batch: int) -> float:
-    """The loss per label over all examples, each seen once, without smoothing or dropout.
+    """The loss per label over all examples, without smoothing or dropout.
 
-    `forward` is called as written: evaluation shapes are too various to compile for.
+    `forward` is called uncompiled: evaluation shapes vary too much.
     """
     total, count = 0.0, 0
-    for _, arrays, tensors in each_once(examples, device, batch):
+    for _, arrays, tensors in evaluation_batches(examples, device, batch):
         total += float(learner.forward(**tensors))
-        count += tokens_learned(arrays)
+        count += count_labels(arrays)
     return total / count if count else math.nan
 
 
-def label_figures(
+def classification_metrics(
     learner: LabelLearner, examples: Examples, device: torch.device, *, classes: Sequence[str], batch: int
 ) -> tuple[float, Labels, NDArray[np.int64]]:
-    """The loss per example, the counts of right and wrong, and the class said of each row."""
-    total, found, said = 0.0, Labels(classes), np.zeros(len(examples), np.int64)
-    for rows, arrays, tensors in each_once(examples, device, batch):
-        scores = learner.scores(tensors["inputs"])
-        total += float(cross_entropy(scores, tensors["labels"]))
-        said[rows] = scores.argmax(-1).cpu().numpy()
-        found.add(said=said[rows], true=arrays["labels"])
-    return total / len(examples), found, said
+    """The loss per example, the confusion counts, and the predicted class of each row."""
+    total, counts, predicted = 0.0, Labels(classes), np.zeros(len(examples), np.int64)
+    for rows, arrays, tensors in evaluation_batches(examples, device, batch):
+        logits = learner.logits(tensors["inputs"])
+        total += float(cross_entropy(logits, tensors["labels"]))
+        predicted[rows] = logits.argmax(-1).cpu().numpy()
+        counts.add(said=predicted[rows], true=arrays["labels"])
+    return total / len(examples), counts, predicted
 
 
-def forecast_figures(
+def forecast_metrics(
     learner: SeriesLearner, windows: Windows, device: torch.device, *, batch: int
 ) -> tuple[float, ForecastScores]:
-    """The loss per value, and the errors over all windows, of scaled values."""
+    """The loss per value, and the errors over all windows, in scaled units."""
     total, values, errors = 0.0, 0, ForecastErrors(std=windows.scaler.std)
-    for _, arrays, tensors in each_once(windows, device, batch):
-        told = learner.model(tensors["past"])
-        total += float(learner.wrong(told, tensors["future"]))
+    for _, arrays, tensors in evaluation_batches(windows, device, batch):
+        forecast = learner.model(tensors["past"])
+        total += float(learner.loss(forecast, tensors["future"]))
         values += arrays["future"].size
-        errors.add(point(told), tensors["future"])
+        errors.add(point_forecast(forecast), tensors["future"])
     return total / values, errors.scores()

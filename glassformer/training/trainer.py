@@ -11,11 +11,11 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -23,217 +23,247 @@ from torch import Tensor
 
 from glassformer.data import Place
 from glassformer.data.packing import NEXT
-from glassformer.errors import GlassformerError
-from glassformer.pretrained.run_folder import BEST
-from glassformer.training.data_loader import Feed, Piece, Portion, ReadAhead, batches_of
+from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
+from glassformer.pretrained.run_folder import AVERAGED, BEST
+from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
 from glassformer.training.distributed import Fsdp, Parallel
-from glassformer.training.hardware import casting, compile_learner, precision_for, uncompile
-from glassformer.training.learner import Learner, Statistics, flops_a_unit, model_parameters
-from glassformer.training.logging.run_log import RunLog, StepNote, distinct
-from glassformer.training.model_folders import film_steps, keep_frame, replace_folder
-from glassformer.training.optimizer import RunningAverage, optimiser_for, schedule_for
-from glassformer.training.recipe import Training
-from glassformer.training.sharded_checkpoint import Saving, Sharded
-from glassformer.training.signals import Stopping
-from glassformer.training.task import LOWER, Task
+from glassformer.training.hardware import autocast, compile_learner, dtype_of, uncompile
+from glassformer.training.learner import BatchNormState, Learner, flops_per_unit, model_parameters
+from glassformer.training.logging.run_log import RunLog, StepMetrics, distinct_samples
+from glassformer.training.model_folders import replace_folder, save_snapshot, snapshot_steps
+from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer, build_schedule
+from glassformer.training.recipe import TrainingOptions
+from glassformer.training.sharded_checkpoint import CheckpointManager, ShardedCheckpoint
+from glassformer.training.signals import StopSignals
+from glassformer.training.task import LOWER_IS_BETTER, Task
+
+SPIKE = 10.0  # a loss this many times the usual one is an outlier
+MIN_USUAL_LOSS = 0.2  # for outliers: the usual loss may be near 0, or negative for a density
+USUAL_AFTER = 50  # steps until there is a usual loss
+USUAL_WEIGHT = 0.02  # of a step in the running mean of the loss
+SHOWN_ROWS = 8
+
+Outcome = Literal["finished", "interrupted", "early stop"]
+
+
+@dataclass(eq=False)
+class DivergedError(GlassformerError):
+    """Too many consecutive steps had a non-finite or far too large loss."""
+
+    steps: int
+    last_step: int
+    rows: Sequence[int]
+    hint: str = "lower training.lr, inspect these examples, or raise training.max_bad_steps"
+
+    def message(self) -> str:
+        return (
+            f"{self.steps} consecutive steps had a non-finite or far too large loss, the last one step "
+            f"{self.last_step:,} (examples {_format_rows(self.rows)}); the weights are those before them"
+        )
+
+
+@dataclass(eq=False)
+class TrainingMemoryError(GlassformerError):
+    """A step did not fit into memory, and cannot be split further."""
+
+    step: int
+    examples: int
+    reason: str
+    hint: str = (
+        "lower training.batch, or set training.checkpoint_activations: true; the last checkpoint is intact"
+    )
+    template: ClassVar[str] = "out of memory in step {step:,} with {examples} examples at once ({reason})"
 
 
 @dataclass
-class Standing:
-    """Where a run stands, besides its tensors; saved with every checkpoint."""
+class TrainState:
+    """The state of a run besides its tensors; saved with every checkpoint.
+
+    position: in the data. splits: into how many parts each micro-batch is split, after running out of memory.
+    stale: validations without improvement. averaged: steps and scores of the weights to average.
+    """
 
     step: int = 0
-    place: Place = field(default_factory=Place)
+    position: Place = field(default_factory=Place)
     skipped: int = 0
-    in_a_row: int = 0
-    parts: int = 1
+    consecutive_skipped: int = 0
+    splits: int = 1
     best: float | None = None
     best_step: int = 0
     stale: int = 0
-    kept: list[tuple[int, float]] = field(default_factory=list)
+    averaged: list[tuple[int, float]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "place": list(self.place), "kept": [list(pair) for pair in self.kept]}
+        averaged = [list(pair) for pair in self.averaged]
+        return {**vars(self), "position": list(self.position), "averaged": averaged}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Standing:
-        kept = [(int(step), float(score)) for step, score in data["kept"]]
-        return cls(**{**data, "place": Place(*data["place"]), "kept": kept})
+    def from_dict(cls, data: dict[str, Any]) -> TrainState:
+        averaged = [(int(step), float(score)) for step, score in data["averaged"]]
+        return cls(**{**data, "position": Place(*data["position"]), "averaged": averaged})
 
 
-SPIKE = 10.0  # a loss this many times the usual one is taken for a fault
-SMALL = 0.2  # and where the usual one is near 0, or below as a density's may be, it is taken for this
-USUAL_AFTER = 50  # steps until there is a usual loss
-USUAL_SHARE = 0.02  # how much a step's loss moves the usual one
-
-Ending = Literal["finished", "asked", "patience"]
-
-
-class Loop:
-    """Trains a task in a run folder: `run` goes from where it stands to the end."""
+class Trainer:
+    """Trains a task in a run folder: `run` continues from the current state to the end."""
 
     def __init__(
         self,
         task: Task,
-        words: Training,
+        options: TrainingOptions,
         *,
         seed: int,
         folder: Path,
         parallel: Parallel,
         log: RunLog,
-        stopping: Stopping,
+        signals: StopSignals,
     ) -> None:
-        self.task, self.words, self.seed, self.folder = task, words, seed, folder
-        self.parallel, self.log, self.stopping = parallel, log, stopping
+        self.task, self.options, self.seed, self.folder = task, options, seed, folder
+        self.parallel, self.log, self.signals = parallel, log, signals
         self.device = parallel.device
-        self.precision = precision_for(words, self.device)
-        self.schedule = schedule_for(words)
-        self.metric = words.metric or task.metric  # by which the best is known
-        if told := compile_learner(task.learner, words, self.device):
-            log.say(told)
+        self.dtype = dtype_of(options, self.device)
+        self.schedule = build_schedule(options)
+        self.metric = options.metric or task.metric
+        if reason := compile_learner(task.learner, options, self.device):
+            log.message(reason)
         self.module = parallel.wrap(task.learner)
-        self.learner = cast(Learner, parallel.inner(self.module))
+        self.learner = cast(Learner, parallel.unwrap(self.module))
         self.parameters = model_parameters(self.learner)
-        self.statistics = Statistics(self.learner)
-        self.optimiser = optimiser_for(self.parameters, words)
-        self.ema = RunningAverage(self.parameters, words.ema) if words.ema else None
-        self.usual = torch.zeros((), device=self.device)
-        self.standing = Standing()
-        self.saving = Saving(folder / "checkpoints", parallel, keep=words.keep)
-        assert words.steps is not None
-        self.steps = words.steps
-        self.film = film_steps(words.film, self.steps)
-        batches, examples = batches_of(task, words, seed)
-        self.feed = Feed(
+        self.batch_norm_state = BatchNormState(self.learner)
+        self.optimizer = build_optimizer(self.parameters, options)
+        self.ema = ExponentialMovingAverage(self.parameters, options.ema) if options.ema else None
+        self.usual_loss = torch.zeros((), device=self.device)
+        self.state = TrainState()
+        self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.keep)
+        assert options.steps is not None
+        self.steps = options.steps
+        self.snapshots = snapshot_steps(options.snapshots, self.steps)
+        batches, examples = make_batches(task, options, seed)
+        self.loader = DataLoader(
             batches=batches,
             examples=examples,
-            units=task.count,
-            accumulate=words.accumulate,
+            count=task.count,
+            accumulate=options.accumulate,
             rank=parallel.rank,
             ranks=parallel.ranks,
-            pinned=self.device.type == "cuda",
+            pin_memory=self.device.type == "cuda",
         )
-        self.flops_a_unit = flops_a_unit(self.learner)
-        self.waited = 0.0  # seconds the loop had to wait for data
-        self._compiled = False  # whether a step went through as it was compiled
-        self._pending: deque[tuple[int, Tensor, str]] = deque()
+        self.flops_per_unit = flops_per_unit(self.learner)
+        self.data_seconds = 0.0  # spent waiting for data
+        self._compiled = False  # whether a compiled step succeeded
+        self._pending: deque[tuple[int, Tensor, list[int]]] = deque()  # steps whose loss is not yet checked
 
-    # ---- the steps -------------------------------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------------
 
-    def run(self) -> Ending:
-        """Train until the last step, an early stop, or being asked to stop; each leaves a checkpoint."""
-        if self.standing.step >= self.steps:
+    def run(self) -> Outcome:
+        """Train until the last step, an early stop or a signal; each leaves a checkpoint."""
+        if self.state.step >= self.steps:
             return "finished"
-        if self._impatient():
-            return "patience"
+        if self._out_of_patience():
+            return "early stop"
         if not self.parameters:
-            self.log.say("this model has nothing to learn; it is only measured")
+            self.log.message("this model has no trainable parameters; it is only evaluated")
             self.validate()
             return "finished"
         self.learner.train()
-        if self.standing.step == 0:
-            self._film()
-        with ReadAhead(self.feed, self.standing.place) as ahead:
-            while self.standing.step < self.steps:
-                ending = self._step(ahead)
-                if ending is not None:
-                    return ending
+        if self.state.step == 0:
+            self._save_snapshot()
+        with Prefetcher(self.loader, self.state.position) as prefetcher:
+            while self.state.step < self.steps:
+                outcome = self._run_step(prefetcher)
+                if outcome is not None:
+                    return outcome
         return "finished"
 
-    def _step(self, ahead: ReadAhead) -> Ending | None:
-        words, standing = self.words, self.standing
-        began = time.perf_counter()
-        portion = ahead.next()
-        self.waited += time.perf_counter() - began
-        learned = self.learn(portion)
-        if learned is None:
+    def _run_step(self, prefetcher: Prefetcher) -> Outcome | None:
+        options, state = self.options, self.state
+        start = time.perf_counter()
+        batches = prefetcher.next()
+        self.data_seconds += time.perf_counter() - start
+        result = self.train_step(batches)
+        if result is None:
             self.save()
-            return "asked"
-        loss, norm, units = learned
-        standing.step += 1
-        standing.place = portion.after
-        step, last = standing.step, standing.step == self.steps
+            return "interrupted"
+        loss, norm, units = result
+        state.step += 1
+        state.position = batches.after
+        step, last = state.step, state.step == self.steps
         self.log.step(
-            StepNote(
+            StepMetrics(
                 step=step,
                 loss=loss,
-                lr=self.rate(step),
+                lr=self.learning_rate(step),
                 grad_norm=norm,
                 units=units,
-                seconds=time.perf_counter() - began,
-                epoch=portion.epoch,
-                flops=self.flops_a_unit * units,
+                seconds=time.perf_counter() - start,
+                epoch=batches.epoch,
+                flops=self.flops_per_unit * units,
             )
         )
-        self._film()
-        ending: Ending | None = None
-        if last or step % (words.validate_every or step + 1) == 0:
-            self._settle_pending()
+        self._save_snapshot()
+        outcome: Outcome | None = None
+        if last or step % (options.validate_every or step + 1) == 0:
+            self._check_pending()
             if self.validate():
-                ending = "patience"
-        if last or ending or step % (words.save_every or step + 1) == 0:
+                outcome = "early stop"
+        if last or outcome or step % (options.save_every or step + 1) == 0:
             self.save()
-        return ending
+        return outcome
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step."""
-        return (self.words.lr or 0.0) * self.schedule.at(step)
+    def learning_rate(self, step: int) -> float:
+        return (self.options.lr or 0.0) * self.schedule.at(step)
 
-    def learn(self, portion: Portion) -> tuple[Tensor, Tensor, int] | None:
-        """One step on one portion: its loss per unit, the length of its gradient, its units.
-
-        None where a stop was asked for before the weights were touched.
-        """
-        pieces = list(portion.pieces)
-        for _ in range(int(math.log2(self.standing.parts))):
-            pieces = [half for piece in pieces for half in self.feed.halved(piece)]
-        self.statistics.remember()
+    def train_step(self, step: StepBatches) -> tuple[Tensor, Tensor, int] | None:
+        """One optimizer step: loss per unit, gradient norm, units; None if a signal came first."""
+        batches = list(step.batches)
+        for _ in range(int(math.log2(self.state.splits))):
+            batches = [half for batch in batches for half in self.loader.halve(batch)]
+        self.batch_norm_state.save()
         while True:
             try:
-                return self._learn(pieces)
+                return self._train_step(batches)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _is_memory(error):
+                if not _is_out_of_memory(error):
                     raise
-                self._undo()
-                pieces = self._smaller(pieces, error)
+                self._discard_step()
+                batches = self._split_batches(batches, error)
 
-    def _learn(self, pieces: list[Piece]) -> tuple[Tensor, Tensor, int] | None:
-        step = self.standing.step + 1
-        mine = torch.tensor([sum(piece.units for piece in pieces), int(self.stopping.asked)])
-        units, asked = (int(n) for n in self.parallel.total(mine))
-        if asked or units == 0:
-            if asked:
-                return None
-            raise GlassformerError(f"step {step:,} learns from nothing; check the data or training.batch")
+    def _train_step(self, batches: list[MicroBatch]) -> tuple[Tensor, Tensor, int] | None:
+        step = self.state.step + 1
+        own = torch.tensor([sum(batch.units for batch in batches), int(self.signals.received)])
+        units, stop = (int(n) for n in self.parallel.sum(own))
+        if stop:
+            return None
+        if units == 0:
+            raise EmptyInputError(f"batch of step {step:,}", "check the data or training.batch")
         total = torch.zeros((), device=self.device)
-        for n, piece in enumerate(pieces):
-            if self.stopping.asked and self.parallel.ranks == 1:
-                self._undo()
+        for n, batch in enumerate(batches):
+            if self.signals.received and self.parallel.ranks == 1:
+                self._discard_step()
                 return None
-            total += self._backward(piece, step, last=n + 1 == len(pieces))
-        loss = self.parallel.total(total) / units
-        norm = self.parallel.norm(self.parameters.values()) / units
-        self._update(step, loss, norm, units, pieces)
+            total += self._backward(batch, step, last=n + 1 == len(batches))
+        loss = self.parallel.sum(total) / units
+        norm = self.parallel.grad_norm(self.parameters.values()) / units
+        self._update(step, loss, norm, units, batches)
         return loss, norm, units
 
-    def _undo(self) -> None:
-        """Half a step is no step; it is done again from where it began."""
-        self.optimiser.zero_grad(set_to_none=True)
-        self.statistics.put_back()
+    def _discard_step(self) -> None:
+        """Undo an unfinished step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.batch_norm_state.restore()
 
-    def _backward(self, piece: Piece, step: int, *, last: bool) -> Tensor:
-        torch.manual_seed(seed_of(self.seed, step, piece.number, int(piece.rows[0])))
-        batch = {name: t.to(self.device, non_blocking=True) for name, t in piece.tensors.items()}
+    def _backward(self, batch: MicroBatch, step: int, *, last: bool) -> Tensor:
+        torch.manual_seed(combine_seeds(self.seed, step, batch.index, int(batch.rows[0])))
+        tensors = {name: t.to(self.device, non_blocking=True) for name, t in batch.tensors.items()}
         torch.compiler.cudagraph_mark_step_begin()
-        with self.parallel.accumulating(self.module, last):
-            with casting(self.device, self.precision):
-                loss: Tensor = self._forward(batch)
+        with self.parallel.gradient_sync(self.module, last):
+            with autocast(self.device, self.dtype):
+                loss: Tensor = self._forward(tensors)
             loss.backward()
         return loss.detach()
 
-    def _forward(self, batch: dict[str, Tensor]) -> Any:
+    def _forward(self, tensors: dict[str, Tensor]) -> Any:
         try:
-            loss = self.module(**batch)
+            loss = self.module(**tensors)
             self._compiled = True
             return loss
         except Exception as error:
@@ -241,183 +271,177 @@ class Loop:
             if not compiling or self._compiled:
                 raise
             uncompile(self.learner)
-            self.log.say(
-                f"not compiled: {str(error).splitlines()[0][:150]}; training runs uncompiled, slower"
-            )
-            return self.module(**batch)
+            reason = str(error).splitlines()[0][:150]
+            self.log.message(f"not compiled: {reason}; training runs uncompiled, slower")
+            return self.module(**tensors)
 
     @torch.no_grad()
-    def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, pieces: list[Piece]) -> None:
-        """Move the weights, unless the loss or the gradient is at fault.
+    def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, batches: list[MicroBatch]) -> None:
+        """Update the weights, unless the loss or the gradient is bad.
 
-        Whether it is stays on the device: the fused optimiser reads it there, and the loop a step later. The
-        same pass of the optimiser divides the summed gradient by the units and shortens it to `clip`.
+        Whether it is stays on the device: the fused optimizer reads it there, the loop one step later. The
+        same pass of the optimizer divides the summed gradient by the units and clips it to `max_grad_norm`.
         """
-        divisor = units * (norm / self.words.clip).clamp(min=1.0) if self.words.clip else units + 0 * norm
+        clip = self.options.max_grad_norm
+        divisor = units * (norm / clip).clamp(min=1.0) if clip else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
         if step > USUAL_AFTER:
-            bad = bad | (loss > self.usual + (SPIKE - 1) * self.usual.abs().clamp(min=SMALL))
-        share = USUAL_SHARE if step > 1 else 1.0
-        self.usual = torch.where(bad, self.usual, torch.lerp(self.usual, loss.to(self.usual.dtype), share))
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate(step)
-        if isinstance(self.parallel, Fsdp):  # whose sharded gradients the fused pass takes no scale for
+            usual = self.usual_loss
+            bad = bad | (loss > usual + (SPIKE - 1) * usual.abs().clamp(min=MIN_USUAL_LOSS))
+        weight = USUAL_WEIGHT if step > 1 else 1.0
+        mean = torch.lerp(self.usual_loss, loss.to(self.usual_loss.dtype), weight)
+        self.usual_loss = torch.where(bad, self.usual_loss, mean)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        if isinstance(self.parallel, Fsdp):  # the fused pass cannot scale sharded gradients
             if not bool(bad):
                 for parameter in self.parameters.values():
                     if parameter.grad is not None:
                         parameter.grad.div_(float(divisor))
-                self.optimiser.step()
+                self.optimizer.step()
         else:
-            self.optimiser.grad_scale, self.optimiser.found_inf = divisor, bad.float()  # type: ignore[attr-defined]
-            self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.statistics.put_back(bad)
-        self.parallel.settle(self.module)
+            self.optimizer.grad_scale, self.optimizer.found_inf = divisor, bad.float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.batch_norm_state.restore(bad)
+        self.parallel.sync_batch_norm(self.module)
         if self.ema is not None:
             self.ema.update(step)
-        rows = np.concatenate([piece.rows[piece.rows != NEXT] for piece in pieces])
-        named = ", ".join(str(int(row)) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
-        self._pending.append((step, bad, named))
+        rows = np.concatenate([batch.rows[batch.rows != NEXT] for batch in batches])
+        self._pending.append((step, bad, rows[: SHOWN_ROWS + 1].tolist()))
         while len(self._pending) > (1 if self.device.type == "cuda" else 0):
-            self._look(*self._pending.popleft())
+            self._check_step(*self._pending.popleft())
 
-    def _settle_pending(self) -> None:
+    def _check_pending(self) -> None:
         while self._pending:
-            self._look(*self._pending.popleft())
+            self._check_step(*self._pending.popleft())
 
-    def _look(self, step: int, bad: Tensor, rows: str) -> None:
-        """Count a step that was skipped; too many in a row end the run."""
-        standing = self.standing
+    def _check_step(self, step: int, bad: Tensor, rows: list[int]) -> None:
+        """Count a skipped step; too many consecutive ones end the run."""
+        state = self.state
         if not bool(bad):
-            standing.in_a_row = 0
+            state.consecutive_skipped = 0
             return
-        standing.skipped += 1
-        standing.in_a_row += 1
-        self.log.say(
-            f"step {step:,} was skipped: its loss is not finite or {SPIKE:.0f} times the usual "
-            f"(examples {rows}); {standing.skipped:,} skipped so far"
+        state.skipped += 1
+        state.consecutive_skipped += 1
+        self.log.message(
+            f"skipped step {step:,}: its loss is not finite or {SPIKE:.0f} times the usual one "
+            f"(examples {_format_rows(rows)}); {state.skipped:,} skipped so far"
         )
-        if standing.in_a_row >= self.words.max_bad_steps:
-            raise GlassformerError(
-                f"{standing.in_a_row} steps in a row had a loss that is not finite or far too large, the "
-                f"last of them step {step:,} with the examples {rows}; lower training.lr, look at these "
-                "examples, or raise training.max_bad_steps. The weights are those before the first of them."
-            )
+        if state.consecutive_skipped >= self.options.max_bad_steps:
+            raise DivergedError(state.consecutive_skipped, step, rows)
 
-    def _smaller(self, pieces: list[Piece], error: BaseException) -> list[Piece]:
-        """After running out of memory: the same step in halves, or a sentence on what to change."""
-        largest = max(len(piece.rows) for piece in pieces)
+    def _split_batches(self, batches: list[MicroBatch], error: BaseException) -> list[MicroBatch]:
+        """After running out of memory: the same step with half the micro-batch size."""
+        largest = max(len(batch.rows) for batch in batches)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.parallel.ranks > 1 or largest < 2:
-            raise GlassformerError(
-                f"out of memory in step {self.standing.step + 1:,} with {largest} examples at once "
-                f"({str(error).splitlines()[0][:100]}); lower training.batch (now {self.words.batch}), or "
-                "set training.checkpoint_activations: true. The last checkpoint stands."
-            ) from None
-        self.standing.parts *= 2
-        self.log.say(
-            f"out of memory with {largest} examples at once; from here each batch is done in "
-            f"{self.standing.parts} parts, which come to the same step"
+            reason = str(error).splitlines()[0][:100]
+            raise TrainingMemoryError(self.state.step + 1, largest, reason) from None
+        self.state.splits *= 2
+        self.log.message(
+            f"out of memory with {largest} examples at once; from now on each batch is processed in "
+            f"{self.state.splits} parts, which gives the same step"
         )
-        return [half for piece in pieces for half in self.feed.halved(piece)]
+        return [half for batch in batches for half in self.loader.halve(batch)]
 
-    # ---- looking and saving ----------------------------------------------------------------------------
+    # ---- validation and saving -------------------------------------------------------------------------
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The model as it would be saved: averaged weights if there are, whole, no dropout."""
+        """The model as it would be saved: EMA weights if enabled, gathered, without dropout."""
         self.learner.eval()
-        averaged = self.ema.in_place() if self.ema is not None else nullcontext()
+        averaged = self.ema.applied() if self.ema is not None else nullcontext()
         try:
-            with averaged, self.parallel.gathered(self.module), casting(self.device, self.precision):
+            with averaged, self.parallel.full_weights(self.module), autocast(self.device, self.dtype):
                 yield
         finally:
             self.learner.train()
 
     def validate(self) -> bool:
-        """Measure, note, keep the best; whether patience has run out."""
-        standing, name = self.standing, self.metric
-        higher = self.task.better == "higher" if name == self.task.metric else not name.startswith(LOWER)
+        """Validate, log, and save the best model; whether to stop early."""
+        state, name, task = self.state, self.metric, self.task
+        higher = task.higher_is_better if name == task.metric else not name.startswith(LOWER_IS_BETTER)
         with torch.no_grad(), self.evaluating():
-            found = self.task.validate(self.device)
-            samples = distinct(found.samples, self.words.samples)
-            self.log.validated(standing.step, found.metrics, samples, signatures=found.signatures)
+            found = task.validate(self.device)
+            samples = distinct_samples(found.samples, self.options.samples)
+            self.log.validation(state.step, found.metrics, samples, signatures=found.signatures)
             if name not in found.metrics:
-                raise GlassformerError(
-                    f"training.metric is '{name}', which this job does not measure; it has "
-                    f"{', '.join(found.metrics)}"
-                )
-            score, sign = self._agreed(found.metrics[name]), 1 if higher else -1
-            worth = -math.inf if math.isnan(score) else sign * score
-            before = -math.inf if standing.best is None else sign * standing.best
-            # Of equals the later is kept, having learned more; but only a better one is worth waiting for.
-            standing.stale = 0 if worth > before else standing.stale + 1
-            if worth >= before:
-                standing.best, standing.best_step = sign * worth, standing.step
+                raise UnknownNameError("metric", name, found.metrics)
+            value, sign = self._broadcast(found.metrics[name]), 1 if higher else -1
+            score = -math.inf if math.isnan(value) else sign * value
+            best = -math.inf if state.best is None else sign * state.best
+            # of equal scores the later is saved, having trained longer; only a better one resets the patience
+            state.stale = 0 if score > best else state.stale + 1
+            if score >= best:
+                state.best, state.best_step = sign * score, state.step
                 if self.parallel.main:
-                    replace_folder(self.folder / BEST, self.task.save)
-            self._keep_weights(worth)
-        return self._impatient()
+                    replace_folder(self.folder / BEST, task.save)
+            self._save_for_averaging(score)
+        return self._out_of_patience()
 
-    def _impatient(self) -> bool:
-        """Whether there was nothing better for as long as the recipe waits."""
-        return self.words.patience is not None and self.standing.stale >= self.words.patience
+    def _out_of_patience(self) -> bool:
+        return self.options.patience is not None and self.state.stale >= self.options.patience
 
-    def _agreed(self, score: float) -> float:
-        """The first rank's score on every rank, so that all decide alike."""
-        mine = torch.tensor(score if self.parallel.main else 0.0, dtype=torch.float64)
-        return float(self.parallel.total(mine))
+    def _broadcast(self, value: float) -> float:
+        """Rank 0's value on every rank, so that all decide alike."""
+        own = torch.tensor(value if self.parallel.main else 0.0, dtype=torch.float64)
+        return float(self.parallel.sum(own))
 
-    def _keep_weights(self, worth: float) -> None:
-        """Keep these weights for the average; `save` lets go of those that will not be in it."""
-        words, standing = self.words, self.standing
-        if not words.average:
+    def _save_for_averaging(self, score: float) -> None:
+        """Save these weights for the average; `save` deletes those that will not be in it."""
+        options, state = self.options, self.state
+        if not options.average:
             return
         if self.parallel.main:
-            replace_folder(self.kept_folder(standing.step), self.task.save)
-        kept = [*standing.kept, (standing.step, worth)]
-        if words.average_of == "best":
-            kept.sort(key=lambda pair: pair[1])
-        standing.kept = kept[-words.average :]
+            replace_folder(self.averaged_folder(state.step), self.task.save)
+        candidates = [*state.averaged, (state.step, score)]
+        if options.average_of == "best":
+            candidates.sort(key=lambda pair: pair[1])
+        state.averaged = candidates[-options.average :]
 
-    def _film(self) -> None:
-        """Keep the weights for the film where this step is one of its."""
-        if self.standing.step in self.film:
-            self._settle_pending()
+    def averaged_folder(self, step: int) -> Path:
+        return self.folder / AVERAGED / f"step-{step:08}"
+
+    def _save_snapshot(self) -> None:
+        if self.state.step in self.snapshots:
+            self._check_pending()
             with torch.no_grad(), self.evaluating():
                 if self.parallel.main:
-                    keep_frame(self.folder, self.standing.step, self.task.save, self.log.say)
-
-    def kept_folder(self, step: int) -> Path:
-        return self.folder / "kept" / f"step-{step:08}"
+                    save_snapshot(self.folder, self.state.step, self.task.save, self.log.message)
 
     def save(self) -> None:
-        """Write a checkpoint of where the run stands."""
-        self._settle_pending()
-        standing, further = self.standing, self._further()
-        self.saving.save(standing.step, self.learner.model, self.optimiser, further, standing.to_dict())
-        if self.parallel.main:  # only now: a run that is killed before goes on with the older ones
-            kept = {self.kept_folder(step) for step, _ in standing.kept}
-            for gone in set((self.folder / "kept").glob("step-*")) - kept:
-                shutil.rmtree(gone, ignore_errors=True)  # one that cannot be removed does no harm
+        """Write a checkpoint."""
+        self._check_pending()
+        state = self.state
+        self.checkpoints.save(
+            state.step, self.learner.model, self.optimizer, self._extra_tensors(), state.to_dict()
+        )
+        if self.parallel.main:  # only now: a run killed before resumes with the older ones
+            needed = {self.averaged_folder(step) for step, _ in state.averaged}
+            for unneeded in set((self.folder / AVERAGED).glob("step-*")) - needed:
+                shutil.rmtree(unneeded, ignore_errors=True)
 
-    def restore(self, saved: Sharded) -> None:
-        """Go on from a checkpoint."""
-        self.saving.restore(saved, self.learner.model, self.optimiser, self._further())
-        self.standing = Standing.from_dict(saved.state)
+    def restore(self, checkpoint: ShardedCheckpoint) -> None:
+        """Resume from a checkpoint."""
+        self.checkpoints.restore(checkpoint, self.learner.model, self.optimizer, self._extra_tensors())
+        self.state = TrainState.from_dict(checkpoint.state)
 
-    def _further(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors that a run needs besides its model's and its optimiser's."""
-        further = {"loop": {"usual": self.usual}}
-        return further if self.ema is None else {**further, "ema": self.ema.tensors}
+    def _extra_tensors(self) -> dict[str, dict[str, Tensor]]:
+        extra = {"loop": {"usual_loss": self.usual_loss}}
+        return extra if self.ema is None else {**extra, "ema": self.ema.tensors}
 
 
-def seed_of(*numbers: int) -> int:
-    """One seed from several numbers, so that each batch of each step draws its own."""
+def combine_seeds(*numbers: int) -> int:
+    """One seed from several numbers, so that each micro-batch of each step draws its own random numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def _is_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or on the CPU."""
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch has no exception of its own for a failed allocation on the CPU
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def _format_rows(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:SHOWN_ROWS])) + (", ..." if len(rows) > SHOWN_ROWS else "")

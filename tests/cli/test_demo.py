@@ -52,7 +52,7 @@ def test_without_a_terminal_it_asks_nothing_and_ends(tmp_path: Path) -> None:
     page = (out / "translation.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and len(page) > 500_000
     assert glassformer.load(out / "dates" / "model").tokenizer is not None
-    assert len(list((out / "dates" / "film").iterdir())) > 3  # how it learned can be looked at
+    assert len(list((out / "dates" / "snapshots").iterdir())) > 3  # how it learned can be looked at
     assert "train translate --train pairs.tsv --out runs/mine" in done.stdout
 
 

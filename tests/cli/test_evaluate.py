@@ -157,7 +157,7 @@ def test_bad_input_is_one_sentence(run, trained, place):
 
 def test_average_is_the_mean(run, trained, place):
     """Of the folders named, of a run's last, of its best; the run's own model is such a one too."""
-    kept = sorted((trained / "kept").iterdir())
+    kept = sorted((trained / "averaged").iterdir())
     assert len(kept) == 2
     one, other = map(open_weights, kept)
     for out, args in {"a": kept, "b": [trained, "--last", 2], "c": [trained, "--best", 2]}.items():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glassformer.data import Batches, write_store
 from glassformer.data.examples import IGNORED, PairExamples
 from glassformer.data.packing import WAITING, packed
-from glassformer.training.data_loader import batches_of
+from glassformer.training.data_loader import make_batches
 
 tables = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=260)
 
@@ -72,7 +72,7 @@ def test_large_batches_of_packed_rows_are_hardly_padding(tmp_path: Path) -> None
         write_store(tmp_path / "s", ("source", "target"), pairs, highest=9), pad_id=0, start_id=3
     )
     task: Any = SimpleNamespace(train=examples, row_width=128)
-    batches, rows = batches_of(task, SimpleNamespace(batch=65_536, batching="rows"), 1)  # type: ignore[arg-type]
+    batches, rows = make_batches(task, SimpleNamespace(batch=65_536, batching="rows"), 1)  # type: ignore[arg-type]
     labels = np.concatenate([rows.batch(one, epoch=0)["labels"] for one in batches.plan(0, 0)])
     assert (labels != IGNORED).mean() > 0.9
 

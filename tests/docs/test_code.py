@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from glassformer import recipes
-from glassformer.training.recipe import read_data, recipe_from
+from glassformer.training.recipe import parse_recipe, read_recipe_dict
 from tests.docs.commands import Shell
 from tests.docs.pages import LANGUAGES, PAGES, ROOT, Block, blocks, prose
 from tests.docs.prepared import prepare
@@ -84,7 +84,7 @@ def test_the_rest_is_what_it_says(page: Path) -> None:
             read = list(yaml.safe_load_all(block.code))
             if not block.why:
                 (words,) = read
-                recipe_from(merged(ready(words.get("job", "translate")), words), where)
+                parse_recipe(merged(ready(words.get("job", "translate")), words), where)
         elif block.language == "sh":
             subprocess.run(["bash", "-n"], input=block.code, text=True, check=True)
 
@@ -92,7 +92,7 @@ def test_the_rest_is_what_it_says(page: Path) -> None:
 def ready(job: str) -> dict[str, Any]:
     """What the first ready recipe of a job holds."""
     folder = Path(recipes.__file__).parent
-    return next(data for data in map(read_data, sorted(folder.glob("*.yaml"))) if data["job"] == job)
+    return next(data for data in map(read_recipe_dict, sorted(folder.glob("*.yaml"))) if data["job"] == job)
 
 
 def not_run() -> list[tuple[str, Block]]:

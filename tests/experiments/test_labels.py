@@ -10,7 +10,7 @@ from experiments import convolution, ngrams, pictures, reviews
 from experiments.rows import ROWS
 from glassformer.data.images import prepare_images
 from glassformer.data.problems import Problems
-from glassformer.recipes import ready
+from glassformer.recipes import recipe_path
 from glassformer.training.recipe import read_recipe
 
 
@@ -37,7 +37,7 @@ def test_a_split_loses_no_picture_and_is_read_by_the_package(tmp_path):
 
 @pytest.mark.parametrize(("recipe", "rows"), [("images-digits", 55_000), ("images-cifar", 7_600)])
 def test_every_batch_is_whole_so_that_one_recorded_step_serves_all(recipe, rows):
-    batch = read_recipe(ready(recipe)).training.batch
+    batch = read_recipe(recipe_path(recipe)).training.batch
     pools = [20_000] * (rows // 20_000) + [rows % 20_000]
     assert all(pool % batch == 0 for pool in pools)
 

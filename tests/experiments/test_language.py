@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from experiments import language, nanogpt, text_loss
 from experiments.corpora import CORPORA, PARTS, Corpus
 from experiments.place import Place, data_folder
-from glassformer.recipes import ready
+from glassformer.recipes import recipe_path
 
 LETTERS = np.random.default_rng(0).integers(0, 7, 101)
 TABLE = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
@@ -98,7 +98,7 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Pl
     """A small text of one letter after the other, small models, and a moment for each side."""
     texts = {part: "abcdefghij" * (80 if part == "train" else 30) for part in PARTS}
     recipe = tmp_path / "small.yaml"
-    words = ready("lm-enwik8").read_text(encoding="utf-8")
+    words = recipe_path("lm-enwik8").read_text(encoding="utf-8")
     for old, new in {
         "d_model: 384": "d_model: 24",
         "num_layers: 6": "num_layers: 1",

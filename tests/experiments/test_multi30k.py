@@ -12,7 +12,7 @@ from experiments.place import Place, data_folder
 from experiments.rows import ROWS
 from glassformer import api
 from glassformer.families.registry import spec_of
-from glassformer.recipes import ready
+from glassformer.recipes import recipe_path
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 
 pytest.importorskip("sacremoses")
@@ -42,7 +42,7 @@ def test_a_vocabulary_gives_words_back_exactly():
 
 @pytest.mark.parametrize("name", ROWS["multi30k"].runs)
 def test_runs_are_known_and_small(name):
-    recipe = yaml.safe_load(ready(RECIPE).read_text())
+    recipe = yaml.safe_load(recipe_path(RECIPE).read_text())
     for change in WAYS[read_name(name).way]:
         place, value = change.split("=")
         section, key = place.split(".")

@@ -12,7 +12,7 @@ from experiments.place import Place
 from experiments.pocket_data import HELD, PHRASES, SAID, Pair, divided, part_of, phrasebook, read, write
 from experiments.pocket_text import same, tidy
 from glassformer.errors import GlassformerError
-from glassformer.training.recipe import read_data
+from glassformer.training.recipe import read_recipe_dict
 
 SIZES = (
     "model.d_model=16",
@@ -151,7 +151,10 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1", "graduate/1")]
     assert wrote == before
     for name, writer in zip(("student/1", "graduate/1", "polished/1"), before, strict=True):
-        recipe, made = read_data(place.run("pocket", name) / "recipe.yaml"), f"made-by-{writer.parts[-3]}-1"
+        recipe, made = (
+            read_recipe_dict(place.run("pocket", name) / "recipe.yaml"),
+            f"made-by-{writer.parts[-3]}-1",
+        )
         assert recipe["model"]["folder"] == str(writer)
         learnt = [tables / "train.tsv.gz", tables / made / "made.tsv.gz"]
         learnt += [tables / "polish.tsv.gz"] * (name == "polished/1")

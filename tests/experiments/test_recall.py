@@ -13,7 +13,7 @@ from experiments.place import Place
 from experiments.recall_speed import built
 from experiments.trained import Trained
 from experiments.why_attention import better_way, over_steps
-from glassformer.training.recipe import read_data
+from glassformer.training.recipe import read_recipe_dict
 
 
 def test_a_copy_is_its_string():
@@ -84,7 +84,7 @@ def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
     )
     recall.run(place, "many-lstm-alone/1")
     assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}
-    recipe = read_data(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
+    recipe = read_recipe_dict(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
     few = str(place.run("recall", "few-lstm-alone/1") / "model")
     assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
 

@@ -56,7 +56,7 @@ def _reversing(folder: Path) -> Path:
         "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2, "dropout": 0.0},
         "training": {
             **{"steps": 150, "batch": 256, "lr": 5e-3, "warmup": 10, "validate_every": 75, "save_every": 75},
-            **{"keep": 2, "film": 4, "log_every": 10, "max_valid": 4, "device": "cpu"},
+            **{"keep": 2, "snapshots": 4, "log_every": 10, "max_valid": 4, "device": "cpu"},
         },
     }
     glassformer.train(recipe, folder / RUN, say=lambda sentence: None)

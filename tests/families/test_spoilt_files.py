@@ -21,7 +21,7 @@ from glassformer.bundle import Layout
 from glassformer.families import beside
 from glassformer.families.sidecars import JobInfo
 from glassformer.tasks import TextGenerator, Translator
-from glassformer.training.recipe import JOBS
+from glassformer.training.recipe import DATA_SECTIONS
 from tests.tasks import folders
 
 SPOILT = [-1, 0, 10**9, 10**30, math.nan, "x", [1], {"x": 1}, None, True]
@@ -199,4 +199,4 @@ def test_an_answer_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_jobs_that_a_folder_may_name_are_those_trained_for() -> None:
-    assert set(beside.JOBS) == set(JOBS)
+    assert set(beside.JOBS) == set(DATA_SECTIONS)

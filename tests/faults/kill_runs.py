@@ -94,13 +94,13 @@ def stop_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]:
             asked = SIGNALS[number % 4]
             what = f"{asked.name} in batch {batch} of step {step}"
             told = work.run(out, lambda asked=asked: signal_itself(asked, step, batch))  # noqa: B023
-            fault = told.fault(128 + asked, "the same command goes on")
+            fault = told.fault(128 + asked, "run the same command again to resume")
             # A step whose last batch is being learned is done first; another is not begun on.
             expected = step if batch + 1 == ACCUMULATE else step - 1
         names = sorted(path.name for path in (out / "checkpoints").glob("*step-*"))
         if fault is None and (not names or names[-1] != f"step-{expected:08}" or names[0][0] == "."):
             fault = f"there are {names}, and step {expected} is expected"
-        fault = fault or work.run(out).fault(0, f"going on from step {expected} of {STEPS}")
+        fault = fault or work.run(out).fault(0, f"resuming from step {expected} of {STEPS}")
         fault = fault or differing(whole, outcome(out))
         if fault:
             failures.append(f"{what}: {fault}")
@@ -171,22 +171,6 @@ def race_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]:
             fault = differing(whole, outcome(out))
         if fault:
             failures.append(f"race {number}: {fault}")
-        shutil.rmtree(out)
-    return count, failures
-
-
-def stale_locks(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]:
-    """The lock of a run that was killed is taken over."""
-    chance = random.Random(seed)
-    failures = []
-    out = work.folder / "stale"
-    for number in range(count):
-        child = work.start(out)
-        _killed_after(child, chance.uniform(0.05, 0.5 * work.seconds))
-        child.wait()
-        told = work.run(out, training_steps=1)
-        if fault := told.fault(0):
-            failures.append(f"after kill {number}: {fault}")
         shutil.rmtree(out)
     return count, failures
 

@@ -126,7 +126,7 @@ class Workplace:
         def note_modules() -> None:
             real = run.write_report
 
-            def noting(folder: Path) -> str:
+            def noting(folder: Path) -> list[Path]:
                 told = real(folder)
                 names.write_text("\n".join(sys.modules))
                 return told
@@ -151,7 +151,7 @@ class Workplace:
         pid = os.fork()
         if pid == 0:
             if not report:
-                run.write_report = lambda folder: "no report"
+                run.write_report = lambda folder: []
 
             def act() -> None:
                 before()
@@ -194,7 +194,7 @@ def outcome(folder: Path) -> dict[str, Any]:
             for group, tensors in saved.tensors.items()
             for name, tensor in tensors.items()
         },
-        "place": saved.state["place"],
+        "position": saved.state["position"],
         "losses": {line["step"]: (line["loss"], line["grad_norm"], line["lr"]) for line in history.steps},
     }
 

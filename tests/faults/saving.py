@@ -16,7 +16,7 @@ def contents(saved: Saved, width: int) -> dict[str, dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1000 * step + attempt)
     return {
         "model": {"a": torch.randn(width, 4, generator=generator), "b": torch.randn(3, generator=generator)},
-        "optimiser": {"a.step": torch.tensor(float(step)), "a.m": torch.randn(width, generator=generator)},
+        "optimizer": {"a.step": torch.tensor(float(step)), "a.m": torch.randn(width, generator=generator)},
     }
 
 

@@ -24,7 +24,6 @@ RUNS: dict[str, Callable[[Workplace, int, int], tuple[int, list[str]]]] = {
     "stop": kill_runs.stop_runs,
     "signal": kill_runs.signal_runs,
     "race": kill_runs.race_runs,
-    "stale lock": kill_runs.stale_locks,
     "spoil": trouble_runs.spoil_runs,
     "spoil to the end": trouble_runs.spoil_to_the_end,
     "memory": trouble_runs.memory_runs,

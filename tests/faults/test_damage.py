@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import GlassformerError
 from glassformer.training import load_checkpoint
+from glassformer.training.checkpoint import NoIntactCheckpointError
 from glassformer.weights import checksums
 from tests.faults.saving import loaded, save
 from tests.faults.scale import Report, trials
@@ -30,8 +30,8 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def accepted(checkpoint: Path) -> bool:
     try:
         load_checkpoint(checkpoint.parent)
-    except GlassformerError as error:
-        assert "is whole" in str(error) and checkpoint.name in str(error)
+    except NoIntactCheckpointError as error:
+        assert checkpoint.name in error.reason
         return False
     return True
 

@@ -51,13 +51,12 @@ FAULTS = {
     "stop": ("run stopped at a random step and resumed", 50),
     "signal": ("SIGTERM, SIGINT, SIGHUP at a random moment", 100),
     "race": ("two runs begun in one folder", 100),
-    "stale lock": ("lock of a killed run taken over", 20),
     "spoil": ("NaN or infinity in a step's loss", 100),
     "spoil to the end": ("NaN from a step on", 20),
     "memory": ("out of memory, halved", 20),
     "full disk": ("disk full at byte k of a run", 60),
     "read-only": ("run folder read-only from some call on", 40),
-    "paths": ("odd and impossible folders", 38),
+    "paths": ("unusual and impossible folders", 15),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import GlassformerError
+from glassformer.training.checkpoint import CheckpointWriteError
 from glassformer.weights import checksums
 from tests.faults.disk import Call, Disk, Verdict, watched
 from tests.faults.saving import Saved, loaded, save
@@ -51,10 +52,10 @@ def harm(folder: Path, before: Saved | None, meant: Saved, disk: Disk) -> tuple[
     try:
         with watched(disk):
             save(folder, meant)
-    except GlassformerError as error:
-        said = str(error)
-        if "\n" in said or f"step {meant[0]} " not in said or str(folder) not in said:
-            return f"the message is not a sentence about the save: {said}", said
+    except CheckpointWriteError as error:
+        said = error.reason
+        if (error.step, error.folder) != (meant[0], folder):
+            return f"the error is about another save: {error}", said
     except OSError as error:
         return f"a bare {error!r}", said
     try:
@@ -160,8 +161,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_real_full_disk_leaves_the_earlier_checkpoint(small_disk: Path) -> None:
     save(small_disk / "checkpoints", (1, 0), width=1000)
     for _ in range(3):
-        with pytest.raises(GlassformerError, match=r"step 2 .*No space left on device"):
+        with pytest.raises(CheckpointWriteError) as caught:
             save(small_disk / "checkpoints", (2, 0), width=3000)
+        assert caught.value.reason == "No space left on device"
         assert loaded(small_disk / "checkpoints") == (1, 0)
     save(small_disk / "checkpoints", (2, 0), width=1000)
     assert loaded(small_disk / "checkpoints") == (2, 0)

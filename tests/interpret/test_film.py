@@ -31,7 +31,7 @@ RECIPE: dict[str, Any] = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "dropout": 0.0},
     "training": {
         **{"steps": 24, "batch": 256, "lr": 5e-3, "warmup": 4, "validate_every": 8, "save_every": 8},
-        **{"keep": 2, "film": 4, "log_every": 2, "max_valid": 4, "device": "cpu"},
+        **{"keep": 2, "snapshots": 4, "log_every": 2, "max_valid": 4, "device": "cpu"},
     },
 }
 
@@ -82,7 +82,7 @@ def test_a_run_tells_its_curves_samples_and_weights(trained: Path) -> None:
 
 def test_weights_of_a_checkpoint_are_those_the_film_kept_of_its_step(trained: Path) -> None:
     kept = next(one for one in snapshots(trained) if one.step == 24)
-    assert not kept.checkpoint and kept.path.parent.name == "film"
+    assert not kept.checkpoint and kept.path.parent.name == "snapshots"
     saved = runs.Snapshot(step=24, path=trained / "checkpoints" / "step-00000024", checkpoint=True)
     rows = {"src": torch.tensor([[5, 6, 3]]), "tgt": torch.tensor([[2, 5]])}
     outputs = [observe(opened(trained, one).model, rows).output for one in (kept, saved)]
@@ -158,13 +158,13 @@ def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
         return found
 
     monkeypatch.setattr(films, "snapshots", listed_then_gone)
-    (run / "film" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
+    (run / "snapshots" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
     told = Films(Store()).film(run, id="one")
     assert [frame["step"] for frame in told["frames"]] == [0, 1, 24]
 
 
 def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_refused(run: Path) -> None:
-    for name in ("best", "model", "film"):
+    for name in ("best", "model", "snapshots"):
         shutil.rmtree(run / name)
     assert Films(Store()).film(run, id="one") == {"frames": []}
     (run / "metrics.jsonl").unlink()

@@ -17,11 +17,11 @@ from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORED
-from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.activation_checkpointing import checkpoint_activations
 from glassformer.training.checkpoint import save_checkpoint
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
 from glassformer.training.losses import projected_cross_entropy
-from glassformer.training.sharded_checkpoint import Sharded, load_sharded, named_state, save_sharded
+from glassformer.training.sharded_checkpoint import ShardedCheckpoint, load_sharded, named_state, save_sharded
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
 
@@ -46,7 +46,7 @@ class Tiny(nn.Module):
                 value.add_(torch.randn_like(value) * 0.2)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        x, _ = self.model.hidden_states(ids)
+        x, _ = self.model.vectors(ids)
         return projected_cross_entropy(x, self.model.head.weight, labels)
 
 
@@ -65,9 +65,9 @@ class Run:
         torch.manual_seed(seed)
         self.parallel, learner = parallel, Tiny()
         if recompute:
-            assert checkpoint_blocks(learner) == 2
+            assert checkpoint_activations(learner) == 2
         self.module = parallel.wrap(learner)
-        self.optimiser = torch.optim.AdamW(self.module.parameters(), lr=1e-2)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-2)
 
     def steps(self, steps: Iterable[int]) -> list[float]:
         """The loss of each step and the norm of its gradient."""
@@ -76,42 +76,42 @@ class Run:
             mine = [piece for piece in range(PIECES) if piece % parallel.ranks == parallel.rank]
             batches = {piece: batch(step, piece, parallel.device) for piece in mine}
             counts = [(b["labels"] != IGNORED).sum() for b in batches.values()]
-            units = parallel.total(torch.stack(counts).sum())
+            units = parallel.sum(torch.stack(counts).sum())
             lost = torch.zeros((), device=parallel.device)
             for piece, inputs in batches.items():
                 torch.manual_seed(1000 * step + piece)
-                with parallel.accumulating(self.module, last=piece == mine[-1]):
+                with parallel.gradient_sync(self.module, last=piece == mine[-1]):
                     loss = self.module(**inputs) / units
                     loss.backward()
                 lost += loss.detach()
-            norm = parallel.norm(self.module.parameters())
+            norm = parallel.grad_norm(self.module.parameters())
             for weight in self.module.parameters():
                 if weight.grad is not None:
                     weight.grad.mul_(min(1.0, 0.5 / float(norm)))
-            self.optimiser.step()
-            self.optimiser.zero_grad()
-            parallel.settle(self.module)
-            said += [float(parallel.total(lost)), float(norm)]
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            parallel.sync_batch_norm(self.module)
+            said += [float(parallel.sum(lost)), float(norm)]
         return said
 
     def gathered(self) -> dict[str, dict[str, Tensor]]:
-        named = named_state(self.module, self.optimiser)
-        return {group: self.parallel.gather(tensors) for group, tensors in named.items()}
+        named = named_state(self.module, self.optimizer)
+        return {group: self.parallel.gather_to_cpu(tensors) for group, tensors in named.items()}
 
     def save(self, folder: Path, step: int) -> None:
         """Both ways: by slices, and whole by rank 0."""
-        state, slices = {"next": step + 1}, named_state(self.module, self.optimiser)
+        state, slices = {"next": step + 1}, named_state(self.module, self.optimizer)
         save_sharded(folder / "sharded", step, slices, state, parallel=self.parallel)
         whole = self.gathered()
         if self.parallel.main:
             save_checkpoint(folder / "whole", step, whole, state)
 
-    def resume(self, folder: Path) -> Sharded | None:
+    def resume(self, folder: Path) -> ShardedCheckpoint | None:
         """From the newest in `folder`, of either kind."""
         found = load_sharded(folder, parallel=self.parallel)
         if found is not None:
-            begun = bool(found.outlines["optimiser"])
-            for group, targets in named_state(self.module, self.optimiser, begin=begun).items():
+            begun = bool(found.meta["optimizer"])
+            for group, targets in named_state(self.module, self.optimizer, initialize=begun).items():
                 found.fill(group, targets)
         return found
 
@@ -137,7 +137,7 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     for name, source in {"sharded": kind, "whole": kind, "one": "one"}.items():
         again = Run(parallel, seed=1, recompute=True)
         found = again.resume(folder / source / ("sharded" if name == "one" else name))
-        assert found is not None and found.state == {"next": SAVED + 1} and not found.passed_over
+        assert found is not None and found.state == {"next": SAVED + 1} and not found.damaged
         loaded = again.gathered()
         resumed[name] = again.steps(range(found.state["next"], STEPS + 1))
         again_ended = again.gathered()
@@ -145,11 +145,11 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
             changed[name] = differing(loaded, saved) + differing(again_ended, ended)
     run.module.eval()
     alone, kept = 0.0, []
-    with parallel.gathered(run.module), torch.no_grad():  # meanwhile each rank may go its own way
+    with parallel.full_weights(run.module), torch.no_grad():  # meanwhile each rank may go its own way
         if parallel.rank == 1:
-            alone = float(parallel.inner(run.module)(**batch(9, 0)))
+            alone = float(parallel.unwrap(run.module)(**batch(9, 0)))
         if parallel.main:
-            model = parallel.inner(run.module).model.state_dict()
+            model = parallel.unwrap(run.module).model.state_dict()
             assert model.pop("head.weight") is not None
             kept = differing({"model": model}, {"model": ended["model"]})
             assert all(value.numpy().shape == value.shape for value in model.values())  # as a save does
@@ -158,9 +158,9 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     norm = nn.BatchNorm1d(2)
     assert norm.running_mean is not None
     norm.running_mean.fill_(parallel.rank)
-    parallel.settle(norm)
+    parallel.sync_batch_norm(norm)
     after = Run(parallel, seed=2)
-    with parallel.gathered(after.module):  # before the first step too
+    with parallel.full_weights(after.module):  # before the first step too
         pass
     return {
         "losses": losses,
@@ -169,8 +169,8 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         "kept": kept,
         "settled": norm.running_mean.tolist(),
         "further": further,
-        "alone": float(parallel.total(torch.tensor(alone))),
-        "agree": [parallel.agree(parallel.rank == 1), parallel.agree(False)],
+        "alone": float(parallel.sum(torch.tensor(alone))),
+        "agree": [parallel.any(parallel.rank == 1), parallel.any(False)],
         "slices": [type(t).__name__ for t in list(run.module.parameters())[:1]],
     }
 
@@ -189,7 +189,7 @@ def more_ranks(folder: Path) -> dict[str, Any]:
         assert run.resume(folder / source / "sharded") is not None
         run.save(folder / f"three-from-{source}", SAVED)
         said[source] = run.steps(range(SAVED + 1, STEPS + 1))
-    parallel.meet()
+    parallel.barrier()
     parallel.close()
     return said
 
@@ -204,12 +204,12 @@ def killed(folder: Path) -> dict[str, Any]:
     for step in range(first, STEPS + 1):
         losses += run.steps([step])
         save_sharded(
-            folder / "runs", step, named_state(run.module, run.optimiser), {}, parallel=parallel, keep=2
+            folder / "runs", step, named_state(run.module, run.optimizer), {}, parallel=parallel, keep=2
         )
         if step == 3 and parallel.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-    parallel.meet()
+    parallel.barrier()
     parallel.close()
     return {"first": first, "losses": losses}
 
@@ -222,7 +222,7 @@ def joined_twice(folder: Path) -> list[int]:
         if parallel.rank == parallel.ranks - 1:
             time.sleep(0.3)
         (folder / f"came {time_round} {parallel.rank}").touch()
-        parallel.meet()
+        parallel.barrier()
         seen.append(len(list(folder.glob(f"came {time_round} *"))))
         parallel.close()
     return seen
@@ -234,7 +234,7 @@ def everything(folder: Path) -> dict[str, Any]:
     assert isinstance(fsdp, Fsdp)
     ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, store=fsdp.store)
     said: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
-    fsdp.meet()
+    fsdp.barrier()
     fsdp.close()
     return {**said, "threads": threads()}
 

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there: whatever fails, and whenever the process dies."""
+"""A checkpoint is complete or not there, whatever fails and whenever the process dies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import GlassformerError
 from glassformer.training import load_checkpoint, save_checkpoint
+from glassformer.training.checkpoint import CheckpointWriteError, NoIntactCheckpointError
 from tests.forked import Forked
 
 
@@ -24,7 +24,7 @@ def contents(step: int) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, A
     generator = torch.Generator().manual_seed(step)
     tensors = {
         "model": {"a": torch.randn(17, 5, generator=generator), "b": torch.randn(3, generator=generator)},
-        "optimiser": {"a.step": torch.tensor(float(step)), "a.m": torch.randn(17, 5, generator=generator)},
+        "optimizer": {"a.step": torch.tensor(float(step)), "a.m": torch.randn(17, 5, generator=generator)},
         "random": {"cpu": torch.randint(0, 256, (40,), dtype=torch.uint8, generator=generator)},
     }
     return tensors, {"place": [1, step, 0], "loss": 0.1 + step, "best": None}
@@ -45,7 +45,7 @@ def assert_is(found: Any, step: int) -> None:
         assert all(torch.equal(found.tensors[group][name], value) for name, value in values.items())
 
 
-def test_the_newest_comes_back_bit_for_bit_and_two_are_kept(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "none") is None
     for step in (1, 2, 30):
         save(tmp_path, step)
@@ -56,7 +56,7 @@ def test_the_newest_comes_back_bit_for_bit_and_two_are_kept(tmp_path: Path) -> N
     assert_is(load_checkpoint(tmp_path), 30)
 
 
-def test_a_flipped_bit_anywhere_falls_back_to_the_one_before_and_says_so(tmp_path: Path) -> None:
+def test_a_flipped_bit_anywhere_falls_back_to_the_checkpoint_before(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step)
     chance = random.Random(0)
@@ -69,18 +69,17 @@ def test_a_flipped_bit_anywhere_falls_back_to_the_one_before_and_says_so(tmp_pat
             path.write_bytes(broken)
             found = load_checkpoint(tmp_path)
             assert_is(found, 1)
-            assert len(found.passed_over) == 1 and "step-00000002" in found.passed_over[0]
-            assert "copy the folder" not in found.passed_over[0]  # there is nothing to do
+            assert len(found.damaged) == 1 and "step-00000002" in found.damaged[0]
         path.write_bytes(whole)
     assert_is(load_checkpoint(tmp_path), 2)
     shutil.rmtree(tmp_path / "step-00000001")
     files[0].unlink()
-    with pytest.raises(GlassformerError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(NoIntactCheckpointError):
         load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "replace", "mkdir", "open"])
-def test_whatever_call_fails_the_earlier_checkpoint_stays(
+def test_any_failing_system_call_leaves_the_earlier_checkpoint(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call of a save failed once, as on a full or read-only disk, until a save gets through."""
@@ -101,10 +100,10 @@ def test_whatever_call_fails_the_earlier_checkpoint_stays(
             try:
                 save(tmp_path, 2)
                 done = True
-            except GlassformerError as error:
+            except CheckpointWriteError as error:
                 done = False
                 failures += 1
-                assert "No space left" in str(error)
+                assert "No space left" in error.reason
         found = load_checkpoint(tmp_path)
         assert found is not None
         assert_is(found, 2 if done or found.step == 2 else 1)
@@ -123,7 +122,7 @@ def save_for_ever(folder: Path, step: int) -> None:
         print(step)
 
 
-def test_a_process_killed_at_any_moment_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+def test_sigkill_at_any_moment_loses_no_saved_checkpoint(tmp_path: Path) -> None:
     """SIGKILL at random moments of a loop that does nothing but save; what it reported saved is there."""
     chance = random.Random(1)
     step = 0
@@ -138,6 +137,6 @@ def test_a_process_killed_at_any_moment_loses_nothing_that_was_saved(tmp_path: P
         if promised:
             assert found is not None and found.step >= promised
             assert_is(found, found.step)
-            assert not found.passed_over
+            assert not found.damaged
             step = found.step
     assert step > 0

@@ -1,4 +1,4 @@
-"""Jobs on text learn what they should: from files to a saved model, on a few hundred made-up examples."""
+"""Text jobs learn, from files to a saved model, on a few hundred synthetic examples."""
 
 import json
 import math
@@ -19,8 +19,9 @@ from glassformer.data.lines import lines
 from glassformer.data.store import write_store
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
-from glassformer.training.jobs.restore import BEFORE, GAP, tidy, word_beginnings
-from glassformer.training.recipe import recipe_from
+from glassformer.training.data_cache import no_log
+from glassformer.training.jobs.restore import GAP, PREFIX, normalize_spaces, word_starts
+from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -30,8 +31,8 @@ SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout":
 def trained(folder: Path, job: str, data: dict[str, Any], **sections: Any) -> list[dict[str, float]]:
     """Run a recipe to its end; the metrics of every validation."""
     sections["training"] = {"device": "cpu", "validate_every": 10**6, **sections.get("training", {})}
-    recipe = recipe_from({"job": job, "data": data, **sections})
-    assert run(recipe, folder, say=lambda sentence: None).ending == "finished"
+    recipe = parse_recipe({"job": job, "data": data, **sections})
+    assert run(recipe, folder, log=no_log).outcome == "finished"
     noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line["metrics"] for line in noted if line["kind"] == "valid"]
 
@@ -53,7 +54,7 @@ ADJECTIVES = ("old", "grey", "small", "wild")
 VERBS = ("see", "like", "chase", "meet", "hear")
 # what is drawn after the first word: two adjectives, two nouns, a verb; the rest follows from it
 ENTROPY = 2 * math.log(len(ADJECTIVES)) + 2 * math.log(len(NOUNS)) + math.log(len(VERBS))
-FORETOLD = 8  # six more words, the full stop, the end
+PREDICTED = 8  # six more words, the full stop, the end
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -73,7 +74,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("task", "num_layers", "steps"), [("copy", 1, 260), ("reverse", 2, 320)])
-def test_letters_are_copied_and_reversed(tmp_path: Path, task: str, num_layers: int, steps: int) -> None:
+def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_layers: int, steps: int) -> None:
     rng = random.Random(0)
     words = ["".join(letters) for length in (2, 3, 4, 5) for letters in product("abcd", repeat=length)]
     turn = -1 if task == "reverse" else 1
@@ -98,7 +99,7 @@ def test_letters_are_copied_and_reversed(tmp_path: Path, task: str, num_layers: 
 
 
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="GLASSFORMER_DATA has no multi30k")
-def test_real_pairs_are_learned_by_heart(tmp_path: Path) -> None:
+def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
     files = []
     for language in ("en", "de"):
         first = map(str, islice(lines(DATA / f"multi30k/train.{language}.gz"), 50))
@@ -114,7 +115,7 @@ def test_real_pairs_are_learned_by_heart(tmp_path: Path) -> None:
     assert found["bleu"] > 95
 
 
-def test_a_recurrent_translator_learns(tmp_path: Path) -> None:
+def test_lstm_translator_learns(tmp_path: Path) -> None:
     rows = [f"{line}\t{line.upper()}" for line in sentences(300, 1)]
     train = written(tmp_path / "train.tsv", rows)
     first, *_, last = trained(
@@ -129,8 +130,8 @@ def test_a_recurrent_translator_learns(tmp_path: Path) -> None:
     assert type(glassformer.load(tmp_path / "run" / "model").spec).__name__ == "LSTMEncoderDecoder"
 
 
-def test_a_published_layout_is_gone_on_from(tmp_path: Path) -> None:
-    """A model that did not come from here: its folder stays as it is, the new one has its layout."""
+def test_published_layout_is_fine_tuned(tmp_path: Path) -> None:
+    """The base folder is unchanged, and the new model has its layout."""
     rows = [f"{line}\t{line}" for line in sentences(200, 2)]
     plan = TokenizerPlan(kind="word", vocab_size=100)
     tokenizer = train_tokenizer((row.split("\t")[0] for row in rows), plan)
@@ -161,8 +162,8 @@ def test_a_published_layout_is_gone_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["gpt2", "llama", "lstm"])
-def test_a_language_is_learned_to_its_entropy(tmp_path: Path, preset: str) -> None:
-    """No model can do better than the grammar's own entropy; one that knows it comes near."""
+def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, preset: str) -> None:
+    """No model can beat the grammar's entropy; a good one comes close."""
     held = sentences(100, 4)
     words = {"d_model": 48, "num_layers": 2}
     if preset != "lstm":
@@ -174,7 +175,7 @@ def test_a_language_is_learned_to_its_entropy(tmp_path: Path, preset: str) -> No
             "train": written(tmp_path / "train.txt", sentences(600, 3)),
             "valid": written(tmp_path / "valid.txt", held),
             "unit": "line",
-            "length": 8 * (1 + FORETOLD),  # so that no sentence lies in two blocks
+            "length": 8 * (1 + PREDICTED),  # so that no sentence lies in two blocks
         },
         tokenizer={"kind": "word"},
         model={"preset": preset, **words},
@@ -183,8 +184,8 @@ def test_a_language_is_learned_to_its_entropy(tmp_path: Path, preset: str) -> No
     counts = Counter(word for line in held for word in line.replace(".", " . </s>").split()[1:])
     total = sum(counts.values())
     unigram = -sum(n / total * math.log(n / total) for n in counts.values())
-    assert total == FORETOLD * len(held)
-    assert 0.97 * ENTROPY / FORETOLD < found["loss"] < 1.12 * ENTROPY / FORETOLD < 0.5 * unigram
+    assert total == PREDICTED * len(held)
+    assert 0.97 * ENTROPY / PREDICTED < found["loss"] < 1.12 * ENTROPY / PREDICTED < 0.5 * unigram
     assert math.isclose(found["perplexity"], math.exp(found["loss"]))
     letters = sum(len(line) - len(line.split()[0]) for line in held)
     assert math.isclose(found["bits_per_character"], found["loss"] * total / math.log(2) / letters)
@@ -201,7 +202,7 @@ def test_a_language_is_learned_to_its_entropy(tmp_path: Path, preset: str) -> No
         assert math.isclose(alone / total, found["loss"], rel_tol=1e-4)
 
 
-def test_a_language_model_is_gone_on_from(tmp_path: Path) -> None:
+def test_language_model_is_fine_tuned(tmp_path: Path) -> None:
     text = written(tmp_path / "a.txt", sentences(200, 5))
     other = written(tmp_path / "b.txt", [line.replace("the", "that") for line in sentences(200, 6)])
     data = {"unit": "line", "length": 32}
@@ -221,8 +222,7 @@ def test_a_language_model_is_gone_on_from(tmp_path: Path) -> None:
     assert bundle.family == "gpt2" and bundle.generation["eos_token_id"] == 3
 
 
-def test_the_end_of_one_text_is_held_out(tmp_path: Path) -> None:
-    """Where there is one document, the last tenth of it is validated with."""
+def test_the_end_of_a_single_document_is_held_out(tmp_path: Path) -> None:
     text = " ".join(sentences(60, 7))
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
@@ -244,20 +244,20 @@ def test_the_end_of_one_text_is_held_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "word", "char"])
-def test_damage_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) -> None:
+def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) -> None:
     whole = sentences(60, 8)
     tokenizer = train_tokenizer(whole, TokenizerPlan(kind=kind, vocab_size=300, tags=(GAP,)))
-    ids = [encoded.ids for encoded in tokenizer.encode_batch([BEFORE + line for line in whole])]
+    ids = [encoded.ids for encoded in tokenizer.encode_batch([PREFIX + line for line in whole])]
     store = write_store(tmp_path / "store", ("text",), ((row,) for row in ids), highest=299)
     gap = tokenizer.token_id(GAP)
-    how = Damage(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, begins=word_beginnings(tokenizer))
+    how = Damage(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, begins=word_starts(tokenizer))
     examples = DamagedExamples(store, how=how, seed=1, pad_id=0, start_id=3)
     changed = gaps = 0
     for n, line in enumerate(whole):
         damaged, target = examples.row(n, 0)
         assert target.tolist() == ids[n] and damaged[-1] == tokenizer.eos_id
         assert len(damaged) <= len(target)
-        words = tidy(tokenizer.decode(damaged)).split()
+        words = normalize_spaces(tokenizer.decode(damaged)).split()
         assert words and not Counter(words) - Counter(line.split())
         changed += words != line.split()
         gaps += gap in damaged
@@ -276,7 +276,7 @@ def test_damage_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) ->
 RESTORE = {"trim": 0.0, "gap": 0.3, "shuffle": 0.8}
 
 
-def test_sentences_are_restored(tmp_path: Path) -> None:
+def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
     (found,) = trained(
         tmp_path / "run",
         "restore",
@@ -289,7 +289,7 @@ def test_sentences_are_restored(tmp_path: Path) -> None:
         model=SMALL,
         training={"steps": 130, "batch": 1200, "lr": 4e-3, "schedule": "cosine", "label_smoothing": 0.0},
     )
-    left = facts(tmp_path / "run")["damaged sentences as they are"]
+    left = facts(tmp_path / "run")["corrupted sentences unchanged"]
     assert left["exact"] < 0.25 and left["chrf"] < 80
     assert found["exact"] > left["exact"] + 0.3
     assert found["chrf"] > left["chrf"] + 10
@@ -297,8 +297,8 @@ def test_sentences_are_restored(tmp_path: Path) -> None:
     assert bundle.job == JobInfo(name="restore", before=" ", gap=GAP)
 
 
-def test_a_run_taken_up_again_ends_in_the_same_bits(tmp_path: Path) -> None:
-    """Over several epochs, whose damage differs, with dropout, and stopped within an epoch."""
+def test_resume_is_bit_identical(tmp_path: Path) -> None:
+    """Over several epochs, whose corruption differs, with dropout, and stopped within an epoch."""
     data = {"train": written(tmp_path / "train.txt", sentences(120, 11)), "valid": 0.2, **RESTORE}
     words = {"batch": 500, "lr": 1e-3, "schedule": "constant", "warmup": 1, "final": "last"}
     model = {**SMALL, "dropout": 0.1}

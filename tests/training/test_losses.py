@@ -1,4 +1,4 @@
-"""The chunked loss is torch's loss of the whole: value and every gradient, smoothed, ignored, biased."""
+"""The chunked loss equals torch's: value and every gradient, with smoothing, ignored labels and bias."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_chunked_equals_whole(
     torch.testing.assert_close(plain.double(), whole, rtol=1e-5, atol=1e-5)
 
 
-def test_small_batches_add_up_to_the_large_one() -> None:
+def test_small_batches_add_up_to_a_large_one() -> None:
     torch.manual_seed(0)
     x, weight, labels = torch.randn(12, 4), torch.randn(9, 4, requires_grad=True), torch.randint(0, 9, (12,))
     (whole,) = torch.autograd.grad(projected_cross_entropy(x, weight, labels), weight)
@@ -57,32 +57,32 @@ def test_small_batches_add_up_to_the_large_one() -> None:
     torch.testing.assert_close(sum(parts), whole)
 
 
-def test_nothing_to_learn_gives_nothing_and_frozen_parts_get_nothing() -> None:
+def test_ignored_labels_have_no_loss_and_frozen_weights_no_gradient() -> None:
     x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     loss = projected_cross_entropy(x, weight, torch.full((3,), IGNORED))
-    (slope,) = torch.autograd.grad(loss, x)
-    assert float(loss.detach()) == 0.0 and not slope.any()
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert float(loss.detach()) == 0.0 and not gradient.any()
     with torch.no_grad():
         assert projected_cross_entropy(x, weight, torch.tensor([0, 1, 2])) > 0
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (1, 1)])
-def test_any_leading_shape_is_taken(shape: tuple[int, ...]) -> None:
+def test_leading_dimensions_are_arbitrary(shape: tuple[int, ...]) -> None:
     x, weight = torch.randn(*shape, 4), torch.randn(6, 4)
     labels = torch.randint(0, 6, shape)
     whole = cross_entropy(x @ weight.T, labels)
     torch.testing.assert_close(projected_cross_entropy(x, weight, labels, chunk=3), whole)
 
 
-def test_a_large_vocabulary_does_not_set_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_depend_on_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    chunk = losses._chunk
+    chunk = losses._chunk_loss
 
-    def noting(logits: torch.Tensor, *more: Any) -> Any:
+    def recording(logits: torch.Tensor, *more: Any) -> Any:
         held.append(logits.numel())
         return chunk(logits, *more)
 
-    monkeypatch.setattr(losses, "_chunk", noting)
+    monkeypatch.setattr(losses, "_chunk_loss", recording)
     rows, vocab = 1500, 30_000
     projected_cross_entropy(torch.randn(rows, 2), torch.randn(vocab, 2), torch.zeros(rows, dtype=torch.long))
     assert sum(held) == rows * vocab and max(held) <= 1 << 24

@@ -3,7 +3,8 @@
 import pytest
 
 from glassformer.pretrained.run_folder import NotARunError
-from glassformer.training.recipe import recipe_from
+from glassformer.training.data_cache import no_log
+from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run
 
 RECIPE = {
@@ -17,9 +18,9 @@ PAIRS = "".join(f"{n} cats\t{n} Katzen\n" for n in range(100, 160))
 
 def train_in(folder, pairs):
     return run(
-        recipe_from({**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}),
+        parse_recipe({**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}),
         folder,
-        say=lambda message: None,
+        log=no_log,
     )
 
 
@@ -50,9 +51,7 @@ def test_training_keeps_its_own_training_file(tmp_path, monkeypatch):
     assert pairs.read_text() == PAIRS
 
 
-@pytest.mark.parametrize(
-    "left", [(), ("lock",), ("lock", ".lock.holder.0a1b2c3d"), (".asked.json.0a1b2c3d.tmp",)]
-)
+@pytest.mark.parametrize("left", [(), ("lock",), ("lock", "lock.json"), (".request.json.0a1b2c3d.tmp",)])
 def test_training_starts_in_an_empty_folder_or_one_left_by_a_killed_start(tmp_path, left):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text(PAIRS)
@@ -60,5 +59,5 @@ def test_training_starts_in_an_empty_folder_or_one_left_by_a_killed_start(tmp_pa
     folder.mkdir()
     for name in left:
         (folder / name).touch()
-    assert train_in(folder, pairs).ending == "finished"
+    assert train_in(folder, pairs).outcome == "finished"
     assert (folder / "model").is_dir()

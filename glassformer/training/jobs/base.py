@@ -1,4 +1,4 @@
-"""What every job does: gather its data, choose what the recipe leaves open, make the task to be trained."""
+"""The interface of a training job: prepare its data, choose defaults for open settings, build the task."""
 
 from __future__ import annotations
 
@@ -6,114 +6,124 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from glassformer.bundle import Bundle, load
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
-from glassformer.training.model_setup import SIZED, Machine, is_sized, refuse_words
+from glassformer.families.sidecars import JobInfo
+from glassformer.training.data_cache import Log
+from glassformer.training.hardware import Hardware
+from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size
 from glassformer.training.recipe import Recipe
 from glassformer.training.task import Task
-from glassformer.training.text_encoding import Say
 
 
 class Job(ABC):
-    """One run's job. `gather`, then `choose` (on a fresh run), then `task`.
+    """The job of one run: `prepare_data`, then `choose_defaults` (in a new run), then `task`.
 
-    folder: the run's own. recipe: after `choose`, with nothing left open.
+    folder: the run folder. recipe: after `choose_defaults`, with every setting filled in.
+    facts: figures about the data, for the log and the report.
     """
 
-    usual: str  # the preset where a recipe names none
+    default_preset: str
 
-    def __init__(self, recipe: Recipe, folder: Path, say: Say) -> None:
-        self.recipe, self.folder, self.say = recipe, folder, say
+    def __init__(self, recipe: Recipe, folder: Path, log: Log) -> None:
+        self.recipe, self.folder, self.log = recipe, folder, log
         self.facts: dict[str, Any] = {}
-
-    def follow_model(self) -> None:
-        """Before `gather`, where a saved model is only measured: take from it how data is to be read."""
-        return  # most models leave nothing to say
-
-    def check(self) -> None:
-        """Before anything is read: refuse words of which no choice of the others makes a model."""
-        if self.recipe.model.folder is None:
-            refuse_words(self.preset, self.recipe.model.words)
 
     @property
     def preset(self) -> str:
-        return self.recipe.model.preset or self.usual
+        return self.recipe.model.preset or self.default_preset
+
+    @cached_property
+    def base(self) -> Bundle | None:
+        """The model to fine-tune or evaluate, in float32, if the recipe names one."""
+        folder = self.recipe.model.folder
+        return None if folder is None else load(folder, dtype="float32")
+
+    @property
+    def base_info(self) -> JobInfo:
+        """The `job.json` of the base model."""
+        return self.base.job if self.base else JobInfo()
+
+    def adopt_base_settings(self) -> None:
+        """For evaluation, before `prepare_data`: take from the model how its data is to be read."""
+        return  # most models have nothing to say
+
+    def check_model(self) -> None:
+        """Before any data is read: reject model overrides that fit no model."""
+        if self.recipe.model.folder is None:
+            check_overrides(self.preset, self.recipe.model.overrides)
 
     @abstractmethod
-    def gather(self) -> None:
-        """Read and check all data, and leave it ready in the run folder, where it is found again."""
+    def prepare_data(self) -> None:
+        """Read and check all data, and cache it in the run folder."""
 
     @abstractmethod
-    def choose(self, machine: Machine) -> list[str]:
-        """Fill in what the recipe leaves open, and say why in sentences."""
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        """Fill in the settings that the recipe leaves open; the reasons, for the log."""
 
     @abstractmethod
     def task(self) -> Task:
-        """Build the model, and all the loop needs."""
+        """Build the model and everything the trainer needs."""
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
-        """How good the finished model in a folder is on what was kept for the very end, if anything was."""
+        """Metrics of the final model on the test split, if the job has one."""
         return {}
 
-    def settle(self, examples: Examples, *, batch: int, passes: float, **words: Any) -> list[str]:
-        """Fill in the training's open settings: those given in `words`, and what follows from the steps.
-
-        A setting the recipe has is never changed.
-        """
-        training = self.recipe.training
-        batch = training.batch or batch
-        a_pass = steps_in_a_pass(examples, batch, training.accumulate)
-        epochs = training.epochs or passes
-        steps = training.steps or max(1, math.ceil(epochs * a_pass))
-        words = {
-            "steps": steps,
-            "batch": batch,
-            "warmup": max(1, min(4000, steps // 10)),
-            # after every pass, but 20 to 40 times in all
-            "validate_every": max(1, steps // 40, min(a_pass, steps // 20)),
-            "label_smoothing": 0.0,
-            "schedule": "cosine",
-            "batching": "lengths",
-            **words,
-        }
-        words["save_every"] = training.validate_every or words["validate_every"]
-        words["log_every"] = max(1, min(50, steps // 100))
-        left_open = {name: value for name, value in words.items() if getattr(training, name) is None}
-        self.recipe = replace(self.recipe, training=replace(training, **left_open))
-        told = ", ".join(
-            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:g}"
-            for name, value in left_open.items()
-            if isinstance(value, int | float)
-        )
-        return [f"training: {told}"] if told else []
-
     @property
-    def length_given(self) -> bool:
+    def has_length(self) -> bool:
         """Whether the recipe says how long to train."""
         return self.recipe.training.steps is not None or self.recipe.training.epochs is not None
 
-    def settle_model(self, preset: str, words: Mapping[str, Any]) -> None:
-        """Fill in the model's open words; a recipe that goes on from a folder has none.
+    def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
+        """Fill in the open training settings. A setting of the recipe is never changed."""
+        training = self.recipe.training
+        batch = training.batch or batch
+        per_epoch = steps_per_epoch(examples, batch, training.accumulate)
+        steps = training.steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
+        defaults = {
+            "steps": steps,
+            "batch": batch,
+            "warmup": max(1, min(4000, steps // 10)),
+            # once per epoch, but 20 to 40 times in all
+            "validate_every": max(1, steps // 40, min(per_epoch, steps // 20)),
+            "label_smoothing": 0.0,
+            "schedule": "cosine",
+            "batching": "lengths",
+            **defaults,
+        }
+        defaults["save_every"] = training.validate_every or defaults["validate_every"]
+        defaults["log_every"] = max(1, min(50, steps // 100))
+        chosen = {name: value for name, value in defaults.items() if getattr(training, name) is None}
+        self.recipe = replace(self.recipe, training=replace(training, **chosen))
+        listed = ", ".join(
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:g}"
+            for name, value in chosen.items()
+            if isinstance(value, int | float)
+        )
+        return [f"training: {listed}"] if listed else []
 
-        A family is sized for the data; a preset of a published size, as bert-base-cased, keeps it.
+    def fill_model(self, defaults: Mapping[str, Any]) -> None:
+        """Fill in the open model settings, unless a model is fine-tuned.
+
+        A family is sized for the data; a preset of a published size, e.g. bert-base-cased, keeps it.
         """
         model = self.recipe.model
         if model.folder is None:
-            published = is_sized(self.preset)
-            chosen = {name: word for name, word in words.items() if not (published and name in SIZED)}
-            chosen |= model.words
-            self.recipe = replace(
-                self.recipe, model=replace(model, preset=model.preset or preset, words=chosen)
-            )
+            fixed = SIZE_OPTIONS if has_fixed_size(self.preset) else frozenset[str]()
+            chosen = {name: value for name, value in defaults.items() if name not in fixed}
+            model = replace(model, preset=self.preset, overrides={**chosen, **model.overrides})
+            self.recipe = replace(self.recipe, model=model)
 
 
-def steps_in_a_pass(examples: Examples, batch: int, accumulate: int) -> int:
-    """About how many steps go through the data once, counted on its first pool."""
+def steps_per_epoch(examples: Examples, batch: int, accumulate: int) -> int:
+    """Approximate number of steps per epoch, from the first shuffling pool."""
     batches = Batches(data=examples, tokens=batch)
     first = len(batches.plan(0, 0))
     pools = len(examples) / min(len(examples), batches.pool)

@@ -1,4 +1,4 @@
-"""What the jobs that tell classes apart share: the classes' names in the model, and how it is judged."""
+"""What classification jobs are composed of: the class names in the model, and the training task."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import torch
 from glassformer.bundle import Bundle, save
 from glassformer.data.class_names import class_names
 from glassformer.data.examples import Examples
-from glassformer.errors import GlassformerError
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
 from glassformer.families.sidecars import JobInfo
-from glassformer.training.learner import LabelLearner, tokens_learned
-from glassformer.training.logging.run_log import Sample
-from glassformer.training.recipe import Training
-from glassformer.training.task import Task, Validation, label_figures
+from glassformer.training.learner import LabelLearner, count_labels
+from glassformer.training.recipe import TrainingOptions
+from glassformer.training.task import Sample, Task, Validation, classification_metrics
 
 
-def in_order(labels: Sequence[str]) -> list[str]:
-    """Labels as people list them: numbers by size, words by letters.
+def sort_labels(labels: Sequence[str]) -> list[str]:
+    """Labels in order: numbers by value, words alphabetically.
 
-    >>> in_order(["10", "9"]), in_order(["sad", "10", "9"])
+    >>> sort_labels(["10", "9"]), sort_labels(["sad", "10", "9"])
     (['9', '10'], ['10', '9', 'sad'])
     """
     if all(label.lstrip("-").isdecimal() for label in labels):
@@ -33,48 +31,43 @@ def in_order(labels: Sequence[str]) -> list[str]:
 
 
 def classes_of(bundle: Bundle) -> list[str] | None:
-    """The names of a saved classifier's classes; None where it has none."""
+    """The class names of a saved classifier; None if it has none."""
     return class_names(bundle.job.classes, bundle.config)
 
 
-def named(bundle: Bundle, job: str, classes: Sequence[str], **about: Any) -> Bundle:
-    """The bundle with its classes' names where whoever loads it looks for them."""
+def with_classes(bundle: Bundle, job: str, classes: Sequence[str], **info: Any) -> Bundle:
+    """The bundle with its class names in the config and in `job.json`."""
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
     config: dict[str, Any] = {}
     if family is not None:
         config = {**(bundle.config or family.to_config(bundle.spec)), **named_labels(classes)}
-    info = JobInfo.from_dict({"job": job, "classes": list(classes), **about})
-    return replace(bundle, family=family.name if family else None, config=config, job=info)
+    job_info = JobInfo.from_dict({"job": job, "classes": list(classes), **info})
+    return replace(bundle, family=family.name if family else None, config=config, job=job_info)
 
 
-def refuse_one_class(classes: Sequence[str], where: str) -> None:
-    """A sentence where there is nothing to tell apart."""
-    if len(classes) < 2:
-        raise GlassformerError(f"{where} has only the label '{classes[0]}'; telling apart takes two")
-
-
-def label_task(
+def classification_task(
     bundle: Bundle,
     learner: LabelLearner,
     *,
     train: Examples,
     valid: Examples,
-    true: Sequence[int],
-    shown: Sequence[str],
+    sample_inputs: Sequence[str],
+    sample_labels: Sequence[int],
     classes: Sequence[str],
-    units: str,
-    words: Training,
+    unit: str,
+    training: TrainingOptions,
 ) -> Task:
-    """The task of a classifier. `shown` and `true` tell the first examples of `valid` to people."""
+    """The training task of a classifier. The samples describe the first validation examples."""
 
     def validate(device: torch.device) -> Validation:
-        batch = words.batch or 4096
-        loss, found, said = label_figures(learner, valid, device, classes=classes, batch=batch)
+        loss, found, predicted = classification_metrics(
+            learner, valid, device, classes=classes, batch=training.batch or 4096
+        )
         return Validation(
             metrics={"loss": loss, "accuracy": found.accuracy, "f1": found.macro_f1},
             samples=[
-                Sample(source=text, expected=classes[label], got=classes[said[n]])
-                for n, (text, label) in enumerate(zip(shown, true, strict=True))
+                Sample(source=text, expected=classes[label], got=classes[predicted[n]])
+                for n, (text, label) in enumerate(zip(sample_inputs, sample_labels, strict=True))
             ],
             tables={"classes": [row._asdict() for row in found.table()]},
         )
@@ -82,10 +75,10 @@ def label_task(
     return Task(
         learner=learner,
         train=train,
-        units=units,
-        count=tokens_learned,
+        unit=unit,
+        count=count_labels,
         metric="accuracy",
-        better="higher",
+        higher_is_better=True,
         validate=validate,
         save=lambda path: save(bundle, path),
     )

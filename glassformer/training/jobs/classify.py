@@ -1,4 +1,4 @@
-"""Learn to label texts: a text and its label in every row."""
+"""Text classification: a text and its label in every row."""
 
 from __future__ import annotations
 
@@ -9,212 +9,221 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import nearest
 from glassformer.data.examples import LabelledExamples
 from glassformer.data.labelled import labelled
 from glassformer.data.problems import Problems
 from glassformer.data.ragged import Ragged
 from glassformer.data.recut import Recut
 from glassformer.data.sources import Source
-from glassformer.data.store import Store
-from glassformer.errors import GlassformerError
-from glassformer.training.jobs.classification import classes_of, in_order, label_task, named, refuse_one_class
-from glassformer.training.jobs.text import TextJob
+from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.tokenization import Tokenizer
+from glassformer.training.hardware import Hardware
+from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.classification import (
+    classes_of,
+    classification_task,
+    sort_labels,
+    with_classes,
+)
+from glassformer.training.jobs.text import TextCorpus, check_vocabulary, log_counts, max_id, prepare_corpus
 from glassformer.training.learner import TextLabelLearner
 from glassformer.training.model_setup import (
-    Machine,
-    accepted,
-    fitting,
+    choose_size,
+    classification_head,
     fresh,
     fresh_spec,
-    labelling_head,
-    room,
+    max_input_length,
+    supported_options,
     with_head,
 )
 from glassformer.training.recipe import LabelledData
 from glassformer.training.task import Task
-from glassformer.training.text_encoding import Progress, Row, halves_of, kept_texts, two_sides, write_rows
+from glassformer.training.text_encoding import (
+    Progress,
+    Row,
+    encode_rows,
+    read_texts,
+    split_sources,
+    token_splits,
+)
+
+LISTED_CLASSES = 20
 
 
-class Classify(TextJob):
-    """Labelled texts in, an encoder with a head of labels out; measured by accuracy and F1."""
+class Classify(Job):
+    """Labelled texts; measured by accuracy and macro F1."""
 
-    usual = "bert"
+    default_preset = "bert"
+    corpus: TextCorpus
     classes: Sequence[str] = ()
-    followed: Sequence[str] | None = None  # the classes of a model that is only measured
 
     @property
     def data(self) -> LabelledData:
         assert isinstance(self.recipe.data, LabelledData)
         return self.recipe.data
 
-    def follow_model(self) -> None:
+    def adopt_base_settings(self) -> None:
         if self.base is not None:
-            self.followed = classes_of(self.base)
-            most = room(self._encoder(self.base.spec))
-            most = min(most, self.base.job.max_len or most)
-            self.recipe = replace(self.recipe, data=replace(self.data, max_len=most))
+            self.classes = classes_of(self.base) or ()
+            limit = max_input_length(self._encoder(self.base.spec))
+            max_len = min(limit, self.base_info.max_len or limit)
+            self.recipe = replace(self.recipe, data=replace(self.data, max_len=max_len))
 
-    def gather(self) -> None:
+    def prepare_data(self) -> None:
         data = self.data
-        if self.base is not None and data.max_len > room(self._encoder(self.base.spec)):
-            raise GlassformerError(
-                f"data.max_len is {data.max_len}, but the model in '{self.recipe.model.folder}' reads "
-                f"{room(self.base.spec)} tokens at most; lower it"
-            )
-        train, valid = two_sides(
+        if self.base is not None and data.max_len > max_input_length(self._encoder(self.base.spec)):
+            limit = max_input_length(self.base.spec)
+            raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
+        train, valid = split_sources(
             lambda files: labelled(files, columns=data.columns), data, seed=self.recipe.seed
         )
-        settings = (data.max_len, self.recipe.training.max_valid)
-        noted = self.gather_text(train, valid, self._write, settings=settings, marks="around", texts=1)
-        self.classes = noted["valid"]["classes"]
-        self.told("texts", 0, data.max_len)
+        self.corpus = corpus = prepare_corpus(
+            self,
+            train,
+            valid,
+            self._write,
+            cache_key=(data.max_len, self.recipe.training.max_valid),
+            marks="around",
+            text_columns=1,
+        )
+        self.classes = corpus.notes["valid"]["classes"]
+        log_counts(self, corpus, "texts")
         self.facts["classes"] = self.classes
-        more = ", ..." if len(self.classes) > 20 else ""
-        self.say(f"{len(self.classes)} classes: {', '.join(self.classes[:20])}{more}")
-        if cut := sum(part["cut"] for part in noted.values()):
-            self.facts["texts cut"] = cut
-            self.say(f"{cut:,} texts are longer than {data.max_len} tokens and are read up to there")
+        more = ", ..." if len(self.classes) > LISTED_CLASSES else ""
+        self.log(f"{len(self.classes)} classes: {', '.join(self.classes[:LISTED_CLASSES])}{more}")
+        if truncated := corpus.total("truncated"):
+            self.facts["truncated texts"] = truncated
+            self.log(f"{truncated:,} texts are longer than {data.max_len} tokens and are truncated")
 
-    def _write(self, folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
-        """Write a part's ids and class numbers. The first part says which classes there are."""
-        self.classes = self.classes or self.followed or self._found(part)
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+    ) -> dict[str, Any]:
+        """Write ids and class numbers. The first split, or the model, determines the classes."""
+        self.classes = self.classes or self._find_classes(source)
         numbers = {label: n for n, label in enumerate(self.classes)}
-        most = self.data.max_len
-        cut: list[int] = []  # in each group of rows
+        max_len = self.data.max_len
+        truncated: list[int] = []  # in each group of rows
 
         def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
             for _, label in rows:
                 if label not in numbers:
-                    raise GlassformerError(
-                        f"the label '{label:.60}' of a row to validate with is not one that was "
-                        f"trained{nearest(label, numbers)}; mend it, or have it in both"
-                    )
-            ids = Ragged.of(self.tokenizer.ids_of([text for text, _ in rows]))
-            cut.append(int((ids.lengths > most).sum()))
-            return ids.cut(most), Ragged.of([[numbers[label]] for _, label in rows])
+                    raise UnknownNameError("label in the validation data", label, numbers)
+            ids = Ragged.of(tokenizer.ids_of([text for text, _ in rows]))
+            truncated.append(int((ids.lengths > max_len).sum()))
+            return ids.cut(max_len), Ragged.of([[numbers[label]] for _, label in rows])
 
-        write_rows(
+        encode_rows(
             folder,
-            part,
-            part.fields,
+            source,
+            source.fields,
             encode,
-            highest=max(self.highest, len(self.classes)),
+            max_id=max(max_id(tokenizer), len(self.classes)),
             max_len=None,
             problems=problems,
-            progress=Progress("texts", self.say),
-            keep=self.recipe.training.max_valid,
+            progress=Progress("texts", self.log),
+            keep_texts=self.recipe.training.max_valid,
         )
-        return {"classes": self.classes, "cut": sum(cut)}
+        return {"classes": self.classes, "truncated": sum(truncated)}
 
-    def _found(self, part: Source) -> Sequence[str]:
-        """The labels of a part; those of a model gone on from, in its order, where it has the same."""
-        found = in_order(list({row[1] for row in part.rows(Problems())}))
-        refuse_one_class(found, "the training data")
+    def _find_classes(self, source: Source) -> Sequence[str]:
+        """The labels of a split; in the order of the base model if it has the same."""
+        found = sort_labels(list({row[1] for row in source.rows(Problems())}))
+        if len(found) < 2:
+            raise InvalidValueError("the labels of the training data", found, "at least two classes")
         before = classes_of(self.base) if self.base else None
         return before if before is not None and set(before) == set(found) else found
 
-    def choose(self, machine: Machine) -> list[str]:
-        units, tuned = self.train.sizes()[0], self.recipe.model.folder is not None
-        size, passes, why = fitting(
-            machine,
-            units=units,
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        store, tuning = self.corpus.train, self.recipe.model.folder is not None
+        tokens = store.sizes()[0]
+        size, epochs, reason = choose_size(
+            hardware,
+            units=tokens,
             vocab_size=len(self.classes),
-            passes=min(40.0, max(3.0, 300_000 / len(self.train))),
-            given=self.length_given,
+            epochs=min(40.0, max(3.0, 300_000 / len(store))),
+            length_known=self.has_length,
         )
-        preset = self.preset
-        self.settle_model(preset, {} if tuned else accepted(preset, size.words()))
-        together = 64 * max(16, units // len(self.train))
-        return ([] if tuned else [why]) + self.settle(
-            self.examples(self.train),
-            batch=max(self.data.max_len, min(16_384 if machine.on_gpu else 4096, together, units // 20)),
-            passes=3 if tuned else passes,
-            lr=3e-5 if tuned else min(2e-3, 0.1 / size.d_model),
-            schedule="linear" if tuned else "cosine",
+        self.fill_model({} if tuning else supported_options(self.preset, size.options()))
+        batch = min(16_384 if hardware.on_gpu else 4096, 64 * max(16, tokens // len(store)), tokens // 20)
+        return ([] if tuning else [reason]) + self.fill_training(
+            LabelledExamples(store, pad_id=self.corpus.pad_id),
+            batch=max(self.data.max_len, batch),
+            epochs=3 if tuning else epochs,
+            lr=3e-5 if tuning else min(2e-3, 0.1 / size.d_model),
+            schedule="linear" if tuning else "cosine",
         )
 
-    def examples(self, store: Store) -> LabelledExamples:
-        return LabelledExamples(store, pad_id=self.pad_id)
-
-    def learned(self) -> LabelledExamples:
-        """The texts to learn from, cut anew each time where the recipe asks for it."""
-        if not self.data.recut:
-            return self.examples(self.train)
-        table = halves_of(self.tokenizer)
-        recut = Recut(table, self.data.recut, longest=self.data.max_len, seed=self.recipe.seed)
-        return LabelledExamples(self.train, pad_id=self.pad_id, recut=recut)
-
-    def _marks(self) -> tuple[int, ...]:
-        """The tokens that stand for no text."""
-        tokenizer = self.tokenizer
-        marks = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, self.pad_id)
-        return tuple({number for number in marks if number is not None})
+    def train_examples(self) -> LabelledExamples:
+        """The training texts, with BPE dropout if the recipe asks for it."""
+        dropout = None
+        if self.data.bpe_dropout:
+            splits = token_splits(self.corpus.tokenizer)
+            dropout = Recut(splits, self.data.bpe_dropout, longest=self.data.max_len, seed=self.recipe.seed)
+        return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, recut=dropout)
 
     def _encoder(self, spec: Any) -> specs.EncoderOnly:
         if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):
             return spec
-        where = self.recipe.model.folder or self.recipe.model.preset
-        raise GlassformerError(
-            f"the model '{where}' is no encoder of text, which labelling needs; bert, roberta and "
-            "distilbert are"
+        model = self.recipe.model.folder or self.recipe.model.preset
+        raise UnsupportedError(
+            f"the model '{model}'", "the job classify", "use a text encoder: bert, roberta or distilbert"
         )
 
     def build(self) -> Bundle:
-        """The model of the recipe with tokenizer and labels, as it will be saved."""
-        base, words = self.base, self.recipe.model
+        """The model with its tokenizer and labels, as it will be saved."""
+        corpus, base = self.corpus, self.base
         if base is None:
             fixed = {
-                "vocab_size": self.tokenizer.vocab_size,
-                "pad_id": self.pad_id,
+                "vocab_size": corpus.tokenizer.vocab_size,
+                "pad_id": corpus.pad_id,
                 "max_len": self.data.max_len,
             }
-            spec = self._encoder(fresh_spec(words, accepted(words.preset or "", fixed)))
-            head = labelling_head(spec, len(self.classes))
+            options = self.recipe.model
+            spec = self._encoder(fresh_spec(options, supported_options(options.preset or "", fixed)))
+            head = classification_head(spec, len(self.classes))
             bundle = Bundle(model=fresh(replace(spec, head=head, tied=())))
         else:
             spec = self._encoder(base.spec)
             assert isinstance(spec.input, specs.Tokens)
-            if self.highest >= spec.input.vocab_size:
-                raise GlassformerError(
-                    f"the tokenizer has {self.highest + 1:,} tokens and the model in '{words.folder}' only "
-                    f"{spec.input.vocab_size:,}; use the tokenizer it was trained with"
-                )
-            bundle = with_head(base, labelling_head(spec, len(self.classes)))
-        bundle.tokenizer = self.tokenizer
-        return named(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
-
-    def _blank(self) -> int:
-        """The token that stands for one that is hidden: the tokenizer's own for that, or the unknown one."""
-        for number in (self.tokenizer.mask_id, self.tokenizer.unk_id):
-            if number is not None:
-                return number
-        if self.data.hide:
-            raise GlassformerError(
-                "data.hide needs a token for what is hidden, and the tokenizer has neither a mask nor an "
-                "unknown token; set data.hide to 0, or take another kind than byte"
-            )
-        return self.pad_id
+            check_vocabulary(self, corpus, spec.input.vocab_size)
+            bundle = with_head(base, classification_head(spec, len(self.classes)))
+        bundle.tokenizer = corpus.tokenizer
+        return with_classes(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
 
     def task(self) -> Task:
-        texts, words, bundle = kept_texts(self.valid.folder), self.recipe.training, self.build()
+        texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()
+        tokenizer, pad_id = self.corpus.tokenizer, self.corpus.pad_id
+        special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, pad_id)
         learner = TextLabelLearner(
             bundle.model,
-            hide=self.data.hide,
-            guess=self.data.guess,
-            blank=self._blank(),
-            kept=self._marks(),
-            smoothing=words.label_smoothing or 0.0,
-            r_drop=words.r_drop,
+            mask_prob=self.data.mask_prob,
+            mlm_weight=self.data.mlm_weight,
+            mask_id=self._mask_id(),
+            unmaskable=tuple({number for number in special if number is not None}),
+            smoothing=training.label_smoothing or 0.0,
+            r_drop=training.r_drop,
         )
-        return label_task(
+        return classification_task(
             bundle,
             learner,
-            train=self.learned(),
-            valid=self.examples(self.valid),
-            true=[self.classes.index(label) for _, label in texts],
-            shown=[text for text, _ in texts],
+            train=self.train_examples(),
+            valid=LabelledExamples(self.corpus.valid, pad_id=pad_id),
+            sample_inputs=[text for text, _ in texts],
+            sample_labels=[self.classes.index(label) for _, label in texts],
             classes=self.classes,
-            units="texts",
-            words=words,
+            unit="texts",
+            training=training,
         )
+
+    def _mask_id(self) -> int:
+        """The mask token, or the unknown token if there is none."""
+        for number in (self.corpus.tokenizer.mask_id, self.corpus.tokenizer.unk_id):
+            if number is not None:
+                return number
+        if self.data.mask_prob:
+            raise UnsupportedError(
+                "the tokenizer",
+                "data.mask_prob, since it has neither a mask nor an unknown token",
+                "set it to 0, or use another tokenizer.kind than byte",
+            )
+        return self.corpus.pad_id

@@ -1,9 +1,9 @@
-"""Learn to restore: sentences that were trimmed, gapped or shuffled, and what they were before."""
+"""Restoring corrupted sentences: trimmed, with gaps, or shuffled."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,130 +17,139 @@ from glassformer.data.ragged import Ragged
 from glassformer.data.sources import Source
 from glassformer.data.store import Store
 from glassformer.data.texts import texts
-from glassformer.errors import GlassformerError
+from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Tokenizer
-from glassformer.training.jobs.seq2seq import Rewriting, likeness
+from glassformer.training.hardware import Hardware
+from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.seq2seq import Seq2Seq, score_texts
+from glassformer.training.jobs.text import TextCorpus, log_counts, max_id, prepare_corpus
+from glassformer.training.model_setup import max_input_length
 from glassformer.training.recipe import SentenceData
 from glassformer.training.task import Task
-from glassformer.training.text_encoding import Progress, Row, kept_texts, two_sides, write_rows
+from glassformer.training.text_encoding import Progress, Row, encode_rows, read_texts, split_sources
 
 GAP = "<gap>"
-BEFORE = " "  # put before every sentence, so that its first word is spelled as if it stood elsewhere
-SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which every sign may begin a word
+PREFIX = " "  # before every sentence, so that its first word is tokenized as inside a sentence
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which every character may begin a word
 
 
-class Restore(Rewriting):
-    """Sentences in, a model that mends them out; measured by chrF and exact matches."""
+class Restore(Job):
+    """Sentences; measured by chrF and exact match."""
 
-    metric = "chrf"
+    default_preset = "original"
+    corpus: TextCorpus
 
     @property
     def data(self) -> SentenceData:
         assert isinstance(self.recipe.data, SentenceData)
         return self.recipe.data
 
-    def gather(self) -> None:
-        data, kept = self.data, self.recipe.training.max_valid
+    @property
+    def seq2seq(self) -> Seq2Seq:
+        return Seq2Seq(self, self.corpus)
 
-        def encode(rows: list[Row]) -> tuple[Ragged]:
-            return (Ragged.of(self.tokenizer.ids_of([BEFORE + tidy(text) for (text,) in rows])),)
+    def adopt_base_settings(self) -> None:
+        if self.base is not None:
+            data = replace(self.data, max_len=max_input_length(self.base.spec))
+            self.recipe = replace(self.recipe, data=data)
 
-        def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
-            long = write_rows(
-                folder,
-                part,
-                ("text",),
-                encode,
-                highest=self.highest,
-                max_len=data.max_len,
-                problems=problems,
-                progress=Progress("sentences", self.say),
-                keep=kept,
-            )
-            return {"long": long}
-
-        train, valid = two_sides(
+    def prepare_data(self) -> None:
+        data = self.data
+        train, valid = split_sources(
             lambda files: texts(files, unit="line", column=data.column), data, seed=self.recipe.seed
         )
-        settings = (data.max_len, kept)
-        noted = self.gather_text(train, valid, write, settings=settings, marks="end", tags=lambda: (GAP,))
-        self.told("sentences", sum(part["long"] for part in noted.values()), data.max_len)
+        cache_key = (data.max_len, self.recipe.training.max_valid)
+        self.corpus = prepare_corpus(
+            self, train, valid, self._write, cache_key=cache_key, marks="end", tags=lambda: (GAP,)
+        )
+        log_counts(self, self.corpus, "sentences", self.corpus.total("too_long"), data.max_len)
 
-    def learned(self) -> DamagedExamples:
-        return self._examples(self.train)
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+    ) -> dict[str, Any]:
+        def encode(rows: list[Row]) -> tuple[Ragged]:
+            return (Ragged.of(tokenizer.ids_of([PREFIX + normalize_spaces(text) for (text,) in rows])),)
 
-    def held(self) -> DamagedExamples:
-        return self._examples(self.valid)  # always asked for epoch 0, so always damaged alike
+        too_long = encode_rows(
+            folder,
+            source,
+            ("text",),
+            encode,
+            max_id=max_id(tokenizer),
+            max_len=self.data.max_len,
+            problems=problems,
+            progress=Progress("sentences", self.log),
+            keep_texts=self.recipe.training.max_valid,
+        )
+        return {"too_long": too_long}
+
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        return self.seq2seq.choose_defaults(hardware, self._examples(self.corpus.train))
 
     def _examples(self, store: Store) -> DamagedExamples:
         return DamagedExamples(
-            store, how=self.damage, seed=self.recipe.seed, pad_id=self.pad_id, start_id=self.start_id
+            store,
+            how=self._corruption,
+            seed=self.recipe.seed,
+            pad_id=self.corpus.pad_id,
+            start_id=self.seq2seq.start_id,
         )
 
     @cached_property
-    def damage(self) -> Damage:
+    def _corruption(self) -> Damage:
         data = self.data
         return Damage(
             trim=data.trim,
             gap=data.gap,
             shuffle=data.shuffle,
             gap_id=self.gap_id,
-            begins=word_beginnings(self.tokenizer),
+            begins=word_starts(self.corpus.tokenizer),
         )
 
     @property
     def gap_id(self) -> int:
-        """The token that stands for missing words: ours, or the mask of a tokenizer that came with one."""
-        own = self.tokenizer.token_id(GAP)
-        found = self.tokenizer.mask_id if own is None else own
+        """The token for missing words: ours, or the mask token of an existing tokenizer."""
+        own = self.corpus.tokenizer.token_id(GAP)
+        found = self.corpus.tokenizer.mask_id if own is None else own
         if found is None:
-            raise GlassformerError(
-                f"the tokenizer has neither '{GAP}' nor a mask token, which gaps need; "
-                f"train it with the tag '{GAP}'"
-            )
+            raise UnsupportedError("the tokenizer", f"gaps, since it has neither '{GAP}' nor a mask token")
         return found
 
-    def shown(self) -> list[tuple[str, str]]:
-        held, gap = self.held(), self.tokenizer.tokens([self.gap_id])[0]
-        whole = [tidy(text) for (text,) in kept_texts(self.valid.folder)]
-        read = (self.tokenizer.decode(held.row(n, 0)[0][:-1], skip_special=False) for n in range(len(whole)))
-        return [
-            (tidy(text.replace(gap, f" {gap} ")), target) for text, target in zip(read, whole, strict=True)
-        ]
-
-    def about(self) -> Mapping[str, Any]:
-        return {"before": BEFORE, "gap": self.tokenizer.tokens([self.gap_id])[0]}
-
     def task(self) -> Task:
-        held, expected = self.held(), [target for _, target in self.shown()]
-        damaged = [tidy(self.tokenizer.decode(held.row(n, 0)[0])) for n in range(len(expected))]
-        scores, _ = likeness(damaged, expected)
-        self.facts["damaged sentences as they are"] = scores
-        told = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
-        self.say(f"left as they are, the damaged sentences to validate with score {told}")
-        return super().task()
+        tokenizer, valid = self.corpus.tokenizer, self._examples(self.corpus.valid)
+        gap = tokenizer.tokens([self.gap_id])[0]
+        targets = [normalize_spaces(text) for (text,) in read_texts(self.corpus.valid.folder)]
+        sources = [valid.row(n, 0)[0] for n in range(len(targets))]  # epoch 0: always corrupted alike
+        shown = [tokenizer.decode(ids[:-1], skip_special=False) for ids in sources]
+        scores, _ = score_texts([normalize_spaces(tokenizer.decode(ids)) for ids in sources], targets)
+        self.facts["corrupted sentences unchanged"] = scores
+        listed = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
+        self.log(f"baseline: the corrupted validation sentences, unchanged, score {listed}")
+        return self.seq2seq.task(
+            train=self._examples(self.corpus.train),
+            valid=valid,
+            texts=[
+                (normalize_spaces(text.replace(gap, f" {gap} ")), target)
+                for text, target in zip(shown, targets, strict=True)
+            ],
+            metric="chrf",
+            info={"before": PREFIX, "gap": gap},
+        )
 
 
-def tidy(text: str) -> str:
-    """Words with one space between them."""
+def normalize_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def word_beginnings(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """For every id whether a word begins with it, (V,).
-
-    A word begins with its space, or with any sign of a script that has no spaces.
-    """
-    begins = np.zeros(tokenizer.vocab_size, bool)
-    for index in range(len(begins)):
+def word_starts(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """For every id whether it starts a word, (V,): with a space, or in a script without spaces."""
+    starts = np.zeros(tokenizer.vocab_size, bool)
+    for index in range(len(starts)):
         if index not in tokenizer.special_ids:
             (piece,) = tokenizer.pieces([index])
-            begins[index] = piece.startswith(" ") or _spaceless(piece[:1])
+            name = unicodedata.name(piece[:1] or " ", "")
+            starts[index] = piece.startswith(" ") or name.startswith(SPACELESS)
     unknown = tokenizer.unk_id
-    if unknown is not None:  # where a whole word becomes unknown, its space is in it
-        begins[unknown] = tokenizer.encode(" \ue000\ue000", special=False).ids == [unknown]
-    return begins
-
-
-def _spaceless(letter: str) -> bool:
-    return unicodedata.name(letter or " ", "").startswith(SPACELESS)
+    if unknown is not None:  # a word that becomes unknown as a whole includes its space
+        starts[unknown] = tokenizer.encode(" \ue000\ue000", special=False).ids == [unknown]
+    return starts

@@ -1,11 +1,11 @@
-"""What the jobs on text share: one tokenizer, ids on disk, and a model that is fresh or gone on from."""
+"""What text jobs are composed of: a corpus (tokenizer and encoded stores) and a model with that tokenizer."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,184 +16,200 @@ from glassformer.data.problems import Problems
 from glassformer.data.sources import Source
 from glassformer.data.stamps import Stamp
 from glassformer.data.store import Store
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.pretrained.run_folder import BEST, MODEL, result_of
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.folder import fingerprint, vocabulary_files
 from glassformer.tokenization.train import Marks
-from glassformer.training.data_cache import Prepared
+from glassformer.training.data_cache import DataCache
 from glassformer.training.jobs.base import Job
 from glassformer.training.model_folders import replace_folder
-from glassformer.training.model_setup import fresh_spec, loaded
-from glassformer.training.text_encoding import tokenizer_for
+from glassformer.training.model_setup import fresh_spec
+from glassformer.training.text_encoding import load_or_train_tokenizer
 
-# Writes one part, "train" or "valid", into a folder, and says what is to be remembered of it.
-Write = Callable[[Path, Source, Problems], dict[str, Any]]
+# Writes one split into a folder as token ids, and returns notes to remember.
+WriteSplit = Callable[[Tokenizer, Path, Source, Problems], dict[str, Any]]
 
 
-class TextJob(Job):
-    """A job whose data is text. `gather_text` leaves the tokenizer and both stores."""
+@dataclass(frozen=True, kw_only=True)
+class TextCorpus:
+    """A tokenizer and the encoded training and validation data.
+
+    notes: what `WriteSplit` returned for "train" and "valid"; if both are the same data, only for "valid".
+    """
 
     tokenizer: Tokenizer
     train: Store
     valid: Store
-
-    @cached_property
-    def base(self) -> Bundle | None:
-        """The model to go on from, where the recipe names one."""
-        folder = self.recipe.model.folder
-        if folder is None:
-            return None
-        bundle = loaded(folder)
-        if bundle.tokenizer is None and self.recipe.tokenizer.folder is None:
-            raise GlassformerError(
-                f"model.folder '{folder}' has no tokenizer; name the one it was trained with in "
-                "tokenizer.folder"
-            )
-        return bundle
-
-    def gather_text(
-        self,
-        train: Source,
-        valid: Source,
-        write: Write,
-        *,
-        settings: tuple[object, ...],
-        marks: Marks,
-        tags: Callable[[], Iterable[str]] = tuple,
-        texts: int | None = None,
-    ) -> dict[str, dict[str, Any]]:
-        """Make the tokenizer and the stores, or find them; what `write` noted of "train" and "valid".
-
-        Where both are the same there is one store, "valid".
-        `settings` are those that what is written depends on, besides the files and the tokenizer's. `texts`
-        is how many fields of a row, from the first, a tokenizer is to learn from; None is all.
-        """
-        words, base = self.recipe.tokenizer, self.recipe.model.folder
-
-        def prints(stamp: Stamp) -> tuple[object, ...]:
-            return train.fingerprint(stamp), valid.fingerprint(stamp), *settings, repr(words), base
-
-        vocabularies = {
-            name: known
-            for name, folder in (("tokenizer", words.folder), ("model", base))
-            if folder is not None and (known := fingerprint(result_of(folder)))
-        }
-        own = self.folder / "tokenizer"
-        prepared = Prepared(self.folder / "data", prints, also={**vocabularies, "own": _known(own)})
-        was = prepared.noted("own")
-        if was is not None and was != prepared.also["own"] and self._put_back(own, was):
-            prepared.also["own"] = was
-        about = prepared.about(self.say)
-        if about is None:
-            prepared.begin()
-        self.tokenizer = tokenizer_for(
-            words,
-            self.folder,
-            lambda: (row[:texts] for row in train.rows(Problems())),
-            marks=marks,
-            tags=tags,
-            base=self.base.tokenizer if self.base else None,
-            again=about is None and not prepared.damaged,
-            say=self.say,
-        )
-        if about is None:
-            prepared.also["own"] = _known(own)
-            problems = Problems()
-            parts = {"valid": valid} if valid is train else {"train": train, "valid": valid}
-            noted = {name: write(prepared.folder / name, part, problems) for name, part in parts.items()}
-            about = prepared.end(bad=problems.sentence(), **noted)
-        found: dict[str, dict[str, Any]] = {name: about[name] for name in ("train", "valid") if name in about}
-        self.valid = Store(prepared.folder / "valid")
-        self.train = Store(prepared.folder / "train") if "train" in found else self.valid
-        if about["bad"]:
-            self.facts["rows left out"] = about["bad"]
-            self.say(about["bad"])
-        return found
-
-    def _put_back(self, own: Path, was: str) -> bool:
-        """Whether a model that the run has saved still has the vocabulary `own` has lost, and gave it."""
-        for name in (BEST, MODEL):
-            saved = self.folder / name
-            if fingerprint(saved) == was:
-                replace_folder(own, partial(_copy, vocabulary_files(saved)))
-                self.say(f"{own} was damaged or changed; what the run began with is put back from {saved}")
-                return True
-        return False
-
-    def told(self, what: str, long: int, max_len: int) -> None:
-        """Say how many rows there are, and how many were too long."""
-        self.facts |= {f"training {what}": len(self.train), f"validation {what}": len(self.valid)}
-        self.say(f"{len(self.train):,} {what} to learn from, {len(self.valid):,} to validate with")
-        if long:
-            self.facts[f"{what} over max_len"] = long
-            self.say(f"{long:,} {what} are longer than {max_len} tokens and were left out")
+    notes: Mapping[str, Mapping[str, Any]]
 
     @property
-    def highest(self) -> int:
-        """The largest id of either side."""
-        return max(self.tokenizer.vocab_size, self.tokenizer.target_vocab_size) - 1
+    def max_id(self) -> int:
+        return max_id(self.tokenizer)
 
     @property
     def eos_id(self) -> int:
-        """The token that ends a text."""
-        if self.tokenizer.eos_id is None:
-            raise GlassformerError("the tokenizer has no end token, which writing needs to stop at")
-        return self.tokenizer.eos_id
+        return eos_id(self.tokenizer)
 
     @property
     def pad_id(self) -> int:
-        """What fills rows up: the end token where there is no pad token."""
+        """The padding token, or the end token if there is none."""
         return self.eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
 
-    def bundle(
-        self,
-        *,
-        words: Callable[[], Mapping[str, Any]],
-        lstm: tuple[str, Mapping[str, Any]],
-        generation: dict[str, Any],
-        about: Mapping[str, Any] | None = None,
-    ) -> Bundle:
-        """The recipe's model with its tokenizer, as it will be saved.
-
-        words: what the data fixes of a fresh Transformer; lstm: the baseline's kind, and the same of it.
-        about: what else is known of the job.
-        """
-        recipe, tokenizer = self.recipe, self.tokenizer
-        job = JobInfo.from_dict({"job": recipe.job, **(about or {})})
-        base = self.base
-        if base is not None:
-            head = base.model.head
-            if not isinstance(head, LanguageModelHead):
-                raise GlassformerError(f"the model in '{recipe.model.folder}' has no head to write text with")
-            rows = len(head.weight)
-            if self.highest >= rows:
-                raise GlassformerError(
-                    f"the tokenizer has {self.highest + 1:,} tokens and the model in "
-                    f"'{recipe.model.folder}' only {rows:,}; use the tokenizer it was trained with"
-                )
-            return replace(
-                base,
-                tokenizer=tokenizer,
-                generation=base.generation or generation,
-                job=job,
-            )
-        model: Any
-        if recipe.model.preset == "lstm":
-            kind, given = lstm
-            model = baselines.build_baseline(baselines.lstm_spec(kind, recipe.model.words, **given))
-        else:
-            model = build_model(fresh_spec(recipe.model, words()))
-        return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job)
+    def total(self, note: str) -> int:
+        """The sum of a note over the splits."""
+        return sum(split[note] for split in self.notes.values())
 
 
-def _known(folder: Path) -> str:
-    """What a vocabulary in a folder is known by."""
-    return fingerprint(folder) or "none"
+def max_id(tokenizer: Tokenizer) -> int:
+    """The largest id of either side."""
+    return max(tokenizer.vocab_size, tokenizer.target_vocab_size) - 1
 
 
-def _copy(files: Iterable[Path], folder: Path) -> None:
+def eos_id(tokenizer: Tokenizer) -> int:
+    if tokenizer.eos_id is None:
+        raise UnsupportedError("the tokenizer", "generation, since it has no end token")
+    return tokenizer.eos_id
+
+
+def prepare_corpus(
+    job: Job,
+    train: Source,
+    valid: Source,
+    write: WriteSplit,
+    *,
+    cache_key: tuple[object, ...],
+    marks: Marks,
+    tags: Callable[[], Iterable[str]] = tuple,
+    text_columns: int | None = None,
+) -> TextCorpus:
+    """Train or load the tokenizer and encode both splits, or load them from the cache.
+
+    cache_key: settings that the encoded data depends on, besides the files and the tokenizer's.
+    text_columns: number of leading columns that train the tokenizer; None is all.
+    """
+    options, base_folder, folder, log = job.recipe.tokenizer, job.recipe.model.folder, job.folder, job.log
+    if job.base is not None and job.base.tokenizer is None and options.folder is None:
+        raise MissingValueError("tokenizer.folder", f"since '{base_folder}' has no tokenizer")
+
+    def fingerprints(stamp: Stamp) -> tuple[object, ...]:
+        return train.fingerprint(stamp), valid.fingerprint(stamp), *cache_key, repr(options), base_folder
+
+    vocabularies = {
+        name: known
+        for name, path in (("tokenizer", options.folder), ("model", base_folder))
+        if path is not None and (known := fingerprint(result_of(path)))
+    }
+    own = folder / "tokenizer"
+    cache = DataCache(
+        folder / "data", fingerprints, extra={**vocabularies, "own": fingerprint(own) or "none"}
+    )
+    before = cache.recorded("own")
+    if before is not None and before != cache.extra["own"] and _restore_tokenizer(job, own, before):
+        cache.extra["own"] = before
+    notes = cache.load(log)
+    if notes is None:
+        cache.begin()
+    tokenizer = load_or_train_tokenizer(
+        options,
+        folder,
+        lambda: (row[:text_columns] for row in train.rows(Problems())),
+        marks=marks,
+        tags=tags,
+        base=job.base.tokenizer if job.base else None,
+        rebuild=notes is None and not cache.damaged,
+        log=log,
+    )
+    if notes is None:
+        cache.extra["own"] = fingerprint(own) or "none"
+        problems = Problems()
+        splits = {"valid": valid} if valid is train else {"train": train, "valid": valid}
+        written = {
+            name: write(tokenizer, cache.folder / name, source, problems) for name, source in splits.items()
+        }
+        notes = cache.commit(bad=problems.sentence(), **written)
+    if notes["bad"]:
+        job.facts["skipped rows"] = notes["bad"]
+        log(notes["bad"])
+    valid_store = Store(cache.folder / "valid")
+    return TextCorpus(
+        tokenizer=tokenizer,
+        train=Store(cache.folder / "train") if "train" in notes else valid_store,
+        valid=valid_store,
+        notes={name: notes[name] for name in ("train", "valid") if name in notes},
+    )
+
+
+def _restore_tokenizer(job: Job, own: Path, expected: str) -> bool:
+    """Restore a damaged tokenizer from a model that the run saved, if one has it."""
+    for name in (BEST, MODEL):
+        saved = job.folder / name
+        if fingerprint(saved) == expected:
+            replace_folder(own, partial(_copy_files, vocabulary_files(saved)))
+            job.log(f"{own} was damaged or changed; restored it from {saved}")
+            return True
+    return False
+
+
+def _copy_files(files: Iterable[Path], folder: Path) -> None:
     folder.mkdir()
     for file in files:
         shutil.copyfile(file, folder / file.name)
+
+
+def log_counts(job: Job, corpus: TextCorpus, what: str, too_long: int = 0, max_len: int = 0) -> None:
+    """Log the number of rows, and how many were too long."""
+    train, valid = len(corpus.train), len(corpus.valid)
+    job.facts |= {f"training {what}": train, f"validation {what}": valid}
+    job.log(f"{train:,} {what} for training, {valid:,} for validation")
+    if too_long:
+        job.facts[f"{what} over max_len"] = too_long
+        job.log(f"skipped {too_long:,} {what} longer than {max_len} tokens")
+
+
+def build_text_bundle(
+    job: Job,
+    corpus: TextCorpus,
+    *,
+    overrides: Callable[[], Mapping[str, Any]],
+    lstm: tuple[str, Mapping[str, Any]],
+    generation: dict[str, Any],
+    info: Mapping[str, Any] | None = None,
+) -> Bundle:
+    """The recipe's language model with its tokenizer, as it will be saved.
+
+    overrides: settings of a new Transformer that the data determines; lstm: kind and settings of the
+        baseline.
+    info: further entries of `job.json`.
+    """
+    options, tokenizer, base = job.recipe.model, corpus.tokenizer, job.base
+    job_info = JobInfo.from_dict({"job": job.recipe.job, **(info or {})})
+    if base is not None:
+        head = base.model.head
+        if not isinstance(head, LanguageModelHead):
+            raise UnsupportedError(f"the model in '{options.folder}'", "generating text")
+        check_vocabulary(job, corpus, len(head.weight))
+        return replace(
+            base,
+            tokenizer=tokenizer,
+            generation=base.generation or generation,
+            job=job_info,
+        )
+    model: Any
+    if options.preset == "lstm":
+        kind, fixed = lstm
+        model = baselines.build_baseline(baselines.lstm_spec(kind, options.overrides, **fixed))
+    else:
+        model = build_model(fresh_spec(options, overrides()))
+    return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job_info)
+
+
+def check_vocabulary(job: Job, corpus: TextCorpus, vocab_size: int) -> None:
+    """Reject a tokenizer with more tokens than the base model has embeddings."""
+    if corpus.max_id >= vocab_size:
+        raise ConflictError(
+            ("tokenizer", "model.folder"),
+            f"the tokenizer has {corpus.max_id + 1:,} tokens and the model only {vocab_size:,}",
+            "use the tokenizer it was trained with",
+        )

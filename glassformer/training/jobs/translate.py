@@ -1,14 +1,13 @@
-"""Learn to translate: sentences of one language and their translations, into one language or several."""
+"""Translation: sentence pairs, into one target language or several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from glassformer.data.examples import PairExamples
 from glassformer.data.names import TO
@@ -19,167 +18,194 @@ from glassformer.data.recut import Recut
 from glassformer.data.recut_pairs import RecutPairs
 from glassformer.data.sources import Rows, Source
 from glassformer.data.store import Store
-from glassformer.errors import GlassformerError
-from glassformer.families.sidecars import JobInfo
+from glassformer.errors import MissingValueError
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
 from glassformer.tokenization.documents import has_several
-from glassformer.training.jobs.seq2seq import Rewriting
+from glassformer.training.hardware import Hardware
+from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.seq2seq import Seq2Seq
+from glassformer.training.jobs.text import TextCorpus, log_counts, max_id, prepare_corpus
+from glassformer.training.model_setup import max_input_length
 from glassformer.training.recipe import PairData
-from glassformer.training.text_encoding import Progress, Row, halves_of, kept_texts, two_sides, write_rows
+from glassformer.training.task import Task
+from glassformer.training.text_encoding import (
+    Progress,
+    Row,
+    encode_rows,
+    read_texts,
+    split_sources,
+    token_splits,
+)
 
-SEVERAL = 0.1  # of the sources at most may hold several sentences, where a model is said to learn sentences
-USUAL = 0.995  # of the sources are no longer than what is usual; of longer ones a model has seen too few
-MOST = 1_000_000  # sources looked at for that
-SHOWN = 8  # columns that are named
-SIDES: dict[Side, int] = {"source": 0x50CE, "target": 0x7A96}  # set apart the numbers drawn for each
-TAG = ">>{}<<"  # what stands before a source, where the model writes several languages
+MAX_MULTI_SENTENCE = 0.1  # fraction of multi-sentence sources up to which a model counts as sentence-level
+TYPICAL_QUANTILE, TYPICAL_ROWS = 0.995, 1_000_000  # for the typical source length
+LISTED_COLUMNS = 8
+SIDE_SEEDS: dict[Side, int] = {"source": 0x50CE, "target": 0x7A96}  # separate the random numbers of the sides
+TAG = ">>{}<<"  # the target-language tag before a source
 
 
-class Translate(Rewriting):
-    """Pairs of sentences; measured by BLEU and chrF."""
+class Translate(Job):
+    """Sentence pairs; measured by BLEU and chrF."""
 
-    languages: tuple[str, ...] = ()  # those that a tag asks for; none for a model of one language
-    to: str | int | None = None  # the column that names them
-    unit: Literal["sentence", "line"] = "line"  # what a source is: hardly ever several sentences, or anything
+    default_preset = "original"
+    corpus: TextCorpus
+    languages: tuple[str, ...] = ()  # target languages of a multilingual model
+    language_column: str | int | None = None
+    unit: Literal["sentence", "line"] = "line"  # what a source is: one sentence, or any text
 
     @property
     def data(self) -> PairData:
         assert isinstance(self.recipe.data, PairData)
         return self.recipe.data
 
-    def gather(self) -> None:
-        data, kept = self.data, self.recipe.training.max_valid
-        max_len = data.max_len
-        self.to = self._known.to if data.to is None else data.to
+    @property
+    def seq2seq(self) -> Seq2Seq:
+        return Seq2Seq(self, self.corpus)
 
-        def write(folder: Path, part: Source, problems: Problems) -> dict[str, Any]:
-            languages: set[str] = set()
-            several: list[int] = []  # in each group of rows, of those that are kept
+    def adopt_base_settings(self) -> None:
+        if self.base is not None:
+            data = replace(self.data, max_len=max_input_length(self.base.spec))
+            self.recipe = replace(self.recipe, data=data)
 
-            def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
-                if self.to is not None:
-                    languages.update({row[2] for row in rows})
-                sources, targets = ids_of_pairs(self.tokenizer, rows)
-                fits = np.maximum(sources.lengths, targets.lengths) <= max_len
-                several.append(sum(has_several(rows[n][0]) for n in np.flatnonzero(fits)))
-                return sources, targets
+    def prepare_data(self) -> None:
+        data, max_valid = self.data, self.recipe.training.max_valid
+        self.language_column = self.base_info.to if data.to is None else data.to
+        train, valid = split_sources(self._read, data, seed=self.recipe.seed)
 
-            long = write_rows(
-                folder,
-                part,
-                ("source", "target"),
-                encode,
-                highest=self.highest,
-                max_len=max_len,
-                problems=problems,
-                progress=Progress("pairs", self.say),
-                keep=kept,
-            )
-            return {"long": long, "languages": sorted(languages), "several": sum(several)}
-
-        def read(files: Sequence[str]) -> Source:
-            source = pairs(files, columns=data.columns, to=self.to)
-            if files == data.train and data.columns is None and isinstance(source, Rows):
-                self._tell_unread(source)
-            return source
-
-        train, valid = two_sides(read, data, seed=self.recipe.seed)
-
-        def tags() -> list[str]:  # a tokenizer that is to be learnt must know them before
-            if self.to is None:
+        def tags() -> list[str]:
+            if self.language_column is None:
                 return []
             return sorted({TAG.format(row[2]) for row in train.rows(Problems())})
 
-        noted = self.gather_text(
+        self.corpus = corpus = prepare_corpus(
+            self,
             train,
             valid,
-            write,
-            settings=(max_len, kept),
+            self._write,
+            cache_key=(data.max_len, max_valid),
             marks="end",
             tags=tags,
-            texts=2,
+            text_columns=2,
         )
-        self.languages = tuple(sorted({one for part in noted.values() for one in part["languages"]}))
-        learned = noted.get("train", noted["valid"])  # runs begun before sentences were counted have no count
-        one = learned.get("several", len(self.train)) <= SEVERAL * len(self.train)
-        self.unit = "sentence" if one else "line"
-        self.told("pairs", sum(part["long"] for part in noted.values()), max_len)
+        self.languages = tuple(
+            sorted({name for split in corpus.notes.values() for name in split["languages"]})
+        )
+        several = corpus.notes.get("train", corpus.notes["valid"])["several"]
+        self.unit = "sentence" if several <= MAX_MULTI_SENTENCE * len(corpus.train) else "line"
+        log_counts(self, corpus, "pairs", corpus.total("too_long"), data.max_len)
 
-    def _tell_unread(self, source: Rows) -> None:
-        """Say which columns nobody named are left aside; one of languages must not be, which it would mix."""
+    def _read(self, files: Sequence[str]) -> Source:
+        data = self.data
+        source = pairs(files, columns=data.columns, to=self.language_column)
+        if files == data.train and data.columns is None and isinstance(source, Rows):
+            self._check_unread_columns(source)
+        return source
+
+    def _check_unread_columns(self, source: Rows) -> None:
+        """Log the columns that are ignored; a language column must not be, since it would mix languages."""
         unread = source.unread
-        to = next((one for one in unread if str(one).lower() == TO), None)
-        if to is not None and self.to is None:
-            raise GlassformerError(
-                f"'{source.tables[0].path}' has a column '{to}'; give data.to={to} if it names the language "
-                "of each target, or name the two columns to read in data.columns"
+        column = next((one for one in unread if str(one).lower() == TO), None)
+        if column is not None and self.language_column is None:
+            raise MissingValueError(
+                "data.to",
+                f"since '{source.tables[0].path}' has a column '{column}'",
+                f"set data.to={column} if it names the target language, or set data.columns",
             )
         if unread:
-            told = ", ".join(
-                f"'{one}'" if isinstance(one, str) else f"column {one}" for one in unread[:SHOWN]
+            listed = ", ".join(
+                f"'{one}'" if isinstance(one, str) else f"column {one}" for one in unread[:LISTED_COLUMNS]
             )
-            self.say(f"{source.chosen}; not read: {told}{', ...' * (len(unread) > SHOWN)}")
+            self.log(f"{source.chosen}; ignored: {listed}{', ...' * (len(unread) > LISTED_COLUMNS)}")
 
-    @property
-    def _known(self) -> JobInfo:
-        """What a model that is fine-tuned or evaluated says of its job."""
-        return self.base.job if self.base else JobInfo()
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+    ) -> dict[str, Any]:
+        max_len = self.data.max_len
+        languages: set[str] = set()
+        several: list[int] = []  # multi-sentence sources in each group of rows
 
-    def about(self) -> Mapping[str, Any]:
-        known = {"unit": self.unit, "usual_len": usual_length(self.train)}
-        if self.to is None:
-            return known
-        languages = sorted({*self.languages, *(self._known.languages or ())})
-        return {**known, "languages": languages, "to": self.to}
+        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+            if self.language_column is not None:
+                languages.update({row[2] for row in rows})
+            sources, targets = encode_pairs(tokenizer, rows)
+            fits = np.maximum(sources.lengths, targets.lengths) <= max_len
+            several.append(sum(has_several(rows[n][0]) for n in np.flatnonzero(fits)))
+            return sources, targets
 
-    def learned(self) -> PairExamples:
-        """The pairs to learn from, cut anew each time where the recipe asks for it."""
-        marks = {"pad_id": self.pad_id, "start_id": self.start_id}
-        if not self.data.recut:
-            return PairExamples(self.train, **marks)
-        return RecutPairs(self.train, source=self._recut("source"), target=self._recut("target"), **marks)
+        too_long = encode_rows(
+            folder,
+            source,
+            ("source", "target"),
+            encode,
+            max_id=max_id(tokenizer),
+            max_len=max_len,
+            problems=problems,
+            progress=Progress("pairs", self.log),
+            keep_texts=self.recipe.training.max_valid,
+        )
+        return {"too_long": too_long, "languages": sorted(languages), "several": sum(several)}
 
-    def held(self) -> PairExamples:
-        return PairExamples(self.valid, pad_id=self.pad_id, start_id=self.start_id)
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        return self.seq2seq.choose_defaults(hardware, self.train_examples())
 
-    def _recut(self, side: Side) -> Recut:
-        chance, seed = self.data.recut, self.recipe.seed + SIDES[side]
-        return Recut(self._halves[side], chance, longest=self.data.max_len, seed=seed)
-
-    @cached_property
-    def _halves(self) -> dict[Side, NDArray[np.int64]]:
-        source = halves_of(self.tokenizer)
-        alike = not self.tokenizer.sides_differ
-        return {
-            "source": source,
-            "target": source if alike else halves_of(self.tokenizer, side="target"),
+    def train_examples(self) -> PairExamples:
+        """The training pairs, with BPE dropout if the recipe asks for it."""
+        marks = {"pad_id": self.corpus.pad_id, "start_id": self.seq2seq.start_id}
+        if not self.data.bpe_dropout:
+            return PairExamples(self.corpus.train, **marks)
+        tokenizer = self.corpus.tokenizer
+        splits = {"source": token_splits(tokenizer)}
+        splits["target"] = (
+            token_splits(tokenizer, side="target") if tokenizer.sides_differ else splits["source"]
+        )
+        dropout = {
+            side: Recut(
+                splits[side],
+                self.data.bpe_dropout,
+                longest=self.data.max_len,
+                seed=self.recipe.seed + SIDE_SEEDS[side],
+            )
+            for side in SIDE_SEEDS
         }
+        return RecutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
 
-    def shown(self) -> list[tuple[str, str]]:
-        return [
-            (" ".join([*map(TAG.format, to), source]), target)
-            for source, target, *to in kept_texts(self.valid.folder)
+    def task(self) -> Task:
+        corpus = self.corpus
+        texts = [
+            (" ".join([*map(TAG.format, language), source]), target)
+            for source, target, *language in read_texts(corpus.valid.folder)
         ]
+        valid = PairExamples(corpus.valid, pad_id=corpus.pad_id, start_id=self.seq2seq.start_id)
+        return self.seq2seq.task(
+            train=self.train_examples(), valid=valid, texts=texts, metric="bleu", info=self._info()
+        )
+
+    def _info(self) -> Mapping[str, Any]:
+        info = {"unit": self.unit, "usual_len": typical_length(self.corpus.train)}
+        if self.language_column is None:
+            return info
+        languages = sorted({*self.languages, *(self.base_info.languages or ())})
+        return {**info, "languages": languages, "to": self.language_column}
 
 
-def ids_of_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
-    """The ids of the sources, each behind the tag of the language that its third field names, if any; and of
-    the targets.
+def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
+    """The ids of the sources and of the targets; a third field of a row is the target language, whose tag is
+    inserted before the source.
     """
     texts, targets = [row[0] for row in rows], [row[1] for row in rows]
     if tokenizer.sides_differ:
-        found = [*tokenizer.ids_of(texts), *tokenizer.ids_of(targets, side="target")]
-    else:  # a corpus often has a sentence on both sides, which is then encoded once
-        found = tokenizer.ids_of(texts + targets)
-    sources = Ragged.of(found[: len(rows)])
+        ids = [*tokenizer.ids_of(texts), *tokenizer.ids_of(targets, side="target")]
+    else:  # a sentence that is on both sides is encoded once
+        ids = tokenizer.ids_of(texts + targets)
+    sources = Ragged.of(ids[: len(rows)])
     if len(rows[0]) > 2:
         languages = {row[2] for row in rows}
-        known = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
-        sources = sources.with_one(np.array([known[row[2]] for row in rows]), tag_place(tokenizer))
-    return sources, Ragged.of(found[len(rows) :])
+        tags = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
+        sources = sources.with_one(np.array([tags[row[2]] for row in rows]), tag_place(tokenizer))
+    return sources, Ragged.of(ids[len(rows) :])
 
 
-def usual_length(store: Store) -> int:
-    """How many tokens all but a few of the sources have at most."""
-    rows = np.linspace(0, len(store) - 1, min(len(store), MOST)).astype(np.int64)
-    return int(np.quantile(store.lengths(rows)[:, 0], USUAL, method="higher"))
+def typical_length(store: Store) -> int:
+    """The length in tokens that 99.5 % of the sources do not exceed."""
+    rows = np.linspace(0, len(store) - 1, min(len(store), TYPICAL_ROWS)).astype(np.int64)
+    return int(np.quantile(store.lengths(rows)[:, 0], TYPICAL_QUANTILE, method="higher"))

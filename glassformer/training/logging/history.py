@@ -1,11 +1,10 @@
-"""metrics.jsonl: what a run noted about itself, one JSON object a line, read back as one uninterrupted run.
+"""metrics.jsonl: the log of a run, one JSON object per line, read back as one uninterrupted run.
 
     {"kind": "step",  "step": 12, "time": ..., "loss": ..., "lr": ..., "units": ..., "seconds": ..., ...}
     {"kind": "valid", "step": 12, "time": ..., "metrics": {...}, "signatures": {...}, "samples": [...]}
     {"kind": "event", "step": 12, "time": ..., "text": "..."}      or with "facts": {...}
 
-A number that is not finite is null: JSON has no other word for it. Each sample is an object with "source",
-"expected" and "got".
+A number that is not finite is null. Each sample has "source", "expected" and "got".
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from typing import Any, Literal, TypeAlias
 
 from glassformer.weights.replacing import replacing
 
-NAME = "metrics.jsonl"
-PARSED_WHOLE = 16 << 20  # bytes; of a larger file not every step is parsed, so that reading stays quick
+METRICS_FILE = "metrics.jsonl"
+MAX_PARSED_BYTES = 16 << 20  # of a larger file only every n-th step is parsed
 
 Kind: TypeAlias = Literal["step", "valid", "event"]
 Line: TypeAlias = dict[str, Any]
 
 
-def as_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) -> str:
-    """One line of metrics.jsonl, without its end.
+def format_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) -> str:
+    """One line of metrics.jsonl, without its line break.
 
-    >>> as_line("step", 1, 0.5, {"loss": float("nan"), "lr": 0.1})
+    >>> format_line("step", 1, 0.5, {"loss": float("nan"), "lr": 0.1})
     '{"kind": "step", "step": 1, "time": 0.5, "loss": null, "lr": 0.1}'
     """
-    made = {"kind": kind, "step": step, "time": time, **_finite(content)}
-    return json.dumps(made, ensure_ascii=False, allow_nan=False)
+    line = {"kind": kind, "step": step, "time": time, **_json_value(content)}
+    return json.dumps(line, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(content: Any) -> Any:
+def _json_value(content: Any) -> Any:
     if isinstance(content, Mapping):
-        return {str(key): _finite(value) for key, value in content.items()}
+        return {str(key): _json_value(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
+        return [_json_value(value) for value in content]
     if isinstance(content, float) and not math.isfinite(content):
         return None
     if content is None or isinstance(content, str | int | float):
@@ -50,29 +49,30 @@ def _finite(content: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The lines of a run by kind, in the order of its steps."""
+    """The lines of a run by kind, in order."""
 
     steps: list[Line] = field(default_factory=list)
     validations: list[Line] = field(default_factory=list)
     events: list[Line] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        """What the run said of itself; the later word holds."""
-        told: dict[str, Any] = {}
+        """The facts about the run; later ones win."""
+        facts: dict[str, Any] = {}
         for event in self.events:
             if isinstance(event.get("facts"), dict):
-                told |= event["facts"]
-        return told
+                facts |= event["facts"]
+        return facts
 
 
 def read_history(folder: str | Path) -> History:
-    """Read a run's metrics.jsonl; lines that were broken off are left out.
+    """Read a run's metrics.jsonl, skipping incomplete lines.
 
-    Where a step comes a second time the run had gone back to a checkpoint, and what followed is forgotten.
+    If a step occurs again, the run had resumed from a checkpoint, and what followed the first time is
+    dropped.
     """
-    path = Path(folder) / NAME
-    stride = 1 + path.stat().st_size // PARSED_WHOLE
-    by_step: dict[int, Line] = {}
+    path = Path(folder) / METRICS_FILE
+    stride = 1 + path.stat().st_size // MAX_PARSED_BYTES
+    steps: dict[int, Line] = {}
     validations: dict[int, Line] = {}
     events: list[Line] = []
     last = 0
@@ -84,31 +84,28 @@ def read_history(folder: str | Path) -> History:
             validations[step] = line
         else:
             if step <= last:
-                by_step = {n: kept for n, kept in by_step.items() if n < step}
-                validations = {n: kept for n, kept in validations.items() if n < step}
-            by_step[step] = line
+                steps = {n: old for n, old in steps.items() if n < step}
+                validations = {n: old for n, old in validations.items() if n < step}
+            steps[step] = line
             last = step
     return History(
-        steps=list(by_step.values()), validations=[validations[n] for n in sorted(validations)], events=events
+        steps=list(steps.values()), validations=[validations[n] for n in sorted(validations)], events=events
     )
 
 
-def cut_after(folder: str | Path, step: int) -> None:
-    """Drop what the run noted after a step it now goes back to, and what was broken off.
-
-    A run that begins at step 0 begins a new file. The file is replaced as a whole or not at all.
-    """
-    path = Path(folder) / NAME
-    if not path.exists() or all(_stays(raw, step) for raw in _raw_lines(path)):
+def truncate_history(folder: str | Path, step: int) -> None:
+    """Drop what was logged after the step a run resumes from, and incomplete lines; at step 0 drop all."""
+    path = Path(folder) / METRICS_FILE
+    if not path.exists() or all(_is_before(raw, step) for raw in _raw_lines(path)):
         return
     with replacing(path) as file:
         for raw in _raw_lines(path):
-            if _stays(raw, step):
+            if _is_before(raw, step):
                 file.write(raw)
 
 
-def _stays(raw: bytes, step: int) -> bool:
-    line = _parsed(raw)
+def _is_before(raw: bytes, step: int) -> bool:
+    line = _parse(raw)
     return step > 0 and raw.endswith(b"\n") and line is not None and line["step"] <= step
 
 
@@ -118,35 +115,35 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines(path: Path, stride: int) -> Iterator[Line]:
-    """The whole lines; of the steps each `stride`-th and the last."""
+    """The complete lines; of the steps every `stride`-th and the last."""
     steps = 0
-    passed = b""
+    skipped = b""
     for raw in _raw_lines(path):
         if raw.startswith(b'{"kind": "step"'):
             steps += 1
-            passed = raw if steps % stride else b""
-            if passed:
+            skipped = raw if steps % stride else b""
+            if skipped:
                 continue
-        if (line := _parsed(raw)) is not None:
+        if (line := _parse(raw)) is not None:
             yield line
-    if (line := _parsed(passed)) is not None:
+    if (line := _parse(skipped)) is not None:
         yield line
 
 
-def _parsed(raw: bytes) -> Line | None:
+def _parse(raw: bytes) -> Line | None:
     try:
         line = json.loads(raw)
     except ValueError:
         return None
-    whole = (
+    valid = (
         isinstance(line, dict)
         and line.get("kind") in ("step", "valid", "event")
         and type(line.get("step")) is int
     )
-    return line if whole else None
+    return line if valid else None
 
 
 def number(line: Mapping[str, Any], key: str) -> float:
-    """A number of a line; not a number where it is missing or null."""
+    """A number of a line; NaN if it is missing or null."""
     value = line.get(key)
     return float(value) if isinstance(value, int | float) else math.nan

@@ -5,8 +5,7 @@ import { PageError } from './errors';
 import type { Asked, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, HeadsInfo, LensInfo, ModelInfo, ModelsResponse, NextInfo, RunInfo, SearchInfo, SnapshotsInfo, StepInfo,
-  TraceInfo, UnitInfo,
+  DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo, Word,
 } from './types';
 
 interface Kept {
@@ -34,7 +33,7 @@ export class Frozen implements Source {
     this.#kept = new Response(plain).json();
   }
 
-  async models(): Promise<ModelsResponse> {
+  async models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
     return { models: [(await this.#kept).model], runs: [] };
   }
   async trace(): Promise<TraceInfo> {
@@ -63,7 +62,7 @@ export class Frozen implements Source {
   sentences(): Promise<string[]> {
     return refused();
   }
-  unit(): Promise<UnitInfo> {
+  unit(): Promise<{ promotes: Word[]; suppresses: Word[] }> {
     return refused();
   }
   difference(): Promise<DifferenceInfo> {
@@ -78,7 +77,7 @@ export class Frozen implements Source {
   run(): Promise<RunInfo> {
     return refused();
   }
-  film(): Promise<SnapshotsInfo> {
+  film(): Promise<FilmInfo> {
     return refused();
   }
 }

@@ -1,0 +1,347 @@
+"""DDP and FSDP equal one process; checkpoints resume on any number of ranks."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
+
+import glassformer
+from glassformer.errors import FileMissingError, FileProblemError
+from glassformer.training.activation_checkpointing import checkpoint_activations
+from glassformer.training.checkpoint import NoIntactCheckpointError
+from glassformer.training.distributed import Ddp, LaunchError, SingleProcess, parallel_from_environment
+from glassformer.training.sharded_checkpoint import (
+    CheckpointMismatchError,
+    ShardedTensors,
+    consolidate,
+    load_sharded,
+)
+from glassformer.weights.store import open_weights
+from tests.training.launcher import Failed, Launcher, launching
+from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
+
+ROOT = Path(__file__).parent.parent.parent
+ALONE = SingleProcess(device=torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with launching(tmp_path_factory.mktemp("launched")) as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, launch: Launcher) -> tuple[Path, dict[str, Any]]:
+    """One process, then two by FSDP and by DDP, then three; what each said, and the checkpoints they left."""
+    folder = tmp_path_factory.mktemp("runs")
+    one = Run(ALONE)
+    losses = one.steps(range(1, SAVED + 1))
+    one.save(folder / "one", SAVED)
+    losses += one.steps(range(SAVED + 1, STEPS + 1))
+    one.module.eval()
+    with torch.no_grad():
+        quiet = float(one.module(**batch(9, 0)))
+    one.module.train()
+    said = {"one": losses, "quiet": quiet, "further": one.steps([STEPS + 1])}
+    said |= launch(2, "everything", folder)
+    said["three"] = launch(3, "more", folder)
+    return folder, said
+
+
+def close(ours: list[float], theirs: list[float]) -> bool:
+    """To 1e-6 of what they are."""
+    return ours == pytest.approx(theirs, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_equal_one(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
+    """Losses and gradient norms of five steps of three batches a rank: AdamW, clipping, dropout."""
+    _, said = runs
+    assert said[kind]["slices"] == ["DTensor" if kind == "fsdp" else "Parameter"]
+    assert close(said[kind]["losses"], said["one"])
+    assert close([said[kind]["alone"]], [said["quiet"]])
+    assert close(said[kind]["further"], said["further"])
+    assert said[kind]["kept"] == []
+    assert said[kind]["agree"] == [True, False]
+    assert said[kind]["settled"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_resume_is_bit_identical_on_as_many_ranks(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
+    """From slices and from whole files, blocks recomputed where they were not before."""
+    _, said = runs
+    assert said[kind]["changed"] == {"sharded": [], "whole": []}
+    assert said[kind]["resumed"]["sharded"] == said[kind]["losses"][2 * SAVED :]
+    assert said[kind]["resumed"]["whole"] == said[kind]["losses"][2 * SAVED :]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process's threads by name")
+def test_closed_ranks_have_no_threads_left(runs: tuple[Path, dict[str, Any]]) -> None:
+    """Threads that still hear the others while a process ends can take it down."""
+    _, said = runs
+    assert said["threads"] and not [name for name in said["threads"] if "gloo" in name]
+
+
+def test_barrier_waits_for_every_rank() -> None:
+    store, left = dist.HashStore(), Queue[int]()
+
+    def come(rank: int) -> Thread:
+        def wait() -> None:
+            Ddp(device=torch.device("cpu"), rank=rank, ranks=3, store=store).barrier()
+            left.put(rank)
+
+        thread = Thread(target=wait, daemon=True)
+        thread.start()
+        return thread
+
+    early = [come(0), come(1)]
+    with pytest.raises(Empty):
+        left.get(timeout=0.3)
+    for thread in (*early, come(2)):
+        thread.join(timeout=20)
+    assert sorted(left.get_nowait() for _ in range(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["torchrun's store", "its own store"])
+def test_a_process_can_join_twice(tmp_path: Path, shared: bool, launch: Launcher) -> None:
+    """As where one script trains two models: what the first group left in the store is not the second's."""
+    env = {} if shared else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    assert launch(2, "twice", tmp_path, env=env) == [2, 2]
+
+
+def test_resume_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
+    """1 -> 2, 2 -> 3, 1 -> 3, 2 -> 1, 3 -> 1: the tensors are the very same, the losses too to 1e-6."""
+    folder, said = runs
+    rest = said["one"][2 * SAVED :]
+    assert close(said["ddp"]["resumed"]["one"], rest) and close(said["fsdp"]["resumed"]["one"], rest)
+    assert close(said["three"]["fsdp"], rest) and close(said["three"]["one"], rest)
+    for source in ("one", "ddp", "fsdp", "three-from-one", "three-from-fsdp"):
+        origin = source.removeprefix("three-from-")
+        expected = {g: dict(open_weights(folder / origin / f"whole/step-{SAVED:08}/{g}")) for g in GROUPS}
+        for kind in ("sharded", "whole"):
+            run = Run(ALONE, seed=1)
+            found = run.resume(folder / source / kind)
+            assert found is not None and found.step == SAVED
+            assert differing(run.gathered(), expected) == []
+        assert close(run.steps(range(SAVED + 1, STEPS + 1)), rest)
+
+
+GROUPS = ("model", "optimizer")
+
+
+def test_shards_are_consolidated_without_ranks(runs: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Two ranks wrote a shard each, and neither holds it all; joined, they are what rank 0 gathered."""
+    folder, _ = runs
+    checkpoint = folder / "fsdp" / "sharded" / f"step-{SAVED:08}"
+    shards = sorted((checkpoint / "model").iterdir())
+    assert len(shards) == 2
+    assert not [path for path in checkpoint.rglob("*") if path.is_file() and path.suffix[1:] not in KINDS]
+    path = consolidate(checkpoint, tmp_path)
+    assert path == tmp_path / "model.safetensors"
+    whole = open_weights(folder / "fsdp" / "whole" / f"step-{SAVED:08}" / "model")
+    assert differing({"model": dict(open_weights(tmp_path))}, {"model": dict(whole)}) == []
+    bytes_of = {shard.name: shard.stat().st_size for shard in shards}
+    assert max(bytes_of.values()) < 0.7 * path.stat().st_size
+    with pytest.raises(FileMissingError):
+        consolidate(tmp_path)
+
+
+KINDS = ("safetensors", "json")
+
+
+def test_a_damaged_or_missing_shard_falls_back_to_the_checkpoint_before(
+    runs: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Any file of any rank: a flipped bit, or the file gone; with no other left, one sentence."""
+    folder, _ = runs
+    earlier, later = tmp_path / "step-00000002", tmp_path / "step-00000003"
+    shutil.copytree(folder / "fsdp" / "sharded" / "step-00000003", later)
+    shutil.copytree(folder / "one" / "sharded" / "step-00000003", earlier)
+    files = [path for path in later.rglob("*") if path.is_file()]
+    assert len(files) == 6
+    for path in files:
+        whole = path.read_bytes()
+        broken = bytearray(whole)
+        broken[len(whole) // 2] ^= 4
+        for content in (bytes(broken), None):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            found = load_sharded(tmp_path, parallel=ALONE)
+            assert found is not None and found.folder == earlier
+            assert len(found.damaged) == 1 and "step-00000003" in found.damaged[0]
+            path.write_bytes(whole)
+    found = load_sharded(tmp_path, parallel=ALONE)
+    assert found is not None and found.folder == later and not found.damaged
+
+    shard = next(path for path in files if "shard-00001" in path.name and path.parent.name == "model")
+    shard.unlink()  # without its checksums a missing shard is still missed
+    with pytest.raises(FileProblemError):
+        ShardedTensors(later / "model")
+    shutil.rmtree(earlier)
+    with pytest.raises(NoIntactCheckpointError):
+        load_sharded(tmp_path, parallel=ALONE)
+
+
+def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = runs
+    run = Run(ALONE)
+    state = run.gathered()
+    found = load_sharded(folder / "fsdp" / "sharded", parallel=ALONE)
+    assert found is not None
+    for change, name in (
+        ({**state["model"], "more": torch.zeros(2)}, "more"),
+        ({n: t for n, t in state["model"].items() if n != "embed.token.weight"}, "embed.token.weight"),
+        ({**state["model"], "embed.token.weight": torch.zeros(2)}, "embed.token.weight"),
+    ):
+        with pytest.raises(CheckpointMismatchError) as caught:
+            found.fill("model", change)
+        assert name in caught.value.problem
+
+
+def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Launcher) -> None:
+    """SIGKILL of one of two ranks after step 3: the job fails at once, or goes on from its checkpoint."""
+    # by the one that was killed, or by the other that no longer hears it: whichever is seen first
+    with pytest.raises(Failed, match=r"SIGKILL|[Cc]onnection (reset|closed)"):
+        launch(2, "killed", tmp_path)
+    assert time.time() - (tmp_path / "died").stat().st_mtime < 60
+    found = load_sharded(tmp_path / "runs", parallel=ALONE)
+    assert found is not None and found.step == 3 and not found.damaged
+
+    shutil.rmtree(tmp_path / "runs")
+    said = launch(2, "killed", tmp_path, options=["--max-restarts=1"])
+    assert said["first"] == 4
+    assert close(said["losses"], Run(ALONE).steps(range(1, STEPS + 1))[6:])
+    left = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert left == ["latest", "step-00000004", "step-00000005"]
+
+
+def test_activation_checkpointing_saves_memory_and_keeps_gradients() -> None:
+    """Dropout on; names, keys and copies as before; a cache or no gradient: nothing is run twice."""
+
+    def held(learner: Tiny) -> tuple[int, list[torch.Tensor]]:
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        torch.manual_seed(5)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = learner(**batch(1, 2))
+        loss.backward()
+        return sum(sizes.values()), [p.grad for p in learner.parameters() if p.grad is not None]
+
+    torch.manual_seed(0)
+    plain = Tiny()
+    recomputed = copy.deepcopy(plain)
+    assert checkpoint_activations(recomputed) == 2
+    assert [n for n, _ in recomputed.named_modules()] == [n for n, _ in plain.named_modules()]
+    assert list(recomputed.state_dict()) == list(plain.state_dict())
+    copied = copy.deepcopy(recomputed)
+    (much, expected), (little, gradients) = held(plain), held(recomputed)
+    assert len(gradients) == len(expected) == len(list(plain.parameters()))
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    assert little < 0.6 * much
+    assert held(copied)[0] == little and copied.model.embed.token.weight.grad is not None
+
+
+RESTARTING = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+}
+
+
+def test_environment_decides_the_parallelism(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert parallel_from_environment("auto", "cpu") == ALONE == parallel_from_environment("none", "cpu")
+    with pytest.raises(LaunchError):
+        parallel_from_environment("ddp", "cpu")
+    fsdp = parallel_from_environment("fsdp", "cpu")
+    try:
+        alone = Run(ALONE).steps([1, 2])
+        assert close(Run(fsdp).steps([1, 2]), alone)
+    finally:
+        fsdp.close()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LaunchError):
+        parallel_from_environment("none", "cpu")
+    for name, value in RESTARTING.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError):
+        parallel_from_environment("auto", "cpu")
+
+
+def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
+    """By FSDP on two ranks, by DDP on two, then alone: losses, averages and validation as of one process.
+
+    The first of them by torchrun as a shell would run it.
+    """
+    known = "a dog runs by the old red house and sees nine small trees".split()
+    pairs = [[known[(7 * n + k * k) % len(known)] for k in range(3 + n % 5)] for n in range(200)]
+    table = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in pairs)
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + table)
+    recipe: dict[str, Any] = {
+        "job": "translate",
+        "data": {"train": str(tmp_path / "pairs.tsv"), "valid": 0.1},
+        "tokenizer": {"kind": "word"},
+        "model": {"preset": "original", "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2},
+        "training": {"batch": 200, "accumulate": 2, "device": "cpu", "ema": 0.9, "lr": 0.003, "warmup": 4}
+        | {"schedule": "constant", "validate_every": 4, "save_every": 4, "log_every": 1, "epochs": 1000.0},
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe))  # YAML holds JSON
+
+    def alone(folder: str) -> None:
+        words = {**recipe["training"], "steps": 12, "parallel": "none"}
+        glassformer.train({**recipe, "training": words}, tmp_path / folder)
+
+    def words(steps: int, kind: str) -> list[str]:
+        settings = [f"training.steps={steps}", f"training.parallel={kind}"]
+        command = ["train", str(path), "--out", str(tmp_path / "changing")]
+        return command + [word for setting in settings for word in ("--set", setting)]
+
+    def torchrun(command: list[str]) -> None:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        program += ["-m", "glassformer", *command]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def told(folder: str, kind: str) -> dict[int, dict[str, Any]]:
+        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
+        return {line["step"]: line for line in map(json.loads, lines) if line["kind"] == kind}
+
+    alone("one")
+    torchrun(words(4, "fsdp"))
+    launch(2, "command", *words(8, "ddp"))
+    alone("changing")
+    ours, theirs = told("changing", "step"), told("one", "step")
+    assert ours.keys() == theirs.keys() == set(range(1, 13))
+    for what in ("loss", "grad_norm"):
+        assert close([ours[step][what] for step in ours], [theirs[step][what] for step in ours])
+    valid, expected = told("changing", "valid"), told("one", "valid")
+    assert [*valid] == [*expected] == [4, 8, 12]
+    assert close(
+        [v["metrics"]["loss"] for v in valid.values()], [v["metrics"]["loss"] for v in expected.values()]
+    )

@@ -1,0 +1,222 @@
+"""Text and image classification, from files to a folder that transformers loads too."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.training.data_cache import no_log
+from glassformer.training.jobs.images import choose_patch_size
+from glassformer.training.logging.history import read_history
+from glassformer.training.recipe import parse_recipe
+from glassformer.training.run import prepare_job, run
+
+GOOD = "great lovely superb brilliant moving funny warm".split()
+BAD = "dull awful boring weak flat tedious cold".split()
+PLAIN = "film plot actor scene music story the a it was with and".split()
+ENCODER = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
+
+
+def reviews(path: Path, count: int, *, labels: tuple[str, str] = ("bad", "good"), more: str = "") -> Path:
+    """Sentences with two telling words among words that tell nothing."""
+    draw = random.Random(count)
+    lines = ["text\tlabel"]
+    for _ in range(count):
+        good = draw.random() < 0.5
+        words = draw.choices(PLAIN, k=draw.randint(4, 10)) + draw.choices(GOOD if good else BAD, k=2)
+        draw.shuffle(words)
+        lines.append(f"{' '.join(words)}\t{labels[good]}")
+    path.write_text("\n".join(lines) + "\n" + more)
+    return path
+
+
+def texts(train: Path, out: Path, **sections: Any) -> dict[str, float]:
+    """Train on labelled texts; the last validation's figures."""
+    asked: dict[str, Any] = {
+        "job": "classify",
+        "data": {"train": [str(train)], "valid": 0.2, "max_len": 16, **sections.pop("data", {})},
+        "tokenizer": {"kind": "word"},
+        "model": ENCODER,
+        "training": {"steps": 60, "lr": 0.003, "batch": 512, "validate_every": 30},
+    }
+    run(parse_recipe({**asked, **sections}), out, log=no_log)
+    figures: dict[str, float] = read_history(out).validations[-1]["metrics"]
+    return figures
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on reviews, one of them too long."""
+    place = tmp_path_factory.mktemp("texts")
+    file = reviews(place / "reviews.tsv", 500, more=f"{'film ' * 40}superb\tgood\n")
+    figures = texts(file, place / "run")
+    assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
+    assert read_history(place / "run").facts()["truncated texts"] == 1
+    return place / "run"
+
+
+def test_text_classifier_matches_transformers(classified: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    bundle = glassformer.load(classified / "model")
+    assert bundle.job.classes == ("bad", "good") and bundle.tokenizer is not None
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(classified / "model").eval()
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert theirs.config.id2label == {0: "bad", 1: "good"}
+    ids = [bundle.tokenizer.encode(text).ids for text in ("a dull and flat film", "superb")]
+    rows = torch.tensor([row + [0] * (len(ids[0]) - len(row)) for row in ids])
+    with torch.no_grad():
+        ours = bundle.model(rows)
+        assert torch.allclose(ours, theirs(rows, attention_mask=rows != 0).logits, atol=1e-5)
+    assert ours.argmax(-1).tolist() == [0, 1]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(classified / "model")
+    assert tokenizer("a dull and flat film")["input_ids"] == ids[0]
+
+
+def test_fine_tuning_keeps_the_head_for_the_same_labels(classified: Path, tmp_path: Path) -> None:
+    """With the same labels the head stays; with others it is new."""
+    model = {"folder": str(classified / "model")}
+    few = {"steps": 1, "lr": 1e-6, "batch": 512}
+    same = texts(reviews(tmp_path / "same.tsv", 120), tmp_path / "same", model=model, training=few)
+    assert same["accuracy"] > 0.95
+    rows = reviews(tmp_path / "three.tsv", 150, more="film plot\tneither\n" * 60)
+    more = {"steps": 40, "lr": 0.002, "batch": 512, "validate_every": 40}
+    assert texts(rows, tmp_path / "three", model=model, training=more)["accuracy"] > 0.95
+    assert glassformer.load(tmp_path / "three/model").job.classes == ("bad", "good", "neither")
+
+
+@pytest.mark.parametrize("preset", ["roberta", "distilbert"])
+def test_other_text_encoders_have_their_published_heads(preset: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = {"steps": 1, "lr": 0.001, "batch": 512}
+    file = reviews(tmp_path / "reviews.tsv", 60)
+    texts(file, tmp_path / "run", model={"preset": preset, **ENCODER}, training=words)
+    bundle = glassformer.load(tmp_path / "run/model")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
+    rows = torch.tensor([[2, 9, 8, 7, 3], [2, 9, 3, 0, 0]])
+    with torch.no_grad():
+        ours, other = bundle.model(rows), theirs(rows, attention_mask=rows != 0).logits
+    assert bundle.family == preset and torch.allclose(ours, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("valid", "model", "error"),
+    [("film\tgod\n", {}, UnknownNameError), ("film\tgood\n", {"preset": "gpt2"}, UnsupportedError)],
+)
+def test_unknown_label_and_unsupported_preset_are_errors(
+    valid: str, model: dict[str, Any], error: type[GlassformerError], tmp_path: Path
+) -> None:
+    (tmp_path / "valid.tsv").write_text(f"text\tlabel\n{valid}")
+    train = reviews(tmp_path / "train.tsv", 40)
+    with pytest.raises(error):
+        texts(train, tmp_path / "run", data={"valid": [str(tmp_path / "valid.tsv")]}, model=model)
+
+
+def test_a_single_class_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError):
+        texts(reviews(tmp_path / "train.tsv", 40, labels=("bad", "bad")), tmp_path / "run")
+
+
+def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path) -> None:
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)
+    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target.astype(np.int64))
+    asked = {
+        "job": "images",
+        "data": {"train": [str(tmp_path / "digits.npz")], "valid": 0.15},
+        "model": {
+            "patch_size": 4,
+            "d_model": 64,
+            "num_heads": 4,
+            "d_ff": 128,
+            "num_layers": 2,
+            "dropout": 0.0,
+        },
+        "training": {"steps": 160, "lr": 0.002, "batch": 64, "validate_every": 160},
+    }
+    run(parse_recipe(asked), tmp_path / "run", log=no_log)
+    figures = read_history(tmp_path / "run").validations[-1]["metrics"]
+    assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
+    transformers = pytest.importorskip("transformers")
+    bundle = glassformer.load(tmp_path / "run/model")
+    about = bundle.job.to_dict()
+    assert about["classes"] == [str(n) for n in range(10)] and about["size"] == [8, 8]
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "run/model").eval()
+    process = transformers.AutoImageProcessor.from_pretrained(tmp_path / "run/model")
+    pixels = process(list(images[:20, :, :, None]), return_tensors="pt", input_data_format="channels_last")
+    mine = (torch.from_numpy(images[:20, None]) / 255 - about["mean"][0]) / about["std"][0]
+    with torch.no_grad():
+        ours, other = bundle.model(mine), theirs(**pixels).logits
+    assert torch.allclose(ours, other, atol=1e-4)
+    assert (ours.argmax(-1).numpy() == digits.target[:20]).mean() > 0.9
+
+
+def test_patches_divide_the_image() -> None:
+    assert [choose_patch_size(*size) for size in ((28, 28), (32, 32), (224, 224), (96, 64), (3, 5))] == [
+        4,
+        4,
+        16,
+        8,
+        1,
+    ]
+    with pytest.raises(InvalidValueError):
+        choose_patch_size(101, 101)
+
+
+def test_a_class_unseen_in_training_is_an_error(tmp_path: Path) -> None:
+    pixels = np.zeros((40, 8, 8), np.uint8)
+    pixels[:, 0] = np.arange(40)[:, None]
+    np.savez(tmp_path / "train.npz", images=pixels, labels=np.arange(40) % 2)
+    np.savez(tmp_path / "valid.npz", images=pixels, labels=np.arange(40) % 3)
+    data = {"train": [str(tmp_path / "train.npz")], "valid": [str(tmp_path / "valid.npz")]}
+    with pytest.raises(GlassformerError):
+        run(parse_recipe({"job": "images", "data": data}), tmp_path / "run", log=no_log)
+
+
+def test_idx_pair_is_one_source_and_new_labels_are_noticed(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    pixels, labels = draw.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 2
+    pair = [tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"]
+    pair[0].write_bytes(b"\0\0\x08\3" + np.array(pixels.shape, ">u4").tobytes() + pixels.tobytes())
+
+    def told(out: str, labels: np.ndarray, *files: Path) -> list[str]:
+        pair[1].write_bytes(b"\0\0\x08\1" + np.array(labels.shape, ">u4").tobytes() + labels.tobytes())
+        asked = {
+            "job": "images",
+            "data": {"train": list(map(str, files)), "valid": 0.2},
+            "model": ENCODER,
+            "training": {"steps": 1, "batch": 8},
+        }
+        job = prepare_job(parse_recipe(asked), tmp_path / out, torch.device("cpu"), no_log)
+        assert job.facts["training images"] + job.facts["validation images"] == 40
+        return job.facts["classes"]
+
+    assert told("both", labels, *pair) == told("one", labels, pair[0]) == ["0", "1"]
+    assert told("both", labels + 3, *pair) == told("one", labels + 3, pair[0]) == ["3", "4"]
+    with pytest.raises(GlassformerError):
+        told("other", labels, pair[0], tmp_path / "digits.npz")
+
+
+def test_grey_images_are_converted_for_a_colour_model(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    pixels, labels = draw.integers(0, 256, (40, 16, 16), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "grey.npz", images=pixels, labels=labels)
+    np.savez(tmp_path / "colour.npz", images=np.stack([pixels] * 3, -1), labels=labels)
+    base = glassformer.save(glassformer.tiny("vit"), tmp_path / "base")
+    found = {}
+    for name in ("grey", "colour"):
+        asked = {
+            "job": "images",
+            "data": {"train": [str(tmp_path / f"{name}.npz")], "valid": [str(tmp_path / "grey.npz")]},
+            "model": {"folder": str(base)},
+            "training": {"steps": 2, "batch": 16},
+        }
+        run(parse_recipe(asked), tmp_path / name, log=no_log)
+        found[name] = read_history(tmp_path / name).validations[-1]["metrics"]
+    assert found["grey"] == found["colour"]

@@ -1,0 +1,108 @@
+"""Multilingual translation: a column names the target language, whose tag precedes the source."""
+
+import json
+import random
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from glassformer.data.pairs import pairs
+from glassformer.data.problems import Problems
+from glassformer.errors import GlassformerError, MissingValueError, UnknownNameError
+from glassformer.tokenization import load_tokenizer
+from glassformer.training.data_cache import no_log
+from glassformer.training.evaluation import evaluate_files
+from glassformer.training.recipe import parse_recipe
+from glassformer.training.run import run
+
+MODEL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Letters to be written as they are ("same") or from the end ("back"): only the tag tells which."""
+    place = tmp_path_factory.mktemp("tags")
+    words = ["".join(letters) for length in (2, 3, 4) for letters in product("abcd", repeat=length)]
+    rows = [(word, word[::turn], to) for word in words for to, turn in (("same", 1), ("back", -1))]
+    random.Random(0).shuffle(rows)
+    for name, part in (("test", rows[:60]), ("train", rows[60:])):
+        table = "".join("\t".join(row) + "\n" for row in [("source", "target", "to"), *part])
+        (place / f"{name}.tsv").write_text(table)
+    recipe = parse_recipe(
+        {
+            "job": "translate",
+            "data": {"train": str(place / "train.tsv"), "valid": str(place / "test.tsv"), "to": "to"},
+            "tokenizer": {"kind": "char"},
+            "model": MODEL,
+            "training": {
+                "device": "cpu",
+                "steps": 300,
+                "batch": 900,
+                "lr": 3e-3,
+                "schedule": "cosine",
+                "label_smoothing": 0.0,
+                "validate_every": 10**6,
+            },
+        }
+    )
+    assert run(recipe, place / "run", log=no_log).outcome == "finished"
+    return place
+
+
+def test_the_tag_selects_the_target_language(trained: Path) -> None:
+    model = trained / "run" / "model"
+    found = evaluate_files(model, [str(trained / "test.tsv")], log=no_log).validation
+    assert found.metrics["exact"] > 0.95
+    assert {sample.source.split()[0] for sample in found.samples} == {">>same<<", ">>back<<"}
+    bundle = glassformer.load(model)
+    assert bundle.translate("abdc", to="back") == "cdba" and bundle.translate("abdc", to="same") == "abdc"
+    tokenizer = load_tokenizer(model)
+    assert tokenizer is not None and {tokenizer.token_id(">>back<<"), tokenizer.token_id(">>same<<")} == {
+        4,
+        5,
+    }
+    job = json.loads((model / "job.json").read_text())
+    assert job["languages"] == ["back", "same"] and (job["unit"], job["usual_len"]) == ("sentence", 6)
+
+
+def test_a_multilingual_model_needs_a_known_target_language(trained: Path) -> None:
+    bundle = glassformer.load(trained / "run" / "model")
+    for call in (bundle.translate, bundle.generate):
+        with pytest.raises(MissingValueError) as missing:
+            call("abdc")
+        assert missing.value.name == "to"
+    with pytest.raises(UnknownNameError):
+        bundle.translate("abdc", to="de")
+    assert bundle.generate([">>back<<abdc"], special_in_text="keep", num_beams=1) == ["cdba"]
+
+
+def test_the_language_column_is_not_part_of_the_pair(tmp_path: Path) -> None:
+    table = tmp_path / "a.tsv"
+    table.write_text("to\tsource\ttarget\nde\tdog\tHund\nfr\tdog\tchien\n")
+    rows = [("dog", "Hund", "de"), ("dog", "chien", "fr")]
+    assert list(pairs(table, to="to").rows(Problems())) == rows
+    assert list(pairs(table, columns=(2, 3), to=1).rows(Problems()))[-2:] == rows
+    with pytest.raises(GlassformerError):
+        pairs(table, to=1)
+
+
+@pytest.mark.parametrize(("share", "unit"), [(0.05, "sentence"), (0.2, "line")])
+def test_job_json_tells_whether_sources_are_sentences(tmp_path: Path, share: float, unit: str) -> None:
+    table = tmp_path / "pairs.tsv"
+    rows = ["It rained. We left." if n < 200 * share else f"We left at {n}." for n in range(200)]
+    table.write_text("".join(f"{row}\t{row}\n" for row in rows))
+    recipe = parse_recipe(
+        {
+            "job": "translate",
+            "data": {"train": str(table), "valid": str(table), "max_len": 40},
+            "tokenizer": {"kind": "char"},
+            "model": MODEL,
+            "training": {"device": "cpu", "steps": 1, "batch": 900, "validate_every": 10**6},
+        }
+    )
+    run(recipe, tmp_path / "run", log=no_log)
+    job = json.loads((tmp_path / "run" / "model" / "job.json").read_text())
+    longest = len("It rained. We left.") + 1  # letters, and the end
+    assert job == {"job": "translate", "unit": unit, "usual_len": longest}
