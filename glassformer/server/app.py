@@ -18,7 +18,6 @@ from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.explored import Explored
 from glassformer.server import metrics as metrics_module
-from glassformer.server.docs import docs_router
 from glassformer.server.errors import (
     ErrorResponse,
     UnavailableError,
@@ -31,6 +30,7 @@ from glassformer.server.limits import Limits, LimitsMiddleware
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import ModelRegistry
 from glassformer.server.openai import openai_router
+from glassformer.server.openapi import docs_router, openapi_document
 from glassformer.server.schema import Health
 from glassformer.server.security import Address, SecurityMiddleware
 from glassformer.server.tasks import tasks_router
@@ -63,8 +63,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        separate_input_output_schemas=False,
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
+    app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     _handle_errors(app)
     _add_gauges(metrics, models)
 

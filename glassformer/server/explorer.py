@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from os import PathLike
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.staticfiles import StaticFiles
 
 from glassformer.errors import GlassformerError
 from glassformer.explorer.page import FOLDER, files
+from glassformer.interpret import schema
 from glassformer.interpret.changes import MOST as MAX_CHANGES
 from glassformer.interpret.difference import difference_info
 from glassformer.interpret.explored import Explored
@@ -43,8 +44,6 @@ NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Glass
 
 TraceId = Annotated[str, Path(max_length=64)]
 RunId = Annotated[str, Path(max_length=200)]
-Name = Annotated[str, Field(max_length=200)]
-Index = Annotated[int, Field(ge=0, lt=2**31)]
 Position = Annotated[int | None, Query(ge=0, lt=2**31)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 
@@ -59,60 +58,12 @@ class SeriesInput(RequestModel):
     truth: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
 
 
-class HeadOff(RequestModel):
-    """Set the output of a head to zero."""
+class TraceRequest(RequestModel):
+    """POST /trace: an input, of which the keys depend on the model, and interventions."""
 
-    kind: Literal["head_off"]
-    attention: Name
-    head: Index
+    model_config = ConfigDict(strict=False)  # JSON has no tuples
 
-
-class LayerOff(RequestModel):
-    """Skip a layer."""
-
-    kind: Literal["layer_off"]
-    block: Name
-
-
-class MaskToken(RequestModel):
-    """Hide a position from attention."""
-
-    kind: Literal["mask_token"]
-    sequence: Name
-    position: Index
-
-
-class Swap(RequestModel):
-    """Swap the tokens at two positions."""
-
-    kind: Literal["swap"]
-    sequence: Name
-    positions: Annotated[list[Index], Field(min_length=2, max_length=2)]
-
-
-class Residual(RequestModel):
-    """Scale a vector of the residual stream."""
-
-    kind: Literal["residual"]
-    name: Name
-    position: Index
-    scale: float
-
-
-class Positions(RequestModel):
-    """Multiply all position ids."""
-
-    kind: Literal["positions"]
-    stack: Name
-    stretch: float
-
-
-Change = Annotated[HeadOff | LayerOff | MaskToken | Swap | Residual | Positions, Field(discriminator="kind")]
-
-
-class TraceInput(RequestModel):
-    """The input of a trace; which keys apply depends on the model."""
-
+    model: ModelName
     text: Text | None = None
     target: Text | Annotated[list[TokenId], Field(max_length=MAX_IDS)] | None = None
     image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
@@ -120,13 +71,21 @@ class TraceInput(RequestModel):
     to: Language | None = None
     question: Text | None = None
     context: Text | None = None
+    changes: (
+        Annotated[
+            list[Annotated[schema.Intervention, Field(discriminator="kind")]], Field(max_length=MAX_CHANGES)
+        ]
+        | None
+    ) = None
 
-
-class TraceRequest(TraceInput):
-    """POST /trace."""
-
-    model: ModelName
-    changes: Annotated[list[Change], Field(max_length=MAX_CHANGES)] | None = None
+    @field_validator("changes")
+    @classmethod
+    def _check_indices(cls, changes: list[schema.Intervention] | None) -> list[schema.Intervention] | None:
+        for change in changes or ():
+            values = [value if isinstance(value, tuple) else (value,) for value in vars(change).values()]
+            if any(isinstance(item, int) and not 0 <= item < 2**31 for value in values for item in value):
+                raise ValueError("heads and positions are counted from 0")
+        return changes
 
 
 class SentencesRequest(RequestModel):
@@ -153,22 +112,35 @@ class SearchRequest(GenerationParameters):
     to: Language | None = None
 
 
+class ModelsResponse(BaseModel):
+    """The models and training runs that can be explored."""
+
+    models: list[schema.ModelInfo]
+    runs: list[schema.RunInfo]
+
+
+class SentencesResponse(BaseModel):
+    """The sentences of a text."""
+
+    sentences: list[str]
+
+
 def trace_router(explored: Explored) -> APIRouter:
     """The routes over these models, runs and traces."""
     router = APIRouter(tags=["trace"])
     films = Films(explored.store)
 
-    @router.get("/models")
+    @router.get("/models", response_model=ModelsResponse)
     def models() -> JSONResponse:
         """List the models and training runs."""
         return _json({"models": explored.models(), "runs": _runs(explored)})
 
-    @router.post("/trace")
+    @router.post("/trace", response_model=schema.TraceInfo)
     def trace(body: TraceRequest) -> JSONResponse:
         """Run a model on an input and record every tensor; a repeated request is answered from the store."""
         return JSONResponse(explored.take(body.model_dump(exclude_none=True)).info())
 
-    @router.get("/trace/{id}")
+    @router.get("/trace/{id}", response_model=schema.TraceInfo)
     def get_trace(id: TraceId) -> JSONResponse:
         """A stored trace."""
         return JSONResponse(explored.trace(id).info())
@@ -187,22 +159,22 @@ def trace_router(explored: Explored) -> APIRouter:
         headers = {"X-Shape": ",".join(map(str, found.shape)), "X-Dtype": found.dtype}
         return Response(found.data(), media_type="application/octet-stream", headers=headers)
 
-    @router.get("/trace/{id}/next")
+    @router.get("/trace/{id}/next", response_model=schema.NextInfo)
     def next_tokens(id: TraceId, position: Position = None, count: Count = 50) -> JSONResponse:
         """The most likely next tokens at a position."""
         return _json(next_info(explored.trace(id), position, count))
 
-    @router.get("/trace/{id}/heads")
+    @router.get("/trace/{id}/heads", response_model=schema.HeadsInfo)
     def heads(id: TraceId) -> JSONResponse:
         """What every attention head does, compared with chance."""
         return _json(heads_info(explored.trace(id)))
 
-    @router.get("/trace/{id}/lens")
+    @router.get("/trace/{id}/lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
         """The logit lens: what the output head predicts after each layer."""
         return _json(lens_info(explored.trace(id), position, top))
 
-    @router.get("/trace/{id}/unit")
+    @router.get("/trace/{id}/unit", response_model=schema.UnitInfo)
     def unit(
         id: TraceId,
         ffn: Annotated[str, Query(max_length=200)],
@@ -212,19 +184,19 @@ def trace_router(explored: Explored) -> APIRouter:
         """The tokens that a feed-forward unit promotes and suppresses."""
         return _json(unit_info(explored.trace(id), ffn, unit, top))
 
-    @router.get("/trace/{id}/difference/{other}")
+    @router.get("/trace/{id}/difference/{other}", response_model=schema.DifferenceInfo)
     def difference(id: TraceId, other: TraceId) -> JSONResponse:
         """What changed from one trace to another."""
         return _json(difference_info(explored.trace(id), explored.trace(other)))
 
-    @router.post("/trace/sentences")
+    @router.post("/trace/sentences", response_model=SentencesResponse)
     def sentences(body: SentencesRequest) -> JSONResponse:
         """The sentences that `translate` would translate one by one."""
         from glassformer.interpret.sentences import sentences_of
 
         return _json({"sentences": sentences_of(explored.bundle(body.model), body.text, body.to)})
 
-    @router.post("/trace/step")
+    @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:
         """One step of generation."""
         from glassformer.interpret.search import step_info
@@ -239,7 +211,7 @@ def trace_router(explored: Explored) -> APIRouter:
         )
         return _json(found)
 
-    @router.post("/trace/search")
+    @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:
         """A beam search as a tree."""
         from glassformer.interpret.search import search_info
@@ -247,12 +219,12 @@ def trace_router(explored: Explored) -> APIRouter:
         bundle = explored.bundle(body.model)
         return _json(search_info(bundle, text=body.text, to=body.to, **body.generation_options()))
 
-    @router.get("/runs/{id}")
+    @router.get("/runs/{id}", response_model=schema.RunInfo)
     def run(id: RunId) -> JSONResponse:
         """A training run so far: curves, samples and checkpoints."""
         return _json(run_info(_run(explored, id), id=id))
 
-    @router.get("/runs/{id}/film")
+    @router.get("/runs/{id}/film", response_model=schema.SnapshotsInfo)
     def film(
         id: RunId,
         text: Annotated[str | None, Query(max_length=4000)] = None,

@@ -1,11 +1,11 @@
 // What was written, where it stands in the trace, and which place of the trace wrote it.
 
-import type { AttentionInfo, Sequence, Token, TraceInfo } from '../lib/types';
+import type { AttentionInfo, TokenSequence, TraceToken, TraceInfo } from '../lib/types';
 
 export interface Written {
-  sequence: Sequence; // that the model writes into
+  sequence: TokenSequence; // that the model writes into
   start: number; // places before the first written token
-  tokens: Token[];
+  tokens: TraceToken[];
   ids: number[];
 }
 

@@ -1,32 +1,32 @@
 // The changes a reader makes, as the address carries them and as words tell them.
 
 import { place } from '../lib/place.svelte';
-import type { Change, TraceInfo } from '../lib/types';
+import type { Intervention, TraceInfo } from '../lib/types';
 import { t } from '../lib/words.svelte';
 import { visible } from '../parts/piece';
 
 export const MOST = 256; // that the server takes at once
 
-export function keep(changes: Change[], step = true): void {
+export function keep(changes: Intervention[], step = true): void {
   place.go({ words: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
 }
 
-export const same = (one: Change, other: Change): boolean => told(one) === told(other);
-const told = (change: Change): string => JSON.stringify(Object.entries(change).sort());
+export const same = (one: Intervention, other: Intervention): boolean => told(one) === told(other);
+const told = (change: Intervention): string => JSON.stringify(Object.entries(change).sort());
 
-export const isOn = (changes: Change[], change: Change): boolean => changes.some((one) => same(one, change));
+export const isOn = (changes: Intervention[], change: Intervention): boolean => changes.some((one) => same(one, change));
 
 /** With this change if it is not among them, without it if it is. */
-export function toggled(changes: Change[], change: Change): Change[] {
+export function toggled(changes: Intervention[], change: Intervention): Intervention[] {
   return isOn(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change].slice(0, MOST);
 }
 
 /** What a change is made to: two of the same place are not made together. */
-export const whereOf = (one: Change): string =>
+export const whereOf = (one: Intervention): string =>
   one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
 
 /** With this change in place of another of the same place: a slider's last value counts. */
-export function replaced(changes: Change[], change: Change): Change[] {
+export function replaced(changes: Intervention[], change: Intervention): Intervention[] {
   return [...changes.filter((one) => whereOf(one) !== whereOf(change)), change].slice(0, MOST);
 }
 
@@ -60,7 +60,7 @@ export function sequenceOfStack(trace: TraceInfo, stack: string): string {
 }
 
 /** A change in words. */
-export function said(trace: TraceInfo, change: Change): string {
+export function said(trace: TraceInfo, change: Intervention): string {
   switch (change.kind) {
     case 'head_off':
       return t('intervene.said.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });

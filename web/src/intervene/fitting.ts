@@ -1,9 +1,9 @@
 // Changes as an address may hold them, written by anyone: those that can be made to this trace are taken, the rest left out.
 
-import type { Change, StackInfo, TraceInfo } from '../lib/types';
+import type { Intervention, StackInfo, TraceInfo } from '../lib/types';
 import { MOST, sequenceOfStack, whereOf } from './changes';
 
-const FIELDS: Record<Change['kind'], string[]> = {
+const FIELDS: Record<Intervention['kind'], string[]> = {
   head_off: ['attention', 'head'],
   layer_off: ['block'],
   mask_token: ['sequence', 'position'],
@@ -15,7 +15,7 @@ const LARGEST = 1000; // that the server multiplies a residual by
 const FARTHEST = 64; // and a position
 
 /** The changes that fit, each place once, and whether any was left out. */
-export function fitting(word: string | undefined, trace: TraceInfo, stacks: StackInfo[]): { changes: Change[]; left: boolean } {
+export function fitting(word: string | undefined, trace: TraceInfo, stacks: StackInfo[]): { changes: Intervention[]; left: boolean } {
   if (!word) return { changes: [], left: false };
   let found: unknown;
   try {
@@ -24,14 +24,14 @@ export function fitting(word: string | undefined, trace: TraceInfo, stacks: Stac
     return { changes: [], left: true };
   }
   if (!Array.isArray(found)) return { changes: [], left: true };
-  const taken = new Map<string, Change>();
+  const taken = new Map<string, Intervention>();
   for (const one of found) if (fits(one, trace, stacks) && taken.size < MOST && !taken.has(whereOf(one))) taken.set(whereOf(one), one);
   return { changes: [...taken.values()], left: taken.size < found.length };
 }
 
-function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is Change {
+function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is Intervention {
   if (given === null || typeof given !== 'object' || !('kind' in given)) return false;
-  const change = given as Change;
+  const change = given as Intervention;
   if (!Object.hasOwn(FIELDS, change.kind)) return false;
   const named = Object.keys(change).filter((name) => name !== 'kind');
   if (named.length !== FIELDS[change.kind].length || !FIELDS[change.kind].every((name) => named.includes(name))) return false;

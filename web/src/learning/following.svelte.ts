@@ -3,13 +3,13 @@
 
 import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
-import type { FilmInfo, RunInfo } from '../lib/types';
+import type { SnapshotsInfo, RunInfo } from '../lib/types';
 
 const EVERY = 2000; // milliseconds
 
 export class Following {
   run = $state.raw<RunInfo | null>(null);
-  film = $state.raw<FilmInfo | null>(null);
+  film = $state.raw<SnapshotsInfo | null>(null);
   filming = $state(false);
   problem = $state.raw<Problem | null>(null);
 

@@ -1,6 +1,6 @@
 // The formulas that depend on how a model is made: a bias stands in them only where the model has one.
 
-import type { Outline, StackInfo } from './types';
+import type { ModelOutline, StackInfo } from './types';
 
 const added = (there: boolean, name: string): string => (there ? ` + ${name}` : '');
 
@@ -13,7 +13,7 @@ export function feedForward(stack: Pick<StackInfo, 'gated' | 'biases'> | null, a
 }
 
 /** What the head makes of a vector before the softmax. */
-export const scores = (head: Outline['head'] | undefined, x: string): string => `W\\,${x}${added(head?.bias ?? false, 'b')}`;
+export const scores = (head: ModelOutline['head'] | undefined, x: string): string => `W\\,${x}${added(head?.bias ?? false, 'b')}`;
 
 /** What is added to a token's vector for its place. */
 export const PE = '\\mathrm{PE}';

@@ -5,7 +5,8 @@ import { PageError } from './errors';
 import type { Asked, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo, Word,
+  DifferenceInfo, HeadsInfo, LensInfo, ModelInfo, ModelsResponse, NextInfo, RunInfo, SearchInfo, SnapshotsInfo, StepInfo,
+  TraceInfo, UnitInfo,
 } from './types';
 
 interface Kept {
@@ -33,7 +34,7 @@ export class Frozen implements Source {
     this.#kept = new Response(plain).json();
   }
 
-  async models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
+  async models(): Promise<ModelsResponse> {
     return { models: [(await this.#kept).model], runs: [] };
   }
   async trace(): Promise<TraceInfo> {
@@ -62,7 +63,7 @@ export class Frozen implements Source {
   sentences(): Promise<string[]> {
     return refused();
   }
-  unit(): Promise<{ promotes: Word[]; suppresses: Word[] }> {
+  unit(): Promise<UnitInfo> {
     return refused();
   }
   difference(): Promise<DifferenceInfo> {
@@ -77,7 +78,7 @@ export class Frozen implements Source {
   run(): Promise<RunInfo> {
     return refused();
   }
-  film(): Promise<FilmInfo> {
+  film(): Promise<SnapshotsInfo> {
     return refused();
   }
 }

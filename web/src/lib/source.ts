@@ -1,11 +1,11 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
-import { ServerError, PageError } from './errors';
+import { PageError, ServerError } from './errors';
 import { server } from './server.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, ErrorInfo, FilmInfo, HeadsInfo, LensInfo, ModelInfo, NextInfo, RunInfo, SearchInfo, StepInfo, TraceInfo,
-  TraceInput, TraceRequest, Word,
+  DifferenceInfo, ErrorInfo, HeadsInfo, LensInfo, ModelsResponse, NextInfo, RunInfo, SearchInfo, SentencesResponse,
+  SnapshotsInfo, StepInfo, TraceInfo, TraceInput, TraceRequest, UnitInfo,
 } from './types';
 
 export interface Asked {
@@ -17,7 +17,7 @@ export interface Asked {
 export interface Source {
   /** False: what is shown was kept in the page; nothing new can be asked of a model. */
   readonly live: boolean;
-  models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }>;
+  models(): Promise<ModelsResponse>;
   /** What a translator reads one by one of a text. */
   sentences(model: string, input: TraceInput): Promise<string[]>;
   trace(request: TraceRequest): Promise<TraceInfo>;
@@ -25,12 +25,12 @@ export interface Source {
   heads(trace: string): Promise<HeadsInfo>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
   next(trace: string, position: number, count?: number): Promise<NextInfo>;
-  unit(trace: string, ffn: string, unit: number): Promise<{ promotes: Word[]; suppresses: Word[] }>;
+  unit(trace: string, ffn: string, unit: number): Promise<UnitInfo>;
   difference(before: string, after: string): Promise<DifferenceInfo>;
   step(model: string, input: TraceInput, written: number[], settings?: Record<string, unknown>): Promise<StepInfo>;
   search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo>;
   run(id: string): Promise<RunInfo>;
-  film(id: string, input: TraceInput): Promise<FilmInfo>;
+  film(id: string, input: TraceInput): Promise<SnapshotsInfo>;
 }
 
 async function answered(path: string, init?: RequestInit): Promise<Response> {
@@ -77,12 +77,12 @@ export class Live implements Source {
   #bytes = 0;
   #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the server has dropped
 
-  models(): Promise<{ models: ModelInfo[]; runs: RunInfo[] }> {
+  models(): Promise<ModelsResponse> {
     return json('models');
   }
 
   async sentences(model: string, { text, to }: TraceInput): Promise<string[]> {
-    return (await post<{ sentences: string[] }>('trace/sentences', { model, text, to })).sentences;
+    return (await post<SentencesResponse>('trace/sentences', { model, text, to })).sentences;
   }
 
   async trace(request: TraceRequest): Promise<TraceInfo> {
@@ -159,7 +159,7 @@ export class Live implements Source {
   next(trace: string, position: number, count = 100): Promise<NextInfo> {
     return this.#again(trace, () => json(`trace/${trace}/next?${query({ position, count })}`));
   }
-  unit(trace: string, ffn: string, unit: number): Promise<{ promotes: Word[]; suppresses: Word[] }> {
+  unit(trace: string, ffn: string, unit: number): Promise<UnitInfo> {
     return this.#again(trace, () => json(`trace/${trace}/unit?${query({ ffn, unit })}`));
   }
   difference(before: string, after: string): Promise<DifferenceInfo> {
@@ -174,7 +174,7 @@ export class Live implements Source {
   run(id: string): Promise<RunInfo> {
     return json(`runs/${encodeURIComponent(id)}`);
   }
-  film(id: string, input: TraceInput): Promise<FilmInfo> {
+  film(id: string, input: TraceInput): Promise<SnapshotsInfo> {
     return json(`runs/${encodeURIComponent(id)}/film?${query({ text: input.text, target: input.target })}`);
   }
 }

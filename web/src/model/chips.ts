@@ -1,7 +1,7 @@
 // Tokens set in lines for the drawing: as many as there is room for, then how many are left.
 
 import { visible } from '../parts/piece';
-import type { Token } from '../lib/types';
+import type { TraceToken } from '../lib/types';
 
 export interface Chip {
   n: number; // which token
@@ -39,7 +39,7 @@ function width(text: string): number {
 }
 
 /** Lines of chips, each line centred. */
-export function chips(tokens: Token[], room: number, lines: number): Chips {
+export function chips(tokens: TraceToken[], room: number, lines: number): Chips {
   const made: Chip[][] = [[]];
   let x = 0;
   let shown = 0;

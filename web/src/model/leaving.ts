@@ -2,12 +2,12 @@
 
 import { percent } from '../lib/numbers';
 import { t } from '../lib/words.svelte';
-import type { NextInfo, Token, TraceInfo } from '../lib/types';
+import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
 
-const said = (piece: string, special = false): Token => ({ id: null, piece, raw: null, start: null, end: null, bytes: null, special });
+const said = (piece: string, special = false): TraceToken => ({ id: null, piece, raw: null, start: null, end: null, bytes: null, special });
 
 /** `next`: the likeliest next words where nothing was written yet. */
-export function leaving(trace: TraceInfo, next: NextInfo | null): Token[] {
+export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
   const { outcome } = trace;
   if (next) return next.words.slice(0, 3).map((word) => said(`${word.text.trim()} ${percent(word.probability ?? 0)}`));
   switch (outcome.kind) {

@@ -1,6 +1,6 @@
 // Which characters of a text each token covers, cut where the covering changes.
 
-import type { Token } from '../lib/types';
+import type { TraceToken } from '../lib/types';
 
 export interface Stretch {
   text: string;
@@ -8,7 +8,7 @@ export interface Stretch {
 }
 
 /** Positions count characters as people do, not UTF-16 units. */
-export function stretches(text: string, tokens: Token[]): Stretch[] {
+export function stretches(text: string, tokens: TraceToken[]): Stretch[] {
   const letters = [...text];
   const covering: number[][] = letters.map(() => []);
   tokens.forEach((token, n) => {

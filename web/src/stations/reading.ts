@@ -2,14 +2,14 @@
 
 import { place } from '../lib/place.svelte';
 import { session } from '../lib/session.svelte';
-import type { AttentionInfo, ModelInfo, Sequence, StackInfo, Station, TraceInfo } from '../lib/types';
+import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Station, TraceInfo } from '../lib/types';
 import { label } from '../parts/piece';
 
-export const sequenceOf = (trace: TraceInfo, name: string): Sequence =>
+export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
 
 /** The tokens' pieces, as labels of rows and columns. */
-export const pieces = (sequence: Sequence): string[] => sequence.tokens.map((token) => label(token.piece));
+export const pieces = (sequence: TokenSequence): string[] => sequence.tokens.map((token) => label(token.piece));
 
 export const modelOf = (trace: TraceInfo): ModelInfo | null =>
   session.models.find((one) => one.id === trace.model) ?? session.model;
@@ -25,11 +25,11 @@ export const attentionOf = (trace: TraceInfo, station: Station): AttentionInfo |
 const within = (n: number, count: number): number => Math.max(0, Math.min(count - 1, Math.round(n)));
 
 /** Where in a sequence the reader looks: the address's word `pos` (the queries' side), kept inside the sequence. */
-export const positionIn = (sequence: Sequence, otherwise = sequence.prefix): number =>
+export const positionIn = (sequence: TokenSequence, otherwise = sequence.prefix): number =>
   within(place.number('pos', otherwise), sequence.tokens.length);
 
 /** The same on the side of the keys: `key`. */
-export const keyIn = (sequence: Sequence, otherwise: number): number =>
+export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
   within(place.number('key', otherwise), sequence.tokens.length);
 
 export const headOf = (attention: AttentionInfo): number => within(place.number('head', 0), attention.heads);

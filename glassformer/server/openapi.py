@@ -1,12 +1,15 @@
-"""/docs: all routes with their parameters on one static page."""
+"""The OpenAPI document, and /docs: all routes with their parameters on one static page."""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from html import escape
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse
+
+from glassformer.interpret import schema
 
 LIMITS = {
     "minimum": "≥",
@@ -16,6 +19,28 @@ LIMITS = {
     "maxLength": "characters ≤",
     "maxItems": "items ≤",
 }
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, with the explorer's dataclasses as they are sent.
+
+    All fields are present, except those that are left out if they are None.
+    """
+    if app.openapi_schema is None:
+        for name, component in FastAPI.openapi(app)["components"]["schemas"].items():
+            kind = getattr(schema, name, None)
+            if is_dataclass(kind):
+                optional = {field.name for field in fields(kind) if field.metadata == schema.OMIT}
+                component["required"] = [name for name in component["properties"] if name not in optional]
+                for name in optional:
+                    component["properties"][name] = _without_null(component["properties"][name])
+    assert app.openapi_schema is not None
+    return app.openapi_schema
+
+
+def _without_null(property: dict[str, Any]) -> dict[str, Any]:
+    kinds = [kind for kind in property["anyOf"] if kind != {"type": "null"}]
+    return kinds[0] if len(kinds) == 1 else {**property, "anyOf": kinds}
 
 
 def docs_router(app: FastAPI) -> APIRouter:
