@@ -58,7 +58,11 @@ class Completion:
         self.n = request.n or 1
         self._pieces = TokenTexts(self.tokenizer)
         self.ids, self.texts = self._prompts(request.prompt)
-        self.header = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.id}
+        self.header: dict[str, Any] = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model.id,
+        }
 
     def _plan(self, bundle: Bundle) -> Plan:
         """Token ids contain the tag of the target language themselves."""

@@ -107,7 +107,7 @@ def check_generates(bundle: Bundle) -> None:
 
 def generates(bundle: Bundle) -> bool:
     """Whether a model generates text."""
-    return holds(lambda one: check_generates(one) is None)(bundle)
+    return holds(lambda one: shape_of(one) and tokenizer_of(one) is not None)(bundle)
 
 
 def continues(bundle: Bundle) -> bool:

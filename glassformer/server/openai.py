@@ -40,7 +40,7 @@ from glassformer.tasks.reading import in_order, reads, room_of, together, tokeni
 from glassformer.tokenization import Encoded
 
 MAX_EMBEDDED = 8192  # tokens of a text to embed, if the model itself has no limit
-STREAM = {200: {"content": {"text/event-stream": {}}}}
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
 def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
