@@ -16,8 +16,8 @@ from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
 from glassformer.generation import GenerationOutput, Token
 from glassformer.server.errors import (
+    PayloadTooLargeError,
     RequestTimeoutError,
-    RequestTooLargeError,
     error_body,
     unsupported,
 )
@@ -79,7 +79,7 @@ class Completion:
         """The prompts as ids and as text."""
         prompts: Any = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
         if len(prompts) * self.n > MAX_ROWS:
-            raise RequestTooLargeError("texts to generate (prompts times n)", MAX_ROWS)
+            raise PayloadTooLargeError("texts to generate (prompts times n)", MAX_ROWS)
         if isinstance(prompts[0], str):
             layouts = self.plan.layouts(prompts)
             return [part.ids for layout in layouts for part in layout if isinstance(part, Place)], prompts

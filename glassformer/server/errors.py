@@ -22,6 +22,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.generation.continuous import (
+    GenerationFailedError,
+    SchedulerClosedError,
+    SchedulerFullError,
+)
 from glassformer.interpret.kinds import TooLargeError, UnknownNameError
 
 MAX_STRING = 1000  # characters of one string in an error; it may quote what a client sent
@@ -71,7 +76,7 @@ class ModelNotFoundError(GlassformerError):
 
 
 @dataclass(eq=False)
-class NotFoundError(GlassformerError):
+class RouteNotFoundError(GlassformerError):
     """Nothing is served under this path."""
 
     path: str
@@ -100,7 +105,7 @@ class InvalidRequestError(GlassformerError):
 
 
 @dataclass(eq=False)
-class RequestTooLargeError(GlassformerError):
+class PayloadTooLargeError(GlassformerError):
     """More was sent, or asked for, than one request may have."""
 
     what: str
@@ -126,7 +131,7 @@ class RequestTimeoutError(GlassformerError):
 
 @dataclass(eq=False)
 class UnavailableError(GlassformerError):
-    """The server cannot answer now: it is stopping, out of memory, or generation failed."""
+    """The server cannot answer this request: it is out of memory, or has a bug."""
 
     reason: str
     template: ClassVar[str] = "{reason}"
@@ -136,12 +141,15 @@ STATUS: dict[type[GlassformerError], int] = {
     InvalidApiKeyError: 401,
     CrossOriginError: 403,
     ModelNotFoundError: 404,
-    NotFoundError: 404,
+    RouteNotFoundError: 404,
     UnknownNameError: 404,
     MethodNotAllowedError: 405,
-    RequestTooLargeError: 413,
+    PayloadTooLargeError: 413,
     TooLargeError: 413,
     QueueFullError: 429,
+    SchedulerFullError: 429,
+    SchedulerClosedError: 503,
+    GenerationFailedError: 503,
     RequestTimeoutError: 503,
     UnavailableError: 503,
 }
@@ -194,7 +202,7 @@ def _explain(problem: dict[str, Any]) -> str:
 def http_error(request: Request, error: HTTPException) -> GlassformerError:
     """Starlette's own errors as ours."""
     if error.status_code == 404:
-        return NotFoundError(request.url.path)
+        return RouteNotFoundError(request.url.path)
     if error.status_code == 405:
         return MethodNotAllowedError(request.method, (error.headers or {}).get("Allow", "another method"))
     return InvalidRequestError(None, [str(error.detail) or HTTPStatus(error.status_code).phrase])

@@ -48,7 +48,7 @@ Position = Annotated[int | None, Query(ge=0, lt=2**31)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 
 
-class SeriesInput(RequestModel):
+class TraceSeries(RequestModel):
     """Columns of numbers; the last `truth` values of each are held back."""
 
     columns: Annotated[
@@ -67,7 +67,7 @@ class TraceRequest(RequestModel):
     text: Text | None = None
     target: Text | Annotated[list[TokenId], Field(max_length=MAX_IDS)] | None = None
     image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
-    series: SeriesInput | None = None
+    series: TraceSeries | None = None
     to: Language | None = None
     question: Text | None = None
     context: Text | None = None

@@ -9,15 +9,7 @@ from dataclasses import replace
 from glassformer.bundle import Bundle
 from glassformer.errors import InputTooLongError
 from glassformer.generation import GenerationOutput, Token
-from glassformer.generation.continuous import (
-    GenerationFailedError,
-    Request,
-    Scheduler,
-    SchedulerClosedError,
-    SchedulerFullError,
-    Stats,
-)
-from glassformer.server.errors import QueueFullError, UnavailableError
+from glassformer.generation.continuous import Request, Scheduler, Stats
 from glassformer.tasks.writing.batches import Plan
 
 OnToken = Callable[[Token], None]
@@ -45,8 +37,6 @@ class GenerationTask:
             return
         if isinstance(result, list):
             self.outputs.set_result(result)
-        elif isinstance(result, GenerationFailedError | SchedulerClosedError):
-            self.outputs.set_exception(UnavailableError(str(result)))
         else:
             self.outputs.set_exception(result)
         self.outputs.exception()  # mark it as retrieved: nobody may be waiting any more
@@ -82,22 +72,17 @@ class GenerationService:
                 on_token(token)
 
         listening = on_token is not None or top is not None
-        try:
-            request = replace(
-                plan.request,
-                top_logprobs=top or 0,
-                on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
-            )
-            task.request = self._scheduler.submit(
-                ids,
-                request,
-                caller=caller,
-                on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
-            )
-        except SchedulerFullError:
-            raise QueueFullError(MAX_QUEUED) from None
-        except SchedulerClosedError as error:
-            raise UnavailableError(str(error)) from None
+        request = replace(
+            plan.request,
+            top_logprobs=top or 0,
+            on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
+        )
+        task.request = self._scheduler.submit(
+            ids,
+            request,
+            caller=caller,
+            on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
+        )
         return task
 
     async def generate_all(self, plan: Plan, sources: Sequence[list[int]]) -> list[list[GenerationOutput]]:

@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassformerError
 from glassformer.server.errors import (
+    PayloadTooLargeError,
     QueueFullError,
     RequestTimeoutError,
-    RequestTooLargeError,
     error_response,
 )
 from glassformer.server.metrics import Metrics
@@ -114,7 +114,7 @@ class LimitsMiddleware:
         declared = Headers(scope=scope).get("content-length", "0")
         chunks, length = [], int(declared[:15]) if declared.isdecimal() else 0
         if length > self.limits.body:
-            raise RequestTooLargeError("bytes", self.limits.body)
+            raise PayloadTooLargeError("bytes", self.limits.body)
         length = 0
         while True:
             message = await receive()
@@ -123,7 +123,7 @@ class LimitsMiddleware:
             chunks.append(message.get("body", b""))
             length += len(chunks[-1])
             if length > self.limits.body:
-                raise RequestTooLargeError("bytes", self.limits.body)
+                raise PayloadTooLargeError("bytes", self.limits.body)
             if not message.get("more_body", False):
                 return b"".join(chunks)
 

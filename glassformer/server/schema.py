@@ -209,7 +209,7 @@ class GenerationParameters(RequestModel):
     length_formula: Literal["hf", "fairseq", "paper"] | None = None
     early_stopping: bool | Literal["never"] | None = None
     seed: Seed | None = None
-    stop: Stops | None = None
+    stop_strings: Stops | None = None
 
     def generation_options(self) -> dict[str, Any]:
         """The parameters that were set, as the library's keyword arguments."""

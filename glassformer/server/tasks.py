@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from glassformer.bundle import Bundle
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
 from glassformer.generation import GenerationOutput
-from glassformer.server.errors import RequestTooLargeError, unsupported
+from glassformer.server.errors import PayloadTooLargeError, unsupported
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import ModelRegistry, ServedModel, check_generates, holds, rewrites, translates
 from glassformer.server.schema import (
@@ -52,7 +52,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         sources = [[part.ids for part in layout if isinstance(part, Place)] for layout in layouts]
         count = sum(map(len, sources))
         if count > MAX_SENTENCES:
-            raise RequestTooLargeError("sentences", MAX_SENTENCES)
+            raise PayloadTooLargeError("sentences", MAX_SENTENCES)
         assert model.generation is not None  # `_plan` checks it
         outputs = iter(await model.generation.generate_all(plan, [ids for row in sources for ids in row]))
         rows = [[next(outputs)[0] for _ in row] for row in sources]
@@ -103,7 +103,6 @@ def _plan(model: ServedModel, body: TranslateRequest) -> tuple[Plan, list[Layout
     _check_one_of(text=body.text, texts=body.texts)
     check_generates(model.bundle)
     options = {**body.generation_options(), "num_return_sequences": 1}
-    options["stop_strings"] = options.pop("stop", None)
     plan = translating(model.bundle, options, to=body.to, prefix=body.prefix, split=body.split)
     return plan, list(plan.layouts([body.text] if body.text is not None else body.texts or []))
 

@@ -9,9 +9,7 @@ import pytest
 
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
-from glassformer.generation.continuous import GenerationFailedError, SchedulerClosedError
-from glassformer.server.errors import UnavailableError
-from glassformer.server.generation import GenerationService, GenerationTask
+from glassformer.server.generation import GenerationService
 from glassformer.server.openai import _embed
 from glassformer.tasks.writing.rewriting import translating
 from tests.server.harness import part, run_async
@@ -50,20 +48,6 @@ def test_invalid_bodies_are_refused(server, body):
     assert response.status_code == 422, response.text
     error = response.json()["error"]
     assert error["message"] and error["code"]
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [(GenerationFailedError("decoding", "x"), UnavailableError), (SchedulerClosedError(), UnavailableError)],
-)
-def test_failures_of_the_scheduler_are_reported_as_unavailable(result, expected):
-    async def outputs() -> None:
-        task = GenerationTask()
-        task.finish(result)
-        await task.outputs
-
-    with pytest.raises(expected):
-        run_async(outputs())
 
 
 def test_overlong_inputs_are_refused_even_if_the_model_has_no_limit(bundles):

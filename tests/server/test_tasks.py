@@ -140,7 +140,7 @@ def test_errors_carry_code_and_fields(server):
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert wrong.json()["error"]["fields"] == {"method": "GET", "allowed": "POST"}
         missing = client.get("/assets/nothing.js")
-        assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
+        assert missing.status_code == 404 and missing.json()["error"]["code"] == "route_not_found"
         found = error("/translate", 404, text="a", model="other")
         assert (found["code"], found["param"]) == ("model_not_found", "model")
         assert found["fields"] == {"name": "other", "known": list(KINDS)}
@@ -209,5 +209,5 @@ def test_models_get_unique_names(tmp_path):
 def test_generation_parameters_are_those_of_the_library():
     known = {field.name for field in fields(GenerationConfig)}
     internal = {"num_return_sequences", "max_length", "min_length", "forced_bos_token_id"}
-    internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits", "stop_strings"}
-    assert set(GenerationParameters.model_fields) == known - internal | {"stop"}  # the name OpenAI has for it
+    internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits"}
+    assert set(GenerationParameters.model_fields) == known - internal

@@ -223,7 +223,7 @@ export interface GenerationParameters {
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
   seed?: number | null;
-  stop?: string | string[] | null;
+  stop_strings?: string | string[] | null;
 }
 
 /** How one head's attention compares with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest one. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). */
@@ -492,7 +492,7 @@ export interface SearchRequest {
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
   seed?: number | null;
-  stop?: string | string[] | null;
+  stop_strings?: string | string[] | null;
   model: string;
   text: string;
   to?: string | null;
@@ -538,12 +538,6 @@ export interface SeriesInfo {
   patch: number;
   stride: number;
   scaling: "std" | "mean" | "none";
-}
-
-/** Columns of numbers; the last `truth` values of each are held back. */
-export interface SeriesInput {
-  columns: Record<string, number[]>;
-  truth?: number | null;
 }
 
 /** One input read with the weights of one step. trace: id. sample: what these weights predict. */
@@ -689,7 +683,7 @@ export interface TraceRequest {
   text?: string | null;
   target?: string | number[] | null;
   image?: string | null;
-  series?: SeriesInput | null;
+  series?: TraceSeries | null;
   to?: string | null;
   question?: string | null;
   context?: string | null;
@@ -701,6 +695,12 @@ export interface TraceSeconds {
   forward: number;
   trace: number;
   writing: number;
+}
+
+/** Columns of numbers; the last `truth` values of each are held back. */
+export interface TraceSeries {
+  columns: Record<string, number[]>;
+  truth?: number | null;
 }
 
 /** One position of a sequence. piece: readable text. raw: the vocabulary entry. start, end: characters of the sequence's text. bytes: hex, if the token is part of a character. box: x, y, width, height of an image patch. span: first step of a series patch, and one past its last. */
@@ -732,7 +732,7 @@ export interface TranslateRequest {
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
   seed?: number | null;
-  stop?: string | string[] | null;
+  stop_strings?: string | string[] | null;
   model?: string | null;
   text?: string | null;
   texts?: string[] | null;
