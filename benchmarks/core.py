@@ -27,7 +27,7 @@ import glassformer
 from benchmarks import peers
 from benchmarks.timing import gpu_seconds, show, turns
 from glassformer.core import observe
-from glassformer.core.kernels import attend, settle
+from glassformer.core.kernels import attend, prepare_mask
 
 SAME_DROPOUT = {"attention_dropout": 0.1, "ffn_dropout": 0.1}  # where torch.nn.Transformer puts it too
 
@@ -232,7 +232,7 @@ def gpu_kernels() -> None:
             times = {}
             for kernel in ("flex", "sdpa"):
                 torch._dynamo.reset()
-                held = settle(
+                held = prepare_mask(
                     mask,
                     batch=rows,
                     queries=length,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from glassformer.core import spec
     from glassformer.core.attention import MultiHeadAttention
     from glassformer.core.block import Block
-    from glassformer.core.cache import Cache
     from glassformer.core.feedforward import FeedForward, GatedFeedForward
     from glassformer.core.kernels import attend
+    from glassformer.core.kv_cache import KVCache
     from glassformer.core.masks import Mask
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
     from glassformer.core.norms import BatchNorm, LayerNorm, RMSNorm
@@ -38,7 +38,7 @@ _HOMES = {
     "glassformer.bundle": ("Bundle", "JobInfo", "save"),
     "glassformer.core.attention": ("MultiHeadAttention",),
     "glassformer.core.block": ("Block",),
-    "glassformer.core.cache": ("Cache",),
+    "glassformer.core.kv_cache": ("KVCache",),
     "glassformer.errors": ("GlassformerError",),
     "glassformer.core.feedforward": ("FeedForward", "GatedFeedForward"),
     "glassformer.core.kernels": ("attend",),

@@ -98,9 +98,11 @@ class Bundle:
         model, weights = self.model, self.weights
         if self._ready is None or self._ready[:2] != (model, weights):
             from glassformer.generation.inference_model import prepare_for_inference
-            from glassformer.inference.reader import reader, takes
+            from glassformer.inference.encoder import InferenceEncoder, supports
 
-            prepared = reader(model, weights) if takes(model) else prepare_for_inference(model, weights)
+            prepared = (
+                InferenceEncoder(model, weights) if supports(model) else prepare_for_inference(model, weights)
+            )
             self._ready = model, weights, prepared
         return self._ready[2]
 

@@ -1,7 +1,7 @@
 """What stood before the Transformer, to be compared with it: recurrent models under the same outward words.
 
-`vectors`, `head`, `forward`, `tie` and `begin` are those of the core's models, so the same loop trains them
-and the same decoding writes with them. What a token gets to know of the past passes through one state,
+`hidden_states`, `head`, `forward`, `tie` and `begin` are those of the core's models, so the same loop trains
+them and the same decoding writes with them. What a token gets to know of the past passes through one state,
 step after step: nothing here runs in parallel over time.
 
 B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary.
@@ -87,12 +87,12 @@ class LSTMEncoderDecoder(nn.Module):
             share(self.tgt_embed, self.head, "the head")
 
     def forward(self, *inputs: Any, **words: Any) -> Tensor:
-        """What the head makes of `vectors`: logits (B, T, V)."""
-        x, context = self.vectors(*inputs, **words)
+        """What the head makes of `hidden_states`: logits (B, T, V)."""
+        x, context = self.hidden_states(*inputs, **words)
         logits: Tensor = self.head(x, context)
         return logits
 
-    def vectors(
+    def hidden_states(
         self,
         src: Tensor,
         tgt: Tensor,
@@ -227,12 +227,12 @@ class LSTMLanguageModel(nn.Module):
             share(self.embed, self.head, "the head")
 
     def forward(self, *inputs: Any, **words: Any) -> Tensor:
-        """What the head makes of `vectors`: logits (B, T, V)."""
-        x, context = self.vectors(*inputs, **words)
+        """What the head makes of `hidden_states`: logits (B, T, V)."""
+        x, context = self.hidden_states(*inputs, **words)
         logits: Tensor = self.head(x, context)
         return logits
 
-    def vectors(
+    def hidden_states(
         self,
         ids: Tensor,
         mask: MaskLike = None,

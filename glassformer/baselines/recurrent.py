@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from glassformer.core.dropout import Dropout
+from glassformer.core.backend import Dropout
 from glassformer.core.masks import Mask
-from glassformer.core.positions import places_of
+from glassformer.core.positions import count_positions
 
 
 class State(NamedTuple):
@@ -105,7 +105,7 @@ class Laid(NamedTuple):
 
     @classmethod
     def of(cls, mask: Mask, ids: Tensor) -> Laid:
-        place = places_of(mask.padding, mask.segments)
+        place = count_positions(mask.padding, mask.segments)
         many, longest = ids.shape
         row = torch.arange(many, device=ids.device)[:, None].expand_as(place)
         if mask.segments is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.core.cache import Cache
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.observe import observe
 from glassformer.verify.inputs import fitting_length, outputs, sample_for
 
@@ -99,7 +99,7 @@ def _cache_bytes(bundle: Bundle, batch: int, length: int, stations: dict[str, Sh
     if not isinstance(bundle.spec, spec.EncoderDecoder | spec.DecoderOnly):
         return None
     dtype = next(bundle.model.parameters()).dtype
-    cache = Cache.allocate(bundle.spec, batch, length, dtype=dtype, device="meta")
+    cache = KVCache.allocate(bundle.spec, batch, length, dtype=dtype, device="meta")
     numbers = sum(layer.k.numel() + layer.v.numel() for layer in cache.layers)
     for name in ("decoder.blocks.0.cross_attn.k", "decoder.blocks.0.cross_attn.v"):
         if name in stations:

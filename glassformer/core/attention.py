@@ -1,32 +1,56 @@
 """Multi-head attention: self and cross are one class; keys and values come from `memory` or from x.
 
-B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
-
     x (B, T, D) --q_proj--> q (B, H, T, K) -\\
     memory (B, S, D) --k_proj--> k (B, G, S, K) --attend--> heads (B, H, T, V) --join, out_proj--> (B, T, D)
     memory (B, S, D) --v_proj--> v (B, G, S, V) -/
+
+`MultiHeadAttention` fixes the order of operations: project, split into heads, attend, join, project out. How
+the queries meet their keys (position terms, KV cache, mask, kernel) is up to an `Attend`: `DenseAttention`
+here, and in `inference` those for unpadded rows, beams and continuous batching.
+
+B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from glassformer.core import spec
-from glassformer.core.cache import LayerCache
-from glassformer.core.kernels import Kernel, Settled, attend, settle
-from glassformer.core.linear import Linear
+from glassformer.core import backend, spec
+from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask
+from glassformer.core.kernels import attend as run_kernel
+from glassformer.core.kv_cache import KVCache
+from glassformer.core.linear import Fused, Linear, Norm
 from glassformer.core.masks import Mask
-from glassformer.core.observe import Observer, seen
-from glassformer.core.positions import Place, rotate
-from glassformer.errors import GlassformerError
+from glassformer.core.observe import Observer, tap
+from glassformer.core.positions import PositionTerms
+from glassformer.errors import InvalidValueError, ShapeError
+
+
+class Attend(Protocol):
+    """How the queries of one layer meet their keys: position terms, KV cache, mask and kernel."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether keys and values are already there, so that only queries are projected."""
+        ...
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        """q (..., H, K), k (..., G, K), v (..., G, V) of all rows -> heads (..., H, V)."""
+        ...
 
 
 class MultiHeadAttention(nn.Module):
-    """Project, split into heads, place positions, attend, join, project out.
+    """Project, split into heads, attend, join, project out.
 
     >>> import torch
     >>> attention = MultiHeadAttention(16, num_heads=4)
@@ -35,6 +59,8 @@ class MultiHeadAttention(nn.Module):
     >>> attention(torch.randn(2, 5, 16), memory=torch.randn(2, 7, 16)).shape      # cross
     torch.Size([2, 5, 16])
     """
+
+    fused: Fused | None = None  # set on copies that are prepared for inference
 
     def __init__(
         self,
@@ -51,7 +77,7 @@ class MultiHeadAttention(nn.Module):
         memory_dim: int | None = None,
     ) -> None:
         super().__init__()
-        spec.Attention(  # checks the words and sizes
+        spec.Attention(  # validates names and sizes
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -60,9 +86,8 @@ class MultiHeadAttention(nn.Module):
             dropout=dropout,
         )
         if head_dim is None and d_model % num_heads:
-            raise GlassformerError(
-                f"d_model {d_model} is not divisible by num_heads {num_heads}; "
-                "choose a divisor or give head_dim"
+            raise InvalidValueError(
+                "d_model", d_model, f"a multiple of num_heads {num_heads}", hint="or set head_dim"
             )
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads or num_heads
@@ -81,110 +106,173 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        mask: Mask | Settled | Tensor | None = None,
-        place: Place | None = None,
-        cache: LayerCache | None = None,
-        start: int | Tensor = 0,
+        mask: Mask | PreparedMask | Tensor | None = None,
+        terms: PositionTerms | None = None,
         kernel: Kernel = "auto",
+        attend: Attend | None = None,
+        norm: Norm | None = None,
+        residual: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
-        """x (B, T, D), memory (B, S, D) for cross-attention -> (B, T, D).
+        """x (B, T, D), memory (B, S, D) for cross-attention -> attention(norm(x)) + residual, (B, T, D).
 
-        `start` is where x stands in the cache. A `Settled` mask is taken as it is (a stack settles one
-        for all its layers); any other form gets this attention's window as well.
+        `attend` replaces mask, terms and kernel: a stack prepares one for all layers of a kind. If it handles
+        rows without padding, x is (N, D).
         """
-        place = place or Place()
-        batch, queries, _ = x.shape
-        q, k, v = self._queries_keys_values(x, memory, place, cache, start)
-        if not isinstance(mask, Settled):
-            given = Mask.of(mask)
-            given.check(batch=batch, heads=self.num_heads, queries=queries, keys=k.shape[2])
-            mask = self.settle(given, x, k.shape[2], dtype=q.dtype, bias=place.bias, kernel=kernel)
-        edit = None
-        if obs is not None:
-            q, k, v = obs("q", q), obs("k", k), obs("v", v)
-            obs.attention(mask, place.bias, self.scale)
-            edit = obs if obs.edits("scores", "weights") else None
-        heads = attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=place.bias,
-            scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
-            edit=edit,
-        )
-        heads = seen(obs, "heads", heads)  # (B, H, T, V)
-        joined = heads.transpose(1, 2).reshape(batch, queries, self.num_heads * self.value_dim)
-        return seen(obs, "out", self.out_proj(joined))  # (B, T, D)
+        if attend is None:
+            attend = self._dense(x, memory, mask, terms, kernel)
+        if attend.stored:
+            heads = attend(self, self.queries(x, norm), None, None, obs)
+        elif memory is None:
+            heads = attend(self, *self.queries_keys_values(x, norm), obs)
+        else:
+            if memory.shape[0] != x.shape[0]:
+                raise ShapeError("memory", memory.shape, f"{x.shape[0]} rows, one for each row of the input")
+            heads = attend(self, self.queries(x, norm), *self.keys_values(memory), obs)
+        joined = heads.flatten(-2)  # (..., H * V)
+        if self.fused is not None:
+            return self.fused["out"](joined, residual=residual)
+        out = tap(obs, "out", self.out_proj(joined))
+        return out if residual is None else residual + out
 
-    def settle(
+    def queries_keys_values(self, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x (..., D) -> q (..., H, K), k (..., G, K), v (..., G, V) for self-attention."""
+        if self.fused is not None:
+            q, k, v = self.fused["qkv"](x, norm=norm).split_with_sizes(self._widths, -1)
+        else:
+            x = x if norm is None else norm(x)
+            q, k, v = backend.project(x, self.q_proj, self.k_proj, self.v_proj)
+        return self._split_queries(q), *self._split_keys_values(k, v)
+
+    def queries(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """x (..., D) -> q (..., H, K)."""
+        if self.fused is not None:
+            return self._split_queries(self.fused["q"](x, norm=norm))
+        return self._split_queries(self.q_proj(x if norm is None else norm(x)))
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """memory (..., D) -> k (..., G, K), v (..., G, V)."""
+        if self.fused is not None:
+            k, v = self.fused["kv"](memory).split_with_sizes(self._widths[1:], -1)
+        else:
+            k, v = backend.project(memory, self.k_proj, self.v_proj)
+        return self._split_keys_values(k, v)
+
+    def _split_queries(self, q: Tensor) -> Tensor:
+        return q.unflatten(-1, (self.num_heads, self.head_dim))
+
+    def _split_keys_values(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        groups = self.num_kv_heads
+        return k.unflatten(-1, (groups, self.head_dim)), v.unflatten(-1, (groups, self.value_dim))
+
+    @property
+    def _widths(self) -> list[int]:
+        groups = self.num_kv_heads
+        return [self.num_heads * self.head_dim, groups * self.head_dim, groups * self.value_dim]
+
+    def prepare_mask(
         self,
         mask: Mask,
-        x: Tensor,
-        keys: int,
         *,
-        dtype: torch.dtype,
+        batch: int,
+        queries: int,
+        keys: int,
+        like: Tensor,
         bias: Tensor | None = None,
         kernel: Kernel = "auto",
-    ) -> Settled:
-        """The mask worked out for queries from x (B, T, D), with this attention's window and dropout."""
-        return settle(
+        what: str = "mask",
+    ) -> PreparedMask:
+        """The mask with this attention's window, in the form its kernel needs; `like`: dtype and device."""
+        mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys, what=what)
+        return prepare_mask(
             mask.with_window(self.window),
-            batch=x.shape[0],
-            queries=x.shape[1],
+            batch=batch,
+            queries=queries,
             keys=keys,
-            device=x.device,
-            dtype=dtype,
+            device=like.device,
+            dtype=like.dtype,
             bias=bias,
             dropout=self.dropout if self.training else 0.0,
             kernel=kernel,
         )
 
-    def _queries_keys_values(
+    def _dense(
         self,
         x: Tensor,
         memory: Tensor | None,
-        place: Place,
-        cache: LayerCache | None,
-        start: int | Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, H, T, K), k (B, G, S, K), v (B, G, S, V): projected, placed, or taken from the cache."""
-        if memory is not None:
-            q = self._split(self.q_proj(x), self.num_heads)
-            if cache is not None and cache.cross is not None:
-                return q, *cache.cross
-            if memory.shape[0] != x.shape[0]:
-                raise GlassformerError(
-                    f"the memory has {memory.shape[0]} rows and the input {x.shape[0]}; "
-                    "give each row a memory of its own"
-                )
-            k, v = _project(memory, self.k_proj, self.v_proj)
-            k, v = self._split(k, self.num_kv_heads), self._split(v, self.num_kv_heads)
-            if cache is not None:
-                cache.cross = (k, v)
-            return q, k, v
-        q, k, v = _project(x, self.q_proj, self.k_proj, self.v_proj)
-        q, k = self._split(q, self.num_heads), self._split(k, self.num_kv_heads)
-        v = self._split(v, self.num_kv_heads)
-        if place.rotary is not None:
-            q, k = rotate(q, place.rotary), rotate(k, place.rotary)
-        return (q, k, v) if cache is None else (q, *cache.append(k, v, start))
-
-    @staticmethod
-    def _split(x: Tensor, heads: int) -> Tensor:
-        batch, length, width = x.shape
-        return x.view(batch, length, heads, width // heads).transpose(1, 2)  # (B, heads, T, K)
+        mask: Mask | PreparedMask | Tensor | None,
+        terms: PositionTerms | None,
+        kernel: Kernel,
+    ) -> DenseAttention:
+        terms = terms or PositionTerms()
+        if not isinstance(mask, PreparedMask):
+            keys = x.shape[1] if memory is None else memory.shape[1]
+            mask = self.prepare_mask(
+                Mask.of(mask),
+                batch=x.shape[0],
+                queries=x.shape[1],
+                keys=keys,
+                like=x,
+                bias=terms.bias,
+                kernel=kernel,
+            )
+        return DenseAttention(mask, terms)
 
 
-def _project(x: Tensor, *parts: nn.Linear) -> tuple[Tensor, ...]:
-    """x through each matrix; on a GPU by one product, the matrices laid side by side."""
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    few = x.shape[1] == 1  # one token's products cost less than laying the matrices side by side
-    if not x.is_cuda or few or len(biases) not in (0, len(parts)):
-        return tuple(part(x) for part in parts)
-    weight = torch.cat([part.weight for part in parts])
-    bias = torch.cat(biases) if biases else None
-    widths = [part.out_features for part in parts]
-    return F.linear(x, weight, bias).split_with_sizes(widths, -1)
+class DenseAttention(NamedTuple):
+    """Attention of padded rows (B, T), with a contiguous KV cache if there is one: the definition.
+
+    cross: the cache's entry for the encoder's output is used; its keys and values are projected once.
+    """
+
+    mask: PreparedMask
+    terms: PositionTerms = PositionTerms()
+    cache: KVCache | None = None
+    layer: int = 0  # of the cache
+    cross: bool = False
+
+    @property
+    def stored(self) -> bool:
+        return self.cross and self.cache is not None and self.cache.layers[self.layer].cross is not None
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        q = q.transpose(1, 2)  # (B, H, T, K)
+        if k is not None and v is not None:
+            q, k, v = self._update(q, k.transpose(1, 2), v.transpose(1, 2))
+        else:
+            assert self.cache is not None
+            stored = self.cache.layers[self.layer].cross
+            assert stored is not None
+            k, v = stored
+        edit = None
+        if obs is not None:
+            q, k, v = obs("q", q), obs("k", k), obs("v", v)
+            obs.attention(self.mask, self.terms.bias, attention.scale)
+            edit = obs if obs.edits("scores", "weights") else None
+        heads = run_kernel(
+            q,
+            k,
+            v,
+            mask=self.mask,
+            bias=self.terms.bias,
+            scale=attention.scale,
+            dropout=attention.dropout if attention.training else 0.0,
+            edit=edit,
+        )
+        return tap(obs, "heads", heads).transpose(1, 2)  # (B, T, H, V)
+
+    def _update(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotate queries and keys; append keys and values to the cache."""
+        q, k = self.terms.rotate(q, k)
+        if self.cache is not None and self.cross:
+            self.cache.layers[self.layer].cross = (k, v)
+        elif self.cache is not None:
+            k, v = self.cache.append(self.layer, k, v)
+        return q, k, v

@@ -1,4 +1,4 @@
-"""One layer: self-attention, cross-attention where there is memory, feed-forward; norms in named slots.
+"""One layer: self-attention, cross-attention if there is memory, feed-forward; norms in named slots.
 
 post                pre                      parallel (one norm)      parallel_split (two norms)
 x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> norm_self --> attn -+
@@ -9,23 +9,25 @@ x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> nor
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.cache import LayerCache
-from glassformer.core.dropout import Dropout, add_dropped
-from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.kernels import Kernel, Settled
+from glassformer.core import backend
+from glassformer.core.attention import Attend, MultiHeadAttention
+from glassformer.core.backend import Dropout
+from glassformer.core.feedforward import FeedForward
+from glassformer.core.kernels import Kernel, PreparedMask
+from glassformer.core.linear import Norm
 from glassformer.core.masks import Mask
-from glassformer.core.observe import Observer, child, seen, unwatched
-from glassformer.core.positions import Place
+from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.positions import PositionTerms
 from glassformer.core.spec import Wiring
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingValueError
 
 
 class Block(nn.Module):
-    """(B, T, D) -> (B, T, D), with memory (B, S, D) where it has cross-attention.
+    """(B, T, D) -> (B, T, D), with memory (B, S, D) if it has cross-attention.
 
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm
@@ -39,7 +41,7 @@ class Block(nn.Module):
         self,
         *,
         self_attn: MultiHeadAttention,
-        ffn: FeedForward | GatedFeedForward,
+        ffn: FeedForward,
         norm: Callable[[], nn.Module],
         wiring: Wiring = "post",
         cross_attn: MultiHeadAttention | None = None,
@@ -60,76 +62,66 @@ class Block(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        mask: Mask | Settled | Tensor | None = None,
-        memory_mask: Mask | Settled | Tensor | None = None,
-        place: Place | None = None,
-        cache: LayerCache | None = None,
-        start: int | Tensor = 0,
+        mask: Mask | PreparedMask | Tensor | None = None,
+        memory_mask: Mask | PreparedMask | Tensor | None = None,
+        terms: PositionTerms | None = None,
         kernel: Kernel = "auto",
+        attend: Attend | None = None,
+        cross_attend: Attend | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
-        if self.cross_attn is not None and memory is None:
-            raise GlassformerError("this block has cross-attention; give it memory (B, S, d_model)")
-        x = seen(obs, "resid_in", x)
+        """x (B, T, D) -> (B, T, D), or (N, D) if `attend` and `cross_attend` handle rows without padding.
 
-        def attend(y: Tensor) -> Tensor:
-            out: Tensor = self.self_attn(
-                y,
-                mask=mask,
-                place=place,
-                cache=cache,
-                start=start,
-                kernel=kernel,
-                obs=child(obs, "self_attn"),
-            )
-            return out
-
-        def cross(y: Tensor) -> Tensor:
-            assert self.cross_attn is not None
-            seeing = child(obs, "cross_attn")
-            out: Tensor = self.cross_attn(y, memory, mask=memory_mask, cache=cache, kernel=kernel, obs=seeing)
-            return out
-
-        def feed(y: Tensor) -> Tensor:
-            out: Tensor = self.ffn(y, obs=child(obs, "ffn"))
-            return out
-
-        if self.wiring in ("parallel", "parallel_split"):
-            normed = seen(obs, "norm_self", self.norm_self(x))
-            other = normed
-            if self.norm_ffn is not None:
-                other = seen(obs, "norm_ffn", self.norm_ffn(x))
-            x = self._add(self._add(x, attend(normed), obs), feed(other), obs)
-            return seen(obs, "resid_out", x)
-        x = seen(obs, "resid_self", self._add_norm(x, attend, self.norm_self, "norm_self", obs))
-        if self.cross_attn is not None:
-            x = self._add_norm(x, cross, self.norm_cross, "norm_cross", obs)
-            x = seen(obs, "resid_cross", x)
-        return seen(obs, "resid_out", self._add_norm(x, feed, self.norm_ffn, "norm_ffn", obs))
-
-    def _add_norm(
-        self,
-        x: Tensor,
-        part: Callable[[Tensor], Tensor],
-        norm: nn.Module | None,
-        name: str,
-        obs: Observer | None,
-    ) -> Tensor:
-        assert norm is not None
-        if self.wiring == "pre":
-            return self._add(x, part(seen(obs, name, norm(x))), obs)
-        return seen(obs, name, norm(seen(obs, f"{name}_in", self._add(x, part(x), obs))))
-
-    def _add(self, x: Tensor, out: Tensor, obs: Observer | None) -> Tensor:
-        """x plus a sub-layer's fresh output, dropped; written over it where no one else looks at it.
-
-        Only where the sum would lie in memory the same way: the next product's last bits depend on that.
+        `attend` replaces mask, terms and kernel of self-attention, `cross_attend` those of cross-attention.
         """
-        alike = out.dtype == x.dtype and out.stride() == x.stride()
-        if alike and not self.training:
-            makers: list[nn.Module] = [self.self_attn, self.self_attn.out_proj, self.ffn, self.ffn.down]
+        if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.stored):
+            raise MissingValueError("memory", "by a block with cross-attention")
+        x = tap(obs, "resid_in", x)
+        own = {"mask": mask, "terms": terms, "kernel": kernel, "attend": attend}
+        if self.wiring == "parallel":
+            normed = self._norm("norm_self", obs)(x)
+            x = self._add(x, "self_attn", normed, None, obs, own)
+            x = self._add(x, "ffn", normed, None, obs, {})
+        elif self.wiring == "parallel_split":
+            attended = self._add(x, "self_attn", x, self._norm("norm_self", obs), obs, own)
+            x = self._add(attended, "ffn", x, self._norm("norm_ffn", obs), obs, {})
+        else:
+            x = tap(obs, "resid_self", self._sublayer(x, "self_attn", "norm_self", obs, own))
             if self.cross_attn is not None:
-                makers += [self.cross_attn, self.cross_attn.out_proj]
-            if unwatched(obs, *makers):
-                return out.add_(x)
-        return add_dropped(x, out, self.dropout.p, self.training)
+                across = {"memory": memory, "mask": memory_mask, "kernel": kernel, "attend": cross_attend}
+                x = tap(obs, "resid_cross", self._sublayer(x, "cross_attn", "norm_cross", obs, across))
+            x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
+        return tap(obs, "resid_out", x)
+
+    def _sublayer(
+        self, x: Tensor, name: str, norm_name: str, obs: Observer | None, options: dict[str, Any]
+    ) -> Tensor:
+        """x + part(norm(x)) if pre, norm(x + part(x)) if post."""
+        norm = self._norm(norm_name, obs)
+        if self.wiring == "pre":
+            return self._add(x, name, x, norm, obs, options)
+        return norm(tap(obs, f"{norm_name}_in", self._add(x, name, x, None, obs, options)))
+
+    def _norm(self, name: str, obs: Observer | None) -> Norm:
+        norm: Norm = getattr(self, name)
+        return norm if obs is None else lambda x: tap(obs, name, norm(x))
+
+    def _add(
+        self,
+        residual: Tensor,
+        name: str,
+        x: Tensor,
+        norm: Norm | None,
+        obs: Observer | None,
+        options: dict[str, Any],
+    ) -> Tensor:
+        """residual + dropout(part(norm(x))), where `name` is the part's."""
+        part: MultiHeadAttention | FeedForward = getattr(self, name)
+        out: Tensor
+        if part.fused is not None:  # norm and residual are up to its linear layers
+            out = part(x, norm=norm, residual=residual, **options)
+            return out
+        out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
+        last: nn.Module = part.out_proj if isinstance(part, MultiHeadAttention) else part.down
+        producers = (part, last) if obs is None else None
+        return backend.add_residual(residual, out, self.dropout.p, self.training, producers=producers)

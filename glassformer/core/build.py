@@ -84,11 +84,12 @@ def canonical(made: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def stack(what: spec.Stack, memory_dim: int | None = None) -> Stack:
-    """A stack of equal blocks."""
+    """A stack of blocks."""
     return Stack(
-        [block(what.block, what.d_model, memory_dim) for _ in range(what.num_layers)],
+        [block(what.block_at(n), what.d_model, memory_dim) for n in range(what.num_layers)],
         causal=what.causal,
-        position=_score_position(what),
+        position=_score_position(what, what.position),
+        local_position=_score_position(what, what.local_position),
         final_norm=norm(what.final_norm, what.d_model) if what.final_norm else None,
     )
 
@@ -119,10 +120,10 @@ def norm(what: spec.Norm, d_model: int) -> nn.Module:
 
 
 def _score_position(
-    what: spec.Stack,
+    what: spec.Stack, position: spec.ScorePosition | None
 ) -> positions.RotaryPositions | positions.RelativeBias | positions.AlibiBias | None:
     attention = what.block.attention
-    match what.position:
+    match position:
         case None:
             return None
         case spec.Rotary(base=base, width=width, scaling=scaling):
@@ -130,9 +131,9 @@ def _score_position(
             return positions.RotaryPositions(width, base=base, scaling=scaling)
         case spec.Relative():
             both_ways = not what.causal
-            return positions.RelativeBias(attention.num_heads, **vars(what.position), both_ways=both_ways)
+            return positions.RelativeBias(attention.num_heads, **vars(position), both_ways=both_ways)
         case spec.Alibi():
-            return positions.AlibiBias(attention.num_heads, **vars(what.position))
+            return positions.AlibiBias(attention.num_heads, **vars(position))
 
 
 def _added_position(

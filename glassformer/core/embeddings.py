@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.drawn import drawn
-from glassformer.core.dropout import Dropout
-from glassformer.core.observe import Observer, seen
+from glassformer.core.backend import Dropout, normal_table
+from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
 from glassformer.errors import GlassformerError
 
@@ -46,9 +45,9 @@ class TokenInput(nn.Module):
     ) -> None:
         super().__init__()
         self.scale, self.pad_id = scale, pad_id
-        self.token = nn.Embedding(vocab_size, d_model, _weight=drawn(vocab_size, d_model))
+        self.token = nn.Embedding(vocab_size, d_model, _weight=normal_table(vocab_size, d_model))
         self.position = position
-        self.kind = nn.Embedding(types, d_model, _weight=drawn(types, d_model)) if types else None
+        self.kind = nn.Embedding(types, d_model, _weight=normal_table(types, d_model)) if types else None
         self.norm = norm
         self.dropout = Dropout(dropout)
 
@@ -66,20 +65,20 @@ class TokenInput(nn.Module):
         x = self.token(ids)
         if self.scale != 1.0:
             x = x * self.scale
-        x = seen(obs, "token", x)
+        x = tap(obs, "token", x)
         if self.position is not None:
             if positions is None:
                 positions = torch.arange(ids.shape[1], device=ids.device)[None]
-            x = x + seen(obs, "position", self.position(positions, last)).to(x.dtype)
+            x = x + tap(obs, "position", self.position(positions, last)).to(x.dtype)
         if self.kind is not None:
             kinds = torch.zeros_like(ids) if types is None else types
             _check_types(kinds, ids, self.kind.num_embeddings)
-            x = x + seen(obs, "kind", self.kind(kinds))
+            x = x + tap(obs, "kind", self.kind(kinds))
         elif types is not None:
             raise GlassformerError("this model has no token types; leave `types` out")
         if self.norm is not None:
-            x = seen(obs, "norm", self.norm(x))
-        return Embedded(seen(obs, "out", self.dropout(x)))
+            x = tap(obs, "norm", self.norm(x))
+        return Embedded(tap(obs, "out", self.dropout(x)))
 
 
 def check_form(ids: Tensor) -> None:
@@ -149,10 +148,10 @@ class ImageInput(nn.Module):
                 f"got {tuple(images.shape)}; resize or crop them to the size the model was built for"
             )
         x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, squares, D)
-        x = seen(obs, "patch", x)
+        x = tap(obs, "patch", x)
         x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + squares, D)
-        x = x + seen(obs, "position", self.position).to(x.dtype)
-        return Embedded(seen(obs, "out", self.dropout(x)))
+        x = x + tap(obs, "position", self.position).to(x.dtype)
+        return Embedded(tap(obs, "out", self.dropout(x)))
 
 
 class VectorInput(nn.Module):
@@ -163,4 +162,4 @@ class VectorInput(nn.Module):
     """
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Embedded:
-        return Embedded(seen(obs, "out", x))
+        return Embedded(tap(obs, "out", x))

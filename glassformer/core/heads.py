@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.drawn import drawn
-from glassformer.core.dropout import Dropout
-from glassformer.core.feedforward import ACTIVATIONS
-from glassformer.core.linear import linear
-from glassformer.core.observe import Observer, seen
+from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
+from glassformer.core.observe import Observer, tap
 from glassformer.core.spec import Activation
 from glassformer.errors import GlassformerError
 
@@ -76,7 +73,7 @@ class FeaturesHead(nn.Module):
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
         if self.pooler is None:
             return x
-        return Pooled(x, seen(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
+        return Pooled(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
 class LanguageModelHead(nn.Module):
@@ -88,15 +85,15 @@ class LanguageModelHead(nn.Module):
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = drawn(vocab_size, d_model)
+        self.weight = normal_table(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
         self.scale = scale
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return seen(obs, "logits", linear(self.scaled(x), self.weight, self.bias))
+        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """The vectors as the vocabulary's matrix meets them."""
+    def transform(self, x: Tensor) -> Tensor:
+        """What the vocabulary's matrix is multiplied with."""
         return x if self.scale == 1.0 else x * self.scale
 
 
@@ -113,12 +110,16 @@ class MaskedLanguageModelHead(nn.Module):
         self.dense = nn.Linear(d_model, d_model)
         self.activation = activation
         self.norm = norm
-        self.weight = drawn(vocab_size, d_model)
+        self.weight = normal_table(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return seen(obs, "logits", linear(x, self.weight, self.bias))
+        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
+
+    def transform(self, x: Tensor) -> Tensor:
+        """What the vocabulary's matrix is multiplied with."""
+        y: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        return y
 
 
 def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
@@ -160,10 +161,10 @@ class ClassifyHead(nn.Module):
         self.out = nn.Linear(d_model, num_labels, bias=bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        pooled = seen(obs, "pooled", self._pooled(x, context))  # (B, D)
+        pooled = tap(obs, "pooled", self._pooled(x, context))  # (B, D)
         if self.dense is not None and self.hidden is not None:
             pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout_hidden(pooled)))
-        return seen(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
+        return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
     def _pooled(self, x: Tensor, context: Context) -> Tensor:
         match self.pool:
@@ -208,7 +209,7 @@ class ClassifyTwiceHead(nn.Module):
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Twice:
         first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
-        return Twice(seen(obs, "logits", (first + second) / 2), first, second)
+        return Twice(tap(obs, "logits", (first + second) / 2), first, second)
 
 
 class TokenClassifyHead(nn.Module):
@@ -224,7 +225,7 @@ class TokenClassifyHead(nn.Module):
         self.out = nn.Linear(d_model, num_labels, bias=bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return seen(obs, "logits", self.out(self.dropout(x)))
+        return tap(obs, "logits", self.out(self.dropout(x)))
 
 
 class AnswerHead(nn.Module):
@@ -241,7 +242,7 @@ class AnswerHead(nn.Module):
         self.out = nn.Linear(d_model, 2)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
-        start, end = seen(obs, "logits", self.out(self.dropout(x))).unbind(-1)
+        start, end = tap(obs, "logits", self.out(self.dropout(x))).unbind(-1)
         return Span(start, end)
 
 
@@ -276,7 +277,7 @@ class EmbedHead(nn.Module):
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         vector = self._pooled(x, context.padding)
         vector = F.normalize(vector, dim=-1) if self.normalize else vector
-        return seen(obs, "embedding", vector)
+        return tap(obs, "embedding", vector)
 
     def _pooled(self, x: Tensor, padding: Tensor | None) -> Tensor:
         match self.pool:

@@ -1,9 +1,9 @@
 """softmax(Q K^T * scale + bias) V under a mask: one definition, and faster ways to the same numbers.
 
-`explicit` is the definition: every step is written out and every other kernel is tested against it.
-`sdpa` is torch's fused attention, `flex` its block-sparse one. `settle` chooses among them and works out,
-once for all layers, what the chosen one needs of the mask. A query that may attend to nothing gives zeros,
-and zero gradients, in every kernel.
+`explicit` is the definition: every step is written out and every other kernel is tested against it. `sdpa` is
+torch's fused attention, `flex` its block-sparse one. `prepare_mask` chooses among them and works out, once
+for all layers, what the chosen one needs of the mask. A query that may attend to nothing gives zeros, and
+zero gradients, in every kernel.
 
 Letters: B batch, H query heads, G key/value heads, R = H / G, T queries, S keys, K head width.
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.dropout import dropout as drop
+from glassformer.core.backend import dropout as drop
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError
 
@@ -31,10 +31,10 @@ Edit = Callable[[str, Tensor], Tensor]
 FLEX_FROM = 1024
 
 
-class Settled(NamedTuple):
+class PreparedMask(NamedTuple):
     """A mask worked out for one (T, S) and one kernel: nothing hidden, plainly causal, or more.
 
-    Made by `settle`, once a forward; every layer of a stack uses the same.
+    Made by `prepare_mask`, once a forward; every layer of a stack uses the same.
     """
 
     kernel: Kernel = "sdpa"
@@ -93,7 +93,7 @@ def _flex_takes(mask: Mask) -> bool:
     return mask.padding is None and mask.allowed is None and mask.query_segments is None
 
 
-def settle(
+def prepare_mask(
     mask: Mask,
     *,
     batch: int,
@@ -104,7 +104,7 @@ def settle(
     bias: Tensor | None = None,
     dropout: float = 0.0,
     kernel: Kernel = "auto",
-) -> Settled:
+) -> PreparedMask:
     """Choose the kernel and work out what it needs of the mask, in the cheapest equal form."""
     slim = mask.slim(queries, keys)
     chosen = choose(
@@ -117,10 +117,10 @@ def settle(
         biased=bias is not None,
     )
     if chosen == "flex":
-        return Settled(kernel=chosen, mask=slim, block=_block_mask(slim, batch, queries, keys, device))
+        return PreparedMask(kernel=chosen, mask=slim, block=_block_mask(slim, batch, queries, keys, device))
     causal = slim.only_causal and queries == keys
     allowed = None if causal else slim.dense(queries, keys, device)
-    settled = Settled(kernel=chosen, mask=slim, causal=causal, allowed=allowed)
+    settled = PreparedMask(kernel=chosen, mask=slim, causal=causal, allowed=allowed)
     return _fused_form(settled, bias, batch, queries, keys, device, dtype) if chosen == "sdpa" else settled
 
 
@@ -129,7 +129,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Mask | Settled | Tensor | None = None,
+    mask: Mask | PreparedMask | Tensor | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -139,19 +139,19 @@ def attend(
     """Scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
 
     `bias` (1|B, H, T, S) is added to the scaled scores. `dropout` falls on the weights. `edit` sees
-    (and may replace) "scores" and "weights", which exist in the explicit kernel alone. A `Settled` mask
+    (and may replace) "scores" and "weights", which exist in the explicit kernel alone. A `PreparedMask` mask
     brings its kernel along.
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape
     torch.Size([2, 4, 3, 6])
     """
-    if not isinstance(mask, Settled):
+    if not isinstance(mask, PreparedMask):
         _check_shapes(q, k, v)
         given = Mask.of(mask)
         batch, heads, queries, _ = q.shape
         given.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
-        mask = settle(
+        mask = prepare_mask(
             given,
             batch=batch,
             queries=queries,
@@ -211,7 +211,7 @@ def explicit(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Settled,
+    mask: PreparedMask,
     bias: Tensor | None,
     scale: float,
     dropout: float = 0.0,
@@ -232,14 +232,14 @@ def explicit(
 
 
 def _fused_form(
-    mask: Settled,
+    mask: PreparedMask,
     bias: Tensor | None,
     batch: int,
     queries: int,
     keys: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> Settled:
+) -> PreparedMask:
     """The mask and the bias as the one tensor that torch's kernel takes."""
     allowed, empty = mask.allowed, None
     if allowed is not None and device.type != "cpu":
@@ -259,8 +259,8 @@ def _fused_form(
     return mask._replace(extra=extra, empty=empty)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Settled, scale: float, dropout: float = 0.0) -> Tensor:
-    """torch's fused attention; mask and bias were joined by `settle`."""
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, dropout: float = 0.0) -> Tensor:
+    """torch's fused attention; mask and bias were joined by `prepare_mask`."""
     heads = F.scaled_dot_product_attention(
         q,
         k,
@@ -323,7 +323,7 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
     return create(may, rows, heads, queries, keys, device=device)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: Settled, bias: Tensor | None, scale: float) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | None, scale: float) -> Tensor:
     """torch's block-sparse attention: blocks that the mask empties are never touched."""
     if q.is_cpu:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):

@@ -1,7 +1,7 @@
 """The three shapes: encoder-decoder, encoder-only, decoder-only, put together from the same parts.
 
-Each has `vectors`, everything up to the last layer, and `forward`, which hands them to the head; a loss that
-never holds all logits at once begins at the vectors.
+Each has `hidden_states`, everything up to the last layer, and `forward`, which applies the head to them; a
+loss that never materializes all logits starts from the hidden states.
 
 B batch, T target or sequence positions, S source positions, D d_model, V vocabulary.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.cache import Cache
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.heads import Context
 from glassformer.core.kernels import Kernel
-from glassformer.core.observe import Observer, child
+from glassformer.core.kv_cache import KVCache
+from glassformer.core.observe import Observer, scope
 from glassformer.core.reading import MaskLike, across, first_vectors, inferred, latest, placed, share
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
@@ -67,12 +67,39 @@ class EncoderDecoder(nn.Module):
         if "head" in self.spec.tied:
             share(self.tgt_embed, self.head, "the head")
 
-    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
-        """What the head makes of `vectors`: logits (B, T, V) for a language model."""
-        x, context = self.vectors(*inputs, obs=obs, **words)
-        return self.head(x, context, obs=child(obs, "head"))
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: MaskLike = None,
+        tgt_mask: MaskLike = None,
+        memory_mask: MaskLike = None,
+        *,
+        src_positions: Tensor | None = None,
+        tgt_positions: Tensor | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """src (B, S), tgt (B, T) -> the head's output: logits (B, T, V) for a language model.
 
-    def vectors(
+        The target is always causal. A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
+        Without masks, padding is inferred from the pad id; the memory's padding and segments are the
+        source's. `kernel` is one of `core.kernels.KERNELS`, `obs` an `Observer`.
+        """
+        x, context = self.hidden_states(
+            src,
+            tgt,
+            src_mask,
+            tgt_mask,
+            memory_mask,
+            src_positions=src_positions,
+            tgt_positions=tgt_positions,
+            kernel=kernel,
+            obs=obs,
+        )
+        return self.head(x, context, obs=scope(obs, "head"))
+
+    def hidden_states(
         self,
         src: Tensor,
         tgt: Tensor,
@@ -85,12 +112,7 @@ class EncoderDecoder(nn.Module):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, Context]:
-        """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
-
-        The target is always causal. Without masks, padding is read off the pad id; the memory's
-        padding and segments are the source's. A mask is bool, True = may attend: (B, S), (B, T, S),
-        (B, 1|H, T, S).
-        """
+        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         src_seen = inferred(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise GlassformerError(
@@ -114,11 +136,11 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         """src (B, S) -> memory (B, S, D)."""
         mask = inferred(self.src_embed, src, src_mask, "src_mask")
-        if positions is None:
+        if positions is None and isinstance(self.src_embed, TokenInput):
             positions = placed(mask, 0, src, "src_mask")
-        x = first_vectors(self.src_embed, src, positions, 0, child(obs, "src_embed")).x
+        x = first_vectors(self.src_embed, src, positions, 0, scope(obs, "src_embed")).x
         memory: Tensor = self.encoder(
-            x, mask=mask, positions=positions, kernel=kernel, obs=child(obs, "encoder")
+            x, mask=mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
         )
         return memory
 
@@ -130,7 +152,7 @@ class EncoderDecoder(nn.Module):
         memory_mask: MaskLike = None,
         *,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
         ids: Tensor | None = None,
@@ -150,7 +172,7 @@ class EncoderDecoder(nn.Module):
             obs=obs,
             ids=ids,
         )
-        return self.head(x, context, obs=child(obs, "head"))
+        return self.head(x, context, obs=scope(obs, "head"))
 
     def _decoded(
         self,
@@ -160,7 +182,7 @@ class EncoderDecoder(nn.Module):
         memory_mask: MaskLike,
         *,
         positions: Tensor | None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         kernel: Kernel,
         obs: Observer | None,
         ids: Tensor | None,
@@ -174,7 +196,7 @@ class EncoderDecoder(nn.Module):
         if positions is None:
             positions = placed(mask, start, tgt, "tgt_mask")
         padding = None if mask.padding is None else latest(mask.padding, start, tgt.shape[1])
-        x = first_vectors(self.tgt_embed, tgt, positions, start, child(obs, "tgt_embed")).x
+        x = first_vectors(self.tgt_embed, tgt, positions, start, scope(obs, "tgt_embed")).x
         x = self.decoder(
             x,
             memory,
@@ -183,7 +205,7 @@ class EncoderDecoder(nn.Module):
             positions=positions,
             cache=cache,
             kernel=kernel,
-            obs=child(obs, "decoder"),
+            obs=scope(obs, "decoder"),
         )
         return x, Context(ids=ids, padding=padding)
 
@@ -213,12 +235,38 @@ class EncoderOnly(nn.Module):
         if "head" in self.spec.tied:
             share(self.embed, self.head, "the head")
 
-    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
-        """What the head makes of `vectors`."""
-        x, context = self.vectors(*inputs, obs=obs, **words)
-        return self.head(x, context, obs=child(obs, "head"))
+    def forward(
+        self,
+        inputs: Tensor,
+        mask: MaskLike = None,
+        *,
+        types: Tensor | None = None,
+        observed: Tensor | None = None,
+        hidden: Tensor | None = None,
+        positions: Tensor | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output.
 
-    def vectors(
+        `mask` is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); without it, padding is
+        inferred from the pad id. `types` (B, T) are token types. `observed` (B, time, channels) marks the
+        values of a series that are not missing, `hidden` (B, channels, patches) its patches that are masked
+        out, to be predicted. `kernel` is one of `core.kernels.KERNELS`, `obs` an `Observer`.
+        """
+        x, context = self.hidden_states(
+            inputs,
+            mask,
+            types=types,
+            observed=observed,
+            hidden=hidden,
+            positions=positions,
+            kernel=kernel,
+            obs=obs,
+        )
+        return self.head(x, context, obs=scope(obs, "head"))
+
+    def hidden_states(
         self,
         inputs: Tensor,
         mask: MaskLike = None,
@@ -230,11 +278,7 @@ class EncoderOnly(nn.Module):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, Context]:
-        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> vectors (B, T, D).
-
-        `types` (B, T) are token types; `observed` (B, time, channels) marks which values of a series are
-        real, `hidden` (B, channels, patches) which patches of it are blanked, to be guessed back.
-        """
+        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         seen_mask = inferred(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
@@ -246,13 +290,13 @@ class EncoderOnly(nn.Module):
             more["observed"] = observed
         if hidden is not None:
             more["hidden"] = hidden
-        embedded = first_vectors(self.embed, inputs, positions, 0, child(obs, "embed"), **more)
+        embedded = first_vectors(self.embed, inputs, positions, 0, scope(obs, "embed"), **more)
         x = self.encoder(
             embedded.x,
             mask=seen_mask,
             positions=positions,
             kernel=kernel,
-            obs=child(obs, "encoder"),
+            obs=scope(obs, "encoder"),
         )
         return x, Context(
             ids=inputs if tokens else None,
@@ -287,39 +331,50 @@ class DecoderOnly(nn.Module):
         if "head" in self.spec.tied:
             share(self.embed, self.head, "the head")
 
-    def forward(self, *inputs: Any, obs: Observer | None = None, **words: Any) -> Any:
-        """What the head makes of `vectors`: logits (B, T, V) for a language model."""
-        x, context = self.vectors(*inputs, obs=obs, **words)
-        return self.head(x, context, obs=child(obs, "head"))
-
-    def vectors(
+    def forward(
         self,
         ids: Tensor,
         mask: MaskLike = None,
         *,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """ids (B, T) -> the head's output: logits (B, T, V) for a language model.
+
+        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); with a cache its keys include
+        the cached ones. Without a mask, padding is inferred from the pad id. `kernel` is one of
+        `core.kernels.KERNELS`, `obs` an `Observer`.
+        """
+        x, context = self.hidden_states(ids, mask, positions=positions, cache=cache, kernel=kernel, obs=obs)
+        return self.head(x, context, obs=scope(obs, "head"))
+
+    def hidden_states(
+        self,
+        ids: Tensor,
+        mask: MaskLike = None,
+        *,
+        positions: Tensor | None = None,
+        cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, Context]:
-        """ids (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
-
-        With a cache a mask (B, keys) speaks of all keys so far, cached ones included.
-        """
+        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
         seen_mask = inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
         if positions is None:
             positions = placed(seen_mask, start, ids, "mask")
         padding = None if seen_mask.padding is None else latest(seen_mask.padding, start, ids.shape[1])
-        x = first_vectors(self.embed, ids, positions, start, child(obs, "embed")).x
+        x = first_vectors(self.embed, ids, positions, start, scope(obs, "embed")).x
         x = self.decoder(
             x,
             mask=seen_mask,
             positions=positions,
             cache=cache,
             kernel=kernel,
-            obs=child(obs, "decoder"),
+            obs=scope(obs, "decoder"),
         )
         return x, Context(ids=ids, padding=padding)
 

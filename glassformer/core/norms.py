@@ -61,4 +61,6 @@ class BatchNorm(nn.BatchNorm1d):
         super().__init__(d_model, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:  # rows (N, D) without padding
+            return super().forward(x)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside

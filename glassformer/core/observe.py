@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.kernels import Settled, scores_of, weights_of
+from glassformer.core.kernels import PreparedMask, scores_of, weights_of
 from glassformer.errors import GlassformerError
 
 Change = Callable[[Tensor], Tensor]
@@ -25,7 +25,7 @@ Change = Callable[[Tensor], Tensor]
 class Attended(NamedTuple):
     """What one attention used besides q, k and v."""
 
-    mask: Settled
+    mask: PreparedMask
     bias: Tensor | None
     scale: float
 
@@ -35,7 +35,7 @@ class Record:
 
     >>> from glassformer.core.attention import MultiHeadAttention
     >>> observer = Observer()
-    >>> out = MultiHeadAttention(16, num_heads=4)(torch.randn(2, 5, 16), obs=observer.child("self_attn"))
+    >>> out = MultiHeadAttention(16, num_heads=4)(torch.randn(2, 5, 16), obs=observer.scope("self_attn"))
     >>> observer.record["self_attn.q"].shape                                # (B, H, T, K)
     torch.Size([2, 4, 5, 4])
     >>> observer.record.weights("self_attn", head=2).shape                  # (B, T, S)
@@ -128,7 +128,9 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
     return x[:, head : head + 1]
 
 
-def _allowed(mask: Settled, head: int | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
+def _allowed(
+    mask: PreparedMask, head: int | None, queries: int, keys: int, device: torch.device
+) -> Tensor | None:
     allowed = mask.permissions(queries, keys, device)
     if allowed is not None and head is not None and allowed.shape[1] > 1:
         allowed = allowed[:, head : head + 1]
@@ -143,7 +145,7 @@ class Observer:
 
     >>> from glassformer.core.feedforward import FeedForward
     >>> observer = Observer(want="*up", edit={"ffn.up": torch.zeros_like})
-    >>> out = FeedForward(16, d_ff=64)(torch.randn(2, 5, 16), obs=observer.child("ffn"))
+    >>> out = FeedForward(16, d_ff=64)(torch.randn(2, 5, 16), obs=observer.scope("ffn"))
     >>> observer.record["ffn.up"].shape, bool(observer.record["ffn.up"].any())
     (torch.Size([2, 5, 64]), False)
     """
@@ -155,7 +157,7 @@ class Observer:
         self._applied: set[str] = set()
         self._prefix = ""
 
-    def child(self, name: str) -> Observer:
+    def scope(self, name: str) -> Observer:
         """The same observer, one module further down."""
         view = object.__new__(Observer)
         view.__dict__.update(self.__dict__)
@@ -177,7 +179,7 @@ class Observer:
         """Whether an edit is waiting for one of these names here."""
         return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
 
-    def attention(self, mask: Settled, bias: Tensor | None, scale: float) -> None:
+    def attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
         """Keep what an attention used, so that its matrices can be worked out later."""
         self.record.attended[self._prefix.rstrip(".")] = Attended(mask, bias, scale)
 
@@ -200,19 +202,14 @@ def _changed(change: Change, x: Tensor, name: str) -> Tensor:
     return new
 
 
-def seen(obs: Observer | None, name: str, x: Tensor) -> Tensor:
-    """`x`, shown to the observer if there is one."""
+def tap(obs: Observer | None, name: str, x: Tensor) -> Tensor:
+    """`x`, or what the observer replaces it by."""
     return x if obs is None else obs(name, x)
 
 
-def child(obs: Observer | None, name: str) -> Observer | None:
-    """The observer one module further down, if there is one."""
-    return None if obs is None else obs.child(name)
-
-
-def unwatched(obs: Observer | None, *makers: nn.Module) -> bool:
-    """Whether what these modules just gave may be written over: no gradient, observer or hook looks at it."""
-    return obs is None and not torch.is_grad_enabled() and not any(m._forward_hooks for m in makers)
+def scope(obs: Observer | None, name: str) -> Observer | None:
+    """The observer for a submodule, if there is one."""
+    return None if obs is None else obs.scope(name)
 
 
 def observe(

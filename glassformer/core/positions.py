@@ -1,9 +1,9 @@
 """Where a token stands, told to the model in one of three ways.
 
 Added to the input: `SinusoidalPositions`, `LearnedPositions`. Turned into queries and keys:
-`RotaryPositions`. Added to the scores: `RelativeBias`, `AlibiBias`. The last three give a `Place`, worked
-out once a stack and used by all its layers. Letters: B batch, T queries, S keys, D d_model, H heads,
-K head width, R rotated width.
+`RotaryPositions`. Added to the scores: `RelativeBias`, `AlibiBias`. The last three give a `PositionTerms`,
+worked out once a stack and used by all its layers. Letters: B batch, T queries, S keys, D d_model, H heads, K
+head width, R rotated width.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.drawn import drawn
+from glassformer.core.backend import normal_table
 from glassformer.core.spec import BandScaling, LinearScaling
 from glassformer.errors import GlassformerError
 
 MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
 
 
-class Place(NamedTuple):
+class PositionTerms(NamedTuple):
     """What positions do inside attention: turn q and k by (cos, sin), or shift the scores by bias."""
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
 
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q (B, H, T, K) and k (B, G, T, K), rotated if positions are rotary."""
+        return (q, k) if self.rotary is None else (rotate(q, self.rotary), rotate(k, self.rotary))
 
-def places_of(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
+
+def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
     """Where each token stands when only real ones of its own document are counted: (B, S) -> (B, S).
 
-    >>> places_of(torch.tensor([[False, True, True], [True, True, False]])).tolist()
+    >>> count_positions(torch.tensor([[False, True, True], [True, True, False]])).tolist()
     [[0, 0, 1], [0, 1, 1]]
-    >>> places_of(None, torch.tensor([[7, 7, 7, 8, 8]])).tolist()
+    >>> count_positions(None, torch.tensor([[7, 7, 7, 8, 8]])).tolist()
     [[0, 1, 2, 0, 1]]
     """
     if padding is None:
@@ -149,7 +153,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, d_model: int, *, max_len: int, offset: int = 0) -> None:
         super().__init__()
         self.max_len, self.offset = max_len, offset
-        self.weight = drawn(max_len + offset, d_model)
+        self.weight = normal_table(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
         """positions (..., T) -> (..., T, D), which end before `last` where that is known."""
@@ -221,11 +225,11 @@ class RotaryPositions(_Formula):
             exponent = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
             self.freq.copy_(_scaled(1.0 / self.base**exponent, self.scaling))
 
-    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
         """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are turned before they are cached."""
         angle = positions[..., None].float() * self.freq  # (B|1, T, R/2)
         angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
-        return Place(rotary=(angle.cos(), angle.sin()))
+        return PositionTerms(rotary=(angle.cos(), angle.sin()))
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
@@ -268,14 +272,14 @@ class RelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
-        self.weight = drawn(buckets, num_heads)
+        self.weight = normal_table(buckets, num_heads)
 
-    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
         return self.at(keys[:, None, :] - positions[:, :, None])
 
-    def at(self, distance: Tensor) -> Place:
+    def at(self, distance: Tensor) -> PositionTerms:
         """How far ahead of each query each key lies (B|1, T, S) -> bias (B|1, H, T, S)."""
         rows = buckets_of(
             distance,
@@ -284,7 +288,7 @@ class RelativeBias(nn.Module):
             both_ways=self.both_ways,
         )
         bias = nn.functional.embedding(rows, self.weight)  # (B|1, T, S, H)
-        return Place(bias=bias.permute(0, 3, 1, 2))
+        return PositionTerms(bias=bias.permute(0, 3, 1, 2))
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -316,15 +320,15 @@ class AlibiBias(_Formula):
         if not self.slopes.is_meta:
             self.slopes.copy_(alibi_slopes(self.num_heads))
 
-    def forward(self, positions: Tensor, keys: Tensor | None = None) -> Place:
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
         slopes = self.slopes[None, :, None]  # (1, H, 1)
         if self.rounding == "bfloat16":
             heights = [_rounded(_rounded(slopes) * _rounded(at)[:, None]) for at in (keys, positions)]
-            return Place(bias=-(heights[0][:, :, None] - heights[1][..., None]).abs() * self.scale)
+            return PositionTerms(bias=-(heights[0][:, :, None] - heights[1][..., None]).abs() * self.scale)
         nearness = -(keys[:, None, :] - positions[:, :, None]).abs()[:, None]  # (B|1, 1, T, S)
-        return Place(bias=nearness.float() * (slopes[..., None] * self.scale))
+        return PositionTerms(bias=nearness.float() * (slopes[..., None] * self.scale))
 
 
 def _rounded(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.core.embeddings import Embedded, TokenInput, check_form
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
-from glassformer.core.positions import places_of
+from glassformer.core.positions import count_positions
 from glassformer.errors import GlassformerError
 
 MaskLike = Mask | Tensor | None
@@ -46,7 +46,7 @@ def placed(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor
     keys = start + steps if isinstance(start, int) else told.shape[-1]
     counting = Mask(padding=mask.padding, segments=mask.segments)
     counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
-    return latest(places_of(mask.padding, mask.segments), start, steps)
+    return latest(count_positions(mask.padding, mask.segments), start, steps)
 
 
 def latest(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:

@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.backend import Dropout
 from glassformer.core.distributions import Distribution, Parameters, mapped, numbers, stacked
-from glassformer.core.dropout import Dropout
 from glassformer.core.embeddings import Embedded
 from glassformer.core.heads import Context
-from glassformer.core.observe import Observer, seen
+from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import sinusoids
 from glassformer.errors import GlassformerError
 
@@ -117,7 +117,7 @@ class SeriesInput(nn.Module):
         `hidden` (B, C, patches) is True for patches to be blanked after scaling, to be guessed back.
         """
         values, loc, scale = self._scaled(values, observed)
-        values = seen(obs, "scaled", values)  # (B, T, C)
+        values = tap(obs, "scaled", values)  # (B, T, C)
         patches = patches_of(values, self.patch_length, self.stride)  # (B, C, patches, L)
         if hidden is not None:
             if hidden.dtype != torch.bool or hidden.shape != patches.shape[:3]:
@@ -126,15 +126,15 @@ class SeriesInput(nn.Module):
                     f"channel; got {str(hidden.dtype).removeprefix('torch.')} {tuple(hidden.shape)}"
                 )
             patches = patches.masked_fill(hidden[..., None], 0.0)
-        x = seen(obs, "patch", self._vectors(patches).flatten(0, 1))  # (B*C, patches, D)
-        position = seen(obs, "position", self.position[None]).to(x.dtype)
+        x = tap(obs, "patch", self._vectors(patches).flatten(0, 1))  # (B*C, patches, D)
+        position = tap(obs, "position", self.position[None]).to(x.dtype)
         if self.prefix is None:
             x = self.dropout(x + position)
         else:
             first = self.prefix.shape[1]
             x = self.dropout(x + position[:, first:])
             x = torch.cat(((self.prefix + position[:, :first]).expand(x.shape[0], -1, -1), x), 1)
-        return Embedded(seen(obs, "out", x), loc, scale)
+        return Embedded(tap(obs, "out", x), loc, scale)
 
     def _scaled(self, values: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if values.dim() != 3 or tuple(values.shape[1:]) != (self.context_length, self.channels):
@@ -232,14 +232,14 @@ class ForecastHead(nn.Module):
         self.out = layers[0] if projection == "shared" else nn.ModuleList(layers)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
-        vectors = self.dropout(seen(obs, "pooled", pooled(x, self.channels, self.pool)))  # (B, C, W)
+        vectors = self.dropout(tap(obs, "pooled", pooled(x, self.channels, self.pool)))  # (B, C, W)
         told = self._told(vectors)  # (B, C, N), or parameters of this shape
         assert context.loc is not None and context.scale is not None
         if isinstance(told, Tensor):
-            return seen(obs, "forecast", told.transpose(1, 2) * context.scale + context.loc)
+            return tap(obs, "forecast", told.transpose(1, 2) * context.scale + context.loc)
         told = mapped(told, lambda _, tensor: tensor.transpose(1, 2))
         told = told.undone(context.loc, context.scale)
-        return mapped(told, lambda name, tensor: seen(obs, name, tensor))
+        return mapped(told, lambda name, tensor: tap(obs, name, tensor))
 
     def _told(self, vectors: Tensor) -> Tensor | Parameters:
         told: Tensor | Parameters
@@ -272,8 +272,8 @@ class SeriesClassifyHead(nn.Module):
         self.out = nn.Linear(channels * d_model, num_labels)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        vector = seen(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
-        return seen(obs, "logits", self.out(self.dropout(vector)))
+        vector = tap(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
+        return tap(obs, "logits", self.out(self.dropout(vector)))
 
 
 class SeriesRegressHead(nn.Module):
@@ -300,14 +300,14 @@ class SeriesRegressHead(nn.Module):
         self.out = numbers(channels * d_model, num_targets, distribution)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
-        vector = seen(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
+        vector = tap(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
         told: Tensor | Parameters = self.out(self.dropout(vector))
         if isinstance(told, Tensor):
             if self.output_range is not None:
                 low, high = self.output_range
                 told = torch.sigmoid(told) * (high - low) + low
-            return seen(obs, "targets", told)
-        return mapped(told, lambda name, tensor: seen(obs, name, tensor))
+            return tap(obs, "targets", told)
+        return mapped(told, lambda name, tensor: tap(obs, name, tensor))
 
 
 class PatchReconstructHead(nn.Module):
@@ -327,4 +327,4 @@ class PatchReconstructHead(nn.Module):
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         values = self.out(self.dropout(x[:, self.prefix :]))
-        return seen(obs, "patches", unfolded(values, self.channels))
+        return tap(obs, "patches", unfolded(values, self.channels))

@@ -8,22 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.core import backend
+from glassformer.core.attention import Attend, DenseAttention, MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.cache import Cache
 from glassformer.core.kernels import Kernel
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
-from glassformer.core.observe import Observer, child, seen
-from glassformer.core.positions import AlibiBias, Place, RelativeBias, RotaryPositions, places_of
-from glassformer.errors import GlassformerError
+from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.positions import (
+    AlibiBias,
+    PositionTerms,
+    RelativeBias,
+    RotaryPositions,
+    count_positions,
+)
+from glassformer.errors import ConflictError
+
+ScorePosition = RotaryPositions | RelativeBias | AlibiBias
 
 
 class Stack(nn.Module):
     """(B, T, D) -> (B, T, D) through every block.
+
+    local_position: the positions of layers with a window, if they have their own.
 
     >>> from glassformer.core import build, spec
     >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
@@ -37,12 +49,14 @@ class Stack(nn.Module):
         blocks: Sequence[Block],
         *,
         causal: bool = False,
-        position: RotaryPositions | RelativeBias | AlibiBias | None = None,
+        position: ScorePosition | None = None,
+        local_position: ScorePosition | None = None,
         final_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.causal = causal
         self.position = position
+        self.local_position = local_position
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
 
@@ -54,61 +68,126 @@ class Stack(nn.Module):
         mask: Mask | Tensor | None = None,
         memory_mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
 
-        `positions` (B|1, T) say where each token stands (packed or left-padded rows); by default they
-        go on from the cache's length. The masks are settled here once for all layers.
+        `positions` (B|1, T) are position ids (for packed or left-padded rows); by default they continue from
+        the cache's length. Masks and position terms are prepared once for all layers of a kind.
         """
-        x = _streamed(x)
-        batch, steps, _ = x.shape
-        start = 0 if cache is None else cache.length
-        keys = steps
+        x = backend.residual_stream(x)
         if cache is not None:
-            cache.check_room(batch, steps)
+            cache.check_capacity(x.shape[0], x.shape[1])
             if len(cache.layers) != len(self.blocks):
-                raise GlassformerError(
-                    f"the cache has {len(cache.layers)} layers and the model {len(self.blocks)}; "
-                    "allocate it from this model's spec"
+                raise ConflictError(
+                    ("cache", "model"),
+                    f"{len(cache.layers)} layers against {len(self.blocks)}",
+                    hint="allocate the cache from this model's spec",
                 )
-            keys = cache.keys(steps)
-        own = Mask.of(mask)
-        own = replace(own, causal=own.causal or self.causal)
-        if isinstance(start, Tensor):
-            own = replace(own, offset=start)
-        place, settled, across = Place(), None, None
-        if len(self.blocks):
-            first: Any = self.blocks[0]  # speaks for all: they are alike
-            own.check(batch=batch, heads=first.self_attn.num_heads, queries=steps, keys=keys)
-            place = self.place(positions, start, steps, keys, own, x.device)
-            settled = first.self_attn.settle(own, x, keys, dtype=x.dtype, bias=place.bias, kernel=kernel)
-            if memory is not None and first.cross_attn is not None:
-                there, far = Mask.of(memory_mask, "memory_mask"), memory.shape[1]
-                heads = first.cross_attn.num_heads
-                there.check(batch=batch, heads=heads, queries=steps, keys=far, what="memory_mask")
-                across = first.cross_attn.settle(there, x, far, dtype=x.dtype, kernel=kernel)
+        attend = self._dense(x, Mask.of(mask), positions, cache, kernel)
+        across = self._dense_cross(x, memory, memory_mask, cache, kernel)
+        x = self.run(x, attend, across, memory=memory, obs=obs)
+        if cache is not None:
+            cache.advance(x.shape[1])
+        return x
+
+    def run(
+        self,
+        x: Tensor,
+        attend: Sequence[Attend],
+        cross_attend: Sequence[Attend] | None = None,
+        *,
+        memory: Tensor | None = None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        """x through every block and the final norm, with attention prepared for each layer."""
         for n, block in enumerate(self.blocks):
             x = block(
                 x,
                 memory,
-                mask=settled,
-                memory_mask=across,
-                place=place,
-                cache=None if cache is None else cache.layers[n],
-                start=start,
-                kernel=kernel,
-                obs=child(obs, f"blocks.{n}"),
+                attend=attend[n],
+                cross_attend=None if cross_attend is None else cross_attend[n],
+                obs=scope(obs, f"blocks.{n}"),
             )
-        if cache is not None:
-            cache.advance(steps)
         if self.final_norm is not None:
-            x = seen(obs, "final_norm", self.final_norm(x))
+            x = tap(obs, "final_norm", self.final_norm(x))
         return x
 
-    def place(
+    @property
+    def attentions(self) -> list[MultiHeadAttention]:
+        """The self-attention of every layer."""
+        return [cast(Block, block).self_attn for block in self.blocks]
+
+    @property
+    def cross_attentions(self) -> list[MultiHeadAttention]:
+        """The cross-attention of every layer; empty if there is none."""
+        found = [cast(Block, block).cross_attn for block in self.blocks]
+        return [attention for attention in found if attention is not None]
+
+    def _dense(
+        self, x: Tensor, mask: Mask, positions: Tensor | None, cache: KVCache | None, kernel: Kernel
+    ) -> list[DenseAttention]:
+        """Attention of padded rows for each layer; layers of a kind share mask and position terms."""
+        batch, steps, _ = x.shape
+        start = 0 if cache is None else cache.length
+        keys = steps if cache is None else cache.num_keys(steps)
+        mask = replace(mask, causal=mask.causal or self.causal)
+        if isinstance(start, Tensor):
+            mask = replace(mask, offset=start)
+        kinds: dict[object, DenseAttention] = {}
+        layers = []
+        for n, attention in enumerate(self.attentions):
+            kind = layer_kind(attention)
+            if kind not in kinds:
+                terms = self.position_terms(
+                    positions, start, steps, keys, mask, x.device, window=attention.window
+                )
+                prepared = attention.prepare_mask(
+                    mask, batch=batch, queries=steps, keys=keys, like=x, bias=terms.bias, kernel=kernel
+                )
+                kinds[kind] = DenseAttention(prepared, terms)
+            shared = kinds[kind]
+            layers.append(shared if cache is None else shared._replace(cache=cache, layer=n))
+        return layers
+
+    def _dense_cross(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        memory_mask: Mask | Tensor | None,
+        cache: KVCache | None,
+        kernel: Kernel,
+    ) -> list[DenseAttention] | None:
+        if memory is None or not self.cross_attentions:
+            return None
+        mask = Mask.of(memory_mask, "memory_mask")
+        kinds: dict[object, DenseAttention] = {}
+        layers = []
+        for n, attention in enumerate(self.cross_attentions):
+            kind = layer_kind(attention)
+            if kind not in kinds:
+                prepared = attention.prepare_mask(
+                    mask,
+                    batch=x.shape[0],
+                    queries=x.shape[1],
+                    keys=memory.shape[1],
+                    like=x,
+                    kernel=kernel,
+                    what="memory_mask",
+                )
+                kinds[kind] = DenseAttention(prepared, cross=True)
+            shared = kinds[kind]
+            layers.append(shared if cache is None else shared._replace(cache=cache, layer=n))
+        return layers
+
+    def position_of(self, window: int | None) -> ScorePosition | None:
+        """The positions of layers with this window."""
+        local = window is not None and self.local_position is not None
+        return self.local_position if local else self.position
+
+    def position_terms(
         self,
         positions: Tensor | None,
         start: int | Tensor,
@@ -116,36 +195,31 @@ class Stack(nn.Module):
         keys: int,
         mask: Mask,
         device: torch.device,
-    ) -> Place:
+        *,
+        window: int | None = None,
+    ) -> PositionTerms:
         """What positions do inside attention, for T tokens from `start` on among `keys` keys."""
-        if self.position is None:
-            return Place()
+        position = self.position_of(window)
+        if position is None:
+            return PositionTerms()
         here = (torch.arange(steps, device=device) + start)[None]  # (1, T)
-        place: Place
-        if isinstance(self.position, RotaryPositions):
-            place = self.position(here if positions is None else positions)
+        terms: PositionTerms
+        if isinstance(position, RotaryPositions):
+            terms = position(here if positions is None else positions)
         elif (
-            isinstance(self.position, AlibiBias)
-            and self.position.rounding != "none"
+            isinstance(position, AlibiBias)
+            and position.rounding != "none"
             and (mask.padding is not None or mask.segments is not None)
         ):
-            # a rounded bias knows where a key stands, not only how far away, so only its own document counts
-            counted = places_of(mask.padding, mask.segments)
-            place = self.position(counted.index_select(1, here[0]), counted)
+            # a rounded bias depends on absolute positions, so they are counted within each document
+            counted = count_positions(mask.padding, mask.segments)
+            terms = position(counted.index_select(1, here[0]), counted)
         else:
-            # only differences count for a bias, so row numbers serve padded and packed rows alike
-            place = self.position(here, torch.arange(keys, device=device)[None])
-        return place
+            # only differences matter for a bias, so row numbers serve padded and packed rows alike
+            terms = position(here, torch.arange(keys, device=device)[None])
+        return terms
 
 
-def _streamed(x: Tensor) -> Tensor:
-    """Under bfloat16 autocast the residual stream is bfloat16 too: half the bytes between the products.
-
-    float16 lacks the range for a stream that only grows, so there it stays as it is.
-    """
-    kind = x.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return x
-    if torch.get_autocast_dtype(kind) == torch.bfloat16:
-        return x.to(torch.bfloat16)
-    return x
+def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float]:
+    """Layers of one kind share masks and position terms."""
+    return attention.num_heads, attention.window, attention.dropout

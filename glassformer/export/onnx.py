@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import AnyModel
-from glassformer.core.positions import Place, RelativeBias, buckets_of
+from glassformer.core.positions import PositionTerms, RelativeBias, buckets_of
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 from glassformer.export.folder import Exported, check_new, made_whole, write_beside
 from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
 from glassformer.export.told import ends_of, language_note, starts_of
-from glassformer.inference.rest import at_rest
+from glassformer.inference.prepare import evaluation_mode
 
 OPSET = 18
 LARGE = 2_000_000_000  # bytes of weights from which they lie in a file of their own: one message holds 2 GB
@@ -52,7 +52,7 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
     model = _plain(bundle.model)
     graphs = graphs_of(model)
     files: dict[str, Any] = {}
-    with made_whole(path) as whole, at_rest(model), _looked_up(model):
+    with made_whole(path) as whole, evaluation_mode(model), _looked_up(model):
         for graph in graphs:
             program = _program(graph)
             name = f"{graph.name}.onnx"
@@ -153,11 +153,11 @@ class LookedUp(nn.Module):
         )
         self.register_buffer("table", table, persistent=False)
 
-    def forward(self, positions: Tensor, keys: Tensor) -> Place:
+    def forward(self, positions: Tensor, keys: Tensor) -> PositionTerms:
         """query positions (1, T) and key positions (1, S) -> bias (1, H, T, S)."""
         distance = keys[:, None, :] - positions[:, :, None]  # (1, T, S)
         rows = self.table[distance.clamp(-self.most, self.most) + self.most]
-        return Place(bias=nn.functional.embedding(rows, self.weight).permute(0, 3, 1, 2))
+        return PositionTerms(bias=nn.functional.embedding(rows, self.weight).permute(0, 3, 1, 2))
 
 
 @contextmanager

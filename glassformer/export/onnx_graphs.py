@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec
-from glassformer.core.cache import Cache, LayerCache
 from glassformer.core.distributions import KINDS
 from glassformer.core.heads import Pooled, Span, Twice
 from glassformer.core.kernels import Kernel
+from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.errors import GlassformerError
@@ -81,29 +81,26 @@ def graphs_of(model: AnyModel) -> list[Graph]:
 # ---- writing, a step at a time ------------------------------------------------------------------------
 
 
-class Grown(LayerCache):
-    """Keys and values as a graph has them: those so far come in, and leave with the new ones behind them."""
+class PastCache(KVCache):
+    """Past keys and values are inputs of the graph; those with the new positions appended are its outputs."""
 
-    def append(self, k: Tensor, v: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        self.k, self.v = torch.cat((self.k, k), 2), torch.cat((self.v, v), 2)
-        return self.k, self.v
+    def __init__(self, layers: list[LayerCache], past: int) -> None:
+        super().__init__(layers, torch.full((), past))
+        self.past = past
 
+    def check_capacity(self, batch: int, steps: int) -> None:
+        """Any number of steps fits."""
 
-class Past(Cache):
-    """A cache of `Grown` layers, which has room for any number of steps."""
+    def num_keys(self, steps: int) -> int:
+        return self.past + steps
 
-    def __init__(self, layers: list[LayerCache], filled: int) -> None:
-        super().__init__(layers, torch.full((), filled))
-        self.filled = filled
-
-    def check_room(self, batch: int, steps: int) -> None:
-        """There always is."""
-
-    def keys(self, steps: int) -> int:
-        return self.filled + steps
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        own = self.layers[layer]
+        own.k, own.v = torch.cat((own.k, k), 2), torch.cat((own.v, v), 2)
+        return own.k, own.v
 
     def advance(self, steps: int) -> None:
-        """The layers have grown by themselves."""
+        """The layers are already longer."""
 
 
 class Encoding(nn.Module):
@@ -116,11 +113,8 @@ class Encoding(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(ids, _seen(mask), kernel=KERNEL)
         given = [memory]
-        blocks: Any = self.model.decoder.blocks
-        for block in blocks:
-            heads = block.cross_attn.num_kv_heads
-            for projection in (block.cross_attn.k_proj, block.cross_attn.v_proj):
-                given.append(projection(memory).unflatten(-1, (heads, -1)).transpose(1, 2))  # (B, G, S, K)
+        for attention in self.model.decoder.cross_attentions:
+            given += [part.transpose(1, 2) for part in attention.keys_values(memory)]  # (B, G, S, K)
         return tuple(given)
 
 
@@ -137,8 +131,8 @@ class Step(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
         count = 2 * len(self.model.decoder.blocks)
         past = kept[-count:]
-        layers: list[LayerCache] = [Grown(k=past[n], v=past[n + 1]) for n in range(0, count, 2)]
-        cache = Past(layers, past[0].shape[2])
+        layers: list[LayerCache] = [LayerCache(k=past[n], v=past[n + 1]) for n in range(0, count, 2)]
+        cache = PastCache(layers, past[0].shape[2])
         if isinstance(self.model, DecoderOnly):
             logits = self.model(ids, mask, cache=cache, kernel=KERNEL)
         else:
@@ -166,7 +160,7 @@ def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
         raise GlassformerError("a decoder without layers keeps no keys and cannot be exported to ONNX")
     ids = _read(tokens, "length")[0]
     mask = Port(name="mask", dtype="bool", shape=("batch", "keys"))
-    past = _kept(what.decoder, what.decoder.block.attention, "past", "past")
+    past = _kept(what.decoder, "attention", "past", "past")
     before: tuple[Port, ...] = ()
     if isinstance(what, spec.EncoderDecoder):
         before = (Port(name="memory_mask", dtype="bool", shape=("batch", "source")), *_across(what))
@@ -179,21 +173,20 @@ def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
 
 
 def _across(what: spec.EncoderDecoder) -> tuple[Port, ...]:
-    cross = what.decoder.block.cross_attention
-    assert cross is not None
-    return _kept(what.decoder, cross, "cross", "source")
+    return _kept(what.decoder, "cross_attention", "cross", "source")
 
 
-def _kept(stack: spec.Stack, attention: spec.Attention, word: str, length: str) -> tuple[Port, ...]:
-    """Keys and values of every layer."""
-    heads = attention.num_kv_heads or attention.num_heads
-    width = attention.head_dim or stack.d_model // attention.num_heads
-    widths = {"key": width, "value": attention.value_dim or width}
-    return tuple(
-        Port(name=f"{word}_{n}_{part}", dtype="float32", shape=("batch", heads, length, wide))
-        for n in range(stack.num_layers)
-        for part, wide in widths.items()
-    )
+def _kept(stack: spec.Stack, kind: str, word: str, length: str) -> tuple[Port, ...]:
+    """Keys and values of every layer; kind: `attention` or `cross_attention`."""
+    ports = []
+    for n in range(stack.num_layers):
+        attention: spec.Attention = getattr(stack.block_at(n), kind)
+        heads = attention.num_kv_heads or attention.num_heads
+        width = attention.head_dim or stack.d_model // attention.num_heads
+        for part, wide in {"key": width, "value": attention.value_dim or width}.items():
+            shape = ("batch", heads, length, wide)
+            ports.append(Port(name=f"{word}_{n}_{part}", dtype="float32", shape=shape))
+    return tuple(ports)
 
 
 # ---- reading, all at once -----------------------------------------------------------------------------

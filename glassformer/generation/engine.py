@@ -19,7 +19,7 @@ from glassformer.generation.inference_model import prefill
 from glassformer.generation.request import GenerationOutput, GenerationRequest, per_row_limits
 from glassformer.generation.shaping import Shaping
 from glassformer.generation.single import write_single
-from glassformer.inference.rest import at_rest
+from glassformer.inference.prepare import evaluation_mode
 
 BATCH_TOKENS = 16_384
 
@@ -101,7 +101,7 @@ def _generate(
     starts = decoder_start_ids(model, request.start_ids)
     if not len(inputs):
         return []
-    with at_rest(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
+    with evaluation_mode(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
         steps, logits, most = prefill(
             model, inputs, mask, start_ids=request.start_ids, capacity=int(limits.max())
         )

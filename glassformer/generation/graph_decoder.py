@@ -1,6 +1,6 @@
-"""Decoding on a GPU: the kernels of one are captured once and replayed for all, with nothing to wait for.
+"""Decoding on a GPU: the kernels of one step are captured in a CUDA graph and replayed for all others.
 
-B sentences or prompts, W beams, V vocabulary.
+B inputs, W beams, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,134 +14,131 @@ from torch import Tensor, nn
 
 from glassformer.core.reading import first_vectors
 from glassformer.generation.decoder import TokenSelector
-from glassformer.generation.request import SPARE
-from glassformer.inference.gpu.graph import Captured
-from glassformer.inference.gpu.growing import GrowingOnGpu
-from glassformer.inference.gpu.source import SourceOnGpu
+from glassformer.generation.request import SPARE as WARMUPS
+from glassformer.inference.gpu.cuda_graph import CudaGraph
+from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
 
 if TYPE_CHECKING:
     from glassformer.generation.inference_model import InferenceModel
 
 
-ROOM = 64  # capacities are multiples of this, so that captured graphs are often reused
-Found = TypeVar("Found")
-_PARTS = ("growing", "source", "places", "ids", "rows", "graph", "captured")
+CAPACITY_STRIDE = 64  # capacities are multiples of this, so that graphs are often reused
+Output = TypeVar("Output")
 
 
 class GraphDecoder:
-    """See `Decoder` and `BeamDecoder`. What `step` gives is written over by the next step."""
+    """See `Decoder`, `BeamDecoder` and `SelectingDecoder`. The next step overwrites what `step` returned."""
 
     def __init__(
         self,
         model: InferenceModel,
         embed: nn.Module,
-        growing: GrowingOnGpu,
+        cache: TritonBeamCache,
         *,
-        source: SourceOnGpu | None = None,
-        places: Tensor,
-        table: int | None,
+        cross: TritonCrossCache | None = None,
+        positions: Tensor,
+        limit: int | None,
     ) -> None:
-        """places (B,): where the next token of each row stands; table: the positions the embedding knows."""
-        self.model, self.embed, self.growing, self.source = model, embed, growing, source
-        self.places, self.table = places, table
-        self.graph: Captured[tuple[Tensor, ...]] | None = None
-        self.follow: TokenSelector = _LOGITS
-        self.captured: TokenSelector = _LOGITS  # what the graph was made with: it goes on reading its tensors
-        self._shaped()
+        """positions (B,): of each input's next token; limit: how many positions the embedding has."""
+        self.model, self.embed, self.cache, self.cross = model, embed, cache, cross
+        self.positions, self.limit = positions, limit
+        self.graph: CudaGraph[tuple[Tensor, ...]] | None = None
+        self.selector: TokenSelector = _LOGITS
+        self.captured: TokenSelector = _LOGITS  # the one in the graph, which keeps reading its tensors
+        self._allocate()
 
-    def _shaped(self) -> None:
-        """Fresh tensors for what a step is given, and no graph yet."""
-        rows = self.growing.sentences * self.growing.width
-        self.ids = torch.zeros(rows, dtype=torch.int64, device=self.places.device)
-        self.rows = torch.arange(rows, device=self.places.device)
-        self.moved = False  # whether the rows were set for the next step
+    def _allocate(self) -> None:
+        """Fresh tensors for the inputs of a step, and no graph yet."""
+        rows = self.cache.batch * self.cache.width
+        self.ids = torch.zeros(rows, dtype=torch.int64, device=self.positions.device)
+        self.rows = torch.arange(rows, device=self.positions.device)
+        self.reordered = False  # whether `rows` was set for the next step
         self.graph = None
 
     def step(self, ids: Tensor) -> Tensor:
-        (found,) = self.step_and_select(ids, _LOGITS)
-        return found
+        (logits,) = self.step_and_select(ids, _LOGITS)
+        return logits
 
     def step_and_select(self, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
-        if ids.is_cuda and (self.graph is None or self.follow is not selector):
+        if ids.is_cuda and (self.graph is None or self.selector is not selector):
             self._capture(selector)
-        return self._next(ids, self.graph or (lambda: selector(self._advanced())))
+        return self._next(ids, self.graph or (lambda: selector(self._step())))
 
-    def once(self, ids: Tensor) -> Tensor:
+    def step_once(self, ids: Tensor) -> Tensor:
         """A step that is not worth a graph."""
-        return self._next(ids, self._advanced)
+        return self._next(ids, self._step)
 
-    def _next(self, ids: Tensor, advance: Callable[[], Found]) -> Found:
+    def _next(self, ids: Tensor, run: Callable[[], Output]) -> Output:
         self.ids.copy_(ids)
-        if not self.moved:
+        if not self.reordered:
             torch.arange(len(self.rows), out=self.rows)
-        found = advance()
-        self.growing.position += 1
-        self.moved = False
-        return found
+        output = run()
+        self.cache.position += 1
+        self.reordered = False
+        return output
 
-    def _advanced(self) -> Tensor:
-        growing = self.growing
-        growing.reorder(self.rows)
-        # rows that have ended may go on beyond the table
-        places = self.places if self.table is None else self.places.clamp(max=self.table - 1)
-        where = places.repeat_interleave(growing.width)[:, None]  # (B * W, 1)
-        embedded = first_vectors(self.embed, self.ids[:, None], where, 0, None).x[:, 0]
-        growing.ready(places)
-        x = self.model.decoder(self.model.streamed(embedded), growing, self.source)
-        growing.advance()
-        self.places.add_(1)
+    def _step(self) -> Tensor:
+        cache = self.cache
+        cache.reorder(self.rows)
+        # finished rows may continue beyond the limit
+        positions = self.positions if self.limit is None else self.positions.clamp(max=self.limit - 1)
+        by_row = positions.repeat_interleave(cache.width)[:, None]  # (B * W, 1)
+        embedded = first_vectors(self.embed, self.ids[:, None], by_row, 0, None).x[:, 0]
+        cache.prepare(positions)
+        x = self.model.to_stream(embedded)
+        x = self.model.decoder.run(x, cache.attend, None if self.cross is None else self.cross.attend)
+        cache.advance()
+        self.positions.add_(1)
         return self.model.logits(x)
 
-    def _capture(self, follow: TokenSelector) -> None:
-        left, self.model.left_over = self.model.left_over, None
-        if left is not None and left.owner() is None and left.form == self.form(follow):
-            for kept, new in zip(left.state, self.state(follow), strict=True):
+    def _capture(self, selector: TokenSelector) -> None:
+        last, self.model.captured = self.model.captured, None
+        if last is not None and last.owner() is None and last.form == self.form(selector):
+            for kept, new in zip(last.state, self.state(selector), strict=True):
                 kept.copy_(new)
-            left.parts["growing"].position = self.growing.position
-            vars(self).update(left.parts)
-            follow.adopt(left.follows)
+            last.hand_over(self)
+            selector.adopt(last.selector_state)
         else:
-            growing = self.growing
-            counts = [x for x in (growing.length, self.places, growing.ancestors) if x is not None]
-            counts += follow.state().values()
-            before = [x.clone() for x in counts]
-            self.graph = Captured(lambda: follow(self._advanced()), warmups=SPARE)
-            self.captured = follow
-            for x, value in zip(counts, before, strict=True):
+            cache = self.cache
+            counters = [x for x in (cache.filled, self.positions, cache.ancestors) if x is not None]
+            counters += selector.state().values()
+            before = [x.clone() for x in counters]
+            self.graph = CudaGraph(lambda: selector(self._step()), warmups=WARMUPS)
+            self.captured = selector
+            for x, value in zip(counters, before, strict=True):
                 x.copy_(value)
-        self.follow = follow
-        self.model.left_over = LeftOver(self, follow)
+        self.selector = selector
+        self.model.captured = CapturedGraph(self, selector)
 
-    def state(self, follow: TokenSelector) -> list[Tensor]:
-        """All that the graph reads and writes from step to step."""
-        source = self.source.state() if self.source else []
-        return [*self.growing.state(), *source, self.places, self.rows, *follow.state().values()]
+    def state(self, selector: TokenSelector) -> list[Tensor]:
+        """All tensors that the graph reads and writes from step to step."""
+        cross = self.cross.state() if self.cross else []
+        return [*self.cache.state(), *cross, self.positions, self.rows, *selector.state().values()]
 
-    def form(self, follow: TokenSelector) -> Hashable:
+    def form(self, selector: TokenSelector) -> Hashable:
         """Decoders of one form can take over each other's graph."""
-        shapes = tuple((x.shape, x.dtype) for x in self.state(follow))
-        return self.growing.width, self.growing.read, shapes, type(follow), follow.form()
+        shapes = tuple((x.shape, x.dtype) for x in self.state(selector))
+        return self.cache.width, self.cache.prompt, shapes, type(selector), selector.form()
 
     def select(self, rows: Tensor) -> None:
-        width = self.growing.width
-        sentences = rows if width == 1 else rows.view(-1, width)[:, 0] // width
-        self.growing.select(rows)
-        if self.source is not None:
-            self.source.select(sentences)
-        self.places = self.places.index_select(0, sentences)
-        self._shaped()
+        inputs = self.cache.inputs_of(rows)
+        self.cache.select(rows)
+        if self.cross is not None:
+            self.cross.select(inputs)
+        self.positions = self.positions.index_select(0, inputs)
+        self._allocate()
 
     def widen(self, count: int) -> None:
-        self.growing.widen(count)
-        self._shaped()
+        self.cache.widen(count)
+        self._allocate()
 
     def reorder(self, rows: Tensor) -> None:
         self.rows.copy_(rows)
-        self.moved = True
+        self.reordered = True
 
 
 class _Logits(TokenSelector):
-    """Nothing follows: the scores themselves."""
+    """Selects nothing: returns the logits."""
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         return (logits,)
@@ -159,11 +156,20 @@ class _Logits(TokenSelector):
 _LOGITS = _Logits()
 
 
-class LeftOver:
-    """A graph and what it reads and writes: free for other steps of its form once its own are gone."""
+class CapturedGraph:
+    """A graph and what it reads and writes: free for other decoders of its form once its own is gone."""
 
-    def __init__(self, steps: GraphDecoder, follow: TokenSelector) -> None:
-        self.owner = weakref.ref(steps)
-        self.form, self.state = steps.form(follow), steps.state(follow)
-        self.follows = follow.state()
-        self.parts = {name: getattr(steps, name) for name in _PARTS}
+    def __init__(self, decoder: GraphDecoder, selector: TokenSelector) -> None:
+        self.owner = weakref.ref(decoder)
+        self.form, self.state = decoder.form(selector), decoder.state(selector)
+        self.selector_state = selector.state()
+        self.cache, self.cross, self.positions = decoder.cache, decoder.cross, decoder.positions
+        self.ids, self.rows = decoder.ids, decoder.rows
+        self.graph, self.captured = decoder.graph, decoder.captured
+
+    def hand_over(self, decoder: GraphDecoder) -> None:
+        """Let a decoder of the same form, whose state was copied here, continue with this graph."""
+        self.cache.position = decoder.cache.position
+        decoder.cache, decoder.cross, decoder.positions = self.cache, self.cross, self.positions
+        decoder.ids, decoder.rows = self.ids, self.rows
+        decoder.graph, decoder.captured = self.graph, self.captured

@@ -1,230 +1,330 @@
-"""A model made ready to write: its layers laid out for the machine, begun on a source or a prompt.
+"""A model prepared for inference: prefill a source or a prompt, then decode step by step.
 
-B sentences or prompts, W beams, S source positions, P prompt positions, N rows, D d_model, V vocabulary.
+B inputs, W beams, S source positions, P prompt positions, N rows, D d_model, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
+from glassformer.core.backend import linear
 from glassformer.core.embeddings import TokenInput, check_form
-from glassformer.core.heads import LanguageModelHead
+from glassformer.core.linear import FusedLinear
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from glassformer.core.positions import places_of
+from glassformer.core.positions import count_positions
 from glassformer.core.reading import first_vectors
-from glassformer.errors import GlassformerError
-from glassformer.generation.cached_decoder import CachedDecoder
+from glassformer.core.stack import Stack
+from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.generation.decoder import PrefillResult, SupportsPrefill, decoder_start_ids
-from glassformer.generation.request import SPARE
-from glassformer.inference.growing import Growing
-from glassformer.inference.layers import Layers, MadeOf, stream_dtype
-from glassformer.inference.products import Lay, Plain, Weights, laying
-from glassformer.inference.source import Source
-from glassformer.inference.whole import Rows, last_rows, read_whole
+from glassformer.inference.attention import RealRows, run_unpadded
+from glassformer.inference.kv_cache import BeamCache, CrossCache
+from glassformer.inference.linear import Weights, choose_linear
+from glassformer.inference.prepare import Fingerprint, MakeLinear, fused_copy, stream_dtype
 
 if TYPE_CHECKING:
-    from glassformer.generation.graph_decoder import GraphDecoder, LeftOver
+    from glassformer.generation.graph_decoder import CapturedGraph, GraphDecoder
 
 
 def prepare_for_inference(model: nn.Module, weights: Weights = "own") -> nn.Module:
-    """The model with its weights laid out as this machine multiplies them fastest.
+    """The model with its weights laid out as this device multiplies them fastest.
 
-    That takes a moment and, on a CPU, memory for a second copy of the weights (a third, where one row is
-    written by one thread); it is worth it for a model that writes more than once. Where weights change or
-    move afterwards they are laid out again. "int8" rounds them to eight bits. A model that knows by itself
-    how to write is given back as it is.
+    That takes a moment and, on a CPU, memory for a second copy of the weights (a third if single rows are
+    decoded by one thread); it is worth it for a model that generates more than once. If weights change or
+    move afterwards they are laid out again. "int8" quantizes them to eight bits. A model with its own
+    `prefill` is returned as it is.
     """
     if not isinstance(model, EncoderDecoder | DecoderOnly):
         if weights != "own":
-            raise GlassformerError(f"a {type(model).__name__} has no {weights} form; leave it as it is")
+            raise UnsupportedError(f"a {type(model).__name__}", f"{weights} weights")
         return model
     return InferenceModel(model, weights)
 
 
 def prefill(
-    model: nn.Module, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int] | int | None, capacity: int
+    model: nn.Module,
+    inputs: Tensor,
+    mask: Tensor | None,
+    *,
+    start_ids: Sequence[int] | int | None,
+    capacity: int,
 ) -> PrefillResult:
-    """Read a source or a prompt (B, S), of which `mask` (B, S) are real tokens, padded on either side.
+    """Process a source or a prompt (B, S), of which `mask` (B, S) are real tokens, padded on either side.
 
-    `start_ids` begin the target of a model that has a source (by default the model's own start). At most
-    `capacity` tokens can then be written.
+    inputs: token ids; for a model whose source is not text, what its `encode` takes. `start_ids` begin the
+    target of an encoder-decoder (by default the model's own start token). At most `capacity` tokens can be
+    generated then.
     """
-    check_form(inputs)
-    if mask.shape != inputs.shape or mask.dtype != torch.bool:
-        raise GlassformerError(
-            f"the mask must be boolean and of the inputs' shape {tuple(inputs.shape)}; "
-            f"got {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
-        )
+    source = getattr(model, "model", model)
+    if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
+        check_form(inputs)
+        if mask is None or mask.shape != inputs.shape or mask.dtype != torch.bool:
+            shape = () if mask is None else mask.shape
+            raise ShapeError("mask", shape, f"a boolean mask of the inputs' shape {tuple(inputs.shape)}")
     starts = decoder_start_ids(model, start_ids)
     if isinstance(model, EncoderDecoder | DecoderOnly):
-        model = InferenceModel(model, Plain)
+        model = InferenceModel(model, None)
     if isinstance(model, SupportsPrefill):
-        return model.prefill(inputs, mask, start_ids=starts, capacity=capacity)
-    raise GlassformerError(f"a {type(model).__name__} does not write text; give a model with a decoder")
+        return model.prefill(inputs, mask, start_ids=starts, capacity=capacity)  # type: ignore[arg-type]
+    raise UnsupportedError(f"a {type(model).__name__}", "text generation", hint="use a model with a decoder")
+
+
+class _Prepared(NamedTuple):
+    """Parts of a model laid out for the device."""
+
+    encoder: Stack | None
+    decoder: Stack
+    vocabulary: FusedLinear | None
+    captures: bool  # whether steps on these linear layers can be captured in a CUDA graph
 
 
 class InferenceModel(nn.Module):
-    """A model and its layers in another layout; `begin` reads, and gives the steps that write."""
+    """A model whose stacks are prepared for inference; see `prepare_for_inference`."""
 
-    def __init__(self, model: EncoderDecoder | DecoderOnly, layout: Weights | Lay) -> None:
-        """layout: what to multiply by, as is best on the machine; or one layout for every machine."""
+    def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | MakeLinear | None) -> None:
+        """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
         super().__init__()
-        if not isinstance(model.spec.head, specs.LanguageModel):
-            raise GlassformerError(
-                f"a model whose head is {type(model.spec.head).__name__} writes no text; "
-                "load it as a language model"
+        if not hasattr(model.spec.head, "vocab_size"):
+            raise UnsupportedError(
+                f"a model with a {type(model.spec.head).__name__} head",
+                "text generation",
+                hint="load it as a language model",
             )
-        self.model, self.layout = model, layout
-        self._laid_out()
+        self.model, self.weights = model, weights
+        self._prepare()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model, self.layout)  # a copy lays out its own weights
+        return type(self), (self.model, self.weights)  # a copy lays out its own weights
 
     @property
     def spec(self) -> specs.EncoderDecoder | specs.DecoderOnly:
         return self.model.spec
 
-    def _laid_out(self) -> None:
-        model = self.model
-        self.lay = laying(self.layout, next(model.parameters()))
-        self.encoder = Layers(model.encoder, self.lay) if isinstance(model, EncoderDecoder) else None
-        self.decoder = Layers(model.decoder, self.lay)
+    @property
+    def encoder(self) -> Stack | None:
+        return self._prepared.encoder
+
+    @property
+    def decoder(self) -> Stack:
+        return self._prepared.decoder
+
+    def _prepare(self) -> None:
+        model, make = self.model, self.weights
+        if isinstance(make, str):
+            make = choose_linear(make, next(model.parameters()))
         head: Any = model.head
-        assert isinstance(head, LanguageModelHead)
-        self.vocabulary = self.lay([(head.weight, head.bias)])
-        self.made_of = MadeOf(model)
-        self.left_over: LeftOver | None = None  # the last steps' graph, for the next of the same form
+        self._prepared = _Prepared(
+            encoder=fused_copy(model.encoder, make) if isinstance(model, EncoderDecoder) else None,
+            decoder=fused_copy(model.decoder, make),
+            vocabulary=None if make is None else make([(head.weight, head.bias)]),
+            captures=getattr(make, "captures", False),
+        )
+        self._fingerprint = Fingerprint(model)
+        self.captured: CapturedGraph | None = None  # the last decoder's graph, for the next of the same form
 
     def refresh(self) -> None:
-        """Lay the weights out again where they have changed or moved."""
-        if not self.made_of.still(self.model):
-            self._laid_out()
+        """Lay the weights out again if they have changed or moved."""
+        if not self._fingerprint.matches(self.model):
+            self._prepare()
 
     def prefill(
-        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+        self, inputs: Tensor, mask: Tensor | None, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """Read sources or prompts (B, S)."""
+        """Process sources or prompts (B, S)."""
         self.refresh()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
-                raise GlassformerError("nothing says how the target begins; give start_ids")
-            return self._begin_target(self.model, inputs, mask, start_ids, capacity)
+                raise MissingValueError("start_ids", "to begin the target")
+            return self._prefill_source(self.model, inputs, mask, start_ids, capacity)
         if start_ids:
-            raise GlassformerError("a model without a source goes on from its prompt; put start_ids there")
-        return self._begin_prompt(self.model, inputs, mask, capacity)
+            raise UnsupportedError("a decoder-only model", "start_ids", hint="put them into the prompt")
+        assert mask is not None
+        return self._prefill_prompt(self.model, inputs, mask, capacity)
 
-    def _begin_target(
-        self, model: EncoderDecoder, src: Tensor, real: Tensor, starts: Sequence[int], capacity: int
+    def _prefill_source(
+        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None, starts: Sequence[int], capacity: int
     ) -> PrefillResult:
         assert self.encoder is not None
-        if not src.shape[1]:  # as a batch of empty sources is
-            src, real = src.new_zeros(len(src), 1), real.new_zeros(len(src), 1)
-        table = max_positions(model.tgt_embed)
-        # the last token written is never read again, so it needs no position
-        most = None if table is None else max(0, table + 1 - len(starts))
-        capacity = capacity if most is None else min(capacity, most)
-        rows, mask = Rows(real), Mask(padding=None if bool(real.all()) else real)
-        places = None if mask.padding is None else places_of(real)
-        x = self.streamed(first_vectors(model.src_embed, src, places, 0, None).x)
-        memory = read_whole(self.encoder, x, rows, mask, places)
-        source = (memory, rows, real)
-        capacity = len(starts) + capacity
-        steps = self._steps(model.tgt_embed, len(src), capacity, source=source, table=table, like=memory)
+        limit = max_positions(model.tgt_embed)
+        # the last generated token is never an input, so it needs no position
+        most = None if limit is None else max(0, limit + 1 - len(starts))
+        capacity = len(starts) + (capacity if most is None else min(capacity, most))
+        x, mask, padding = self._embed_source(model, src, mask)
+        rows, positions = RealRows(mask), None if padding is None else count_positions(mask)
+        memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
+        decoder = self._decoder(
+            model.tgt_embed, len(src), capacity, source=(memory, rows, mask), limit=limit, like=memory
+        )
         logits = memory.new_empty(0)
         for token in starts:
-            logits = steps.once(src.new_full((len(src),), token))
-        return PrefillResult(steps, logits, most)
+            logits = decoder.step_once(torch.full((len(src),), token, device=src.device))
+        return PrefillResult(decoder, logits, most)
 
-    def _begin_prompt(self, model: DecoderOnly, prompt: Tensor, real: Tensor, capacity: int) -> PrefillResult:
-        lengths = real.sum(1)  # (B,)
+    def _embed_source(
+        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Embeddings (B, S, D), the mask (B, S), and the same as padding (None: there is none)."""
+        if not isinstance(model.src_embed, TokenInput):
+            x = self.to_stream(first_vectors(model.src_embed, src, None, 0, None).x)
+            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+            return x, mask, None if bool(mask.all()) else mask
+        assert mask is not None
+        if not src.shape[1]:  # a batch of empty sources
+            src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
+        padding = None if bool(mask.all()) else mask
+        positions = None if padding is None else count_positions(mask)
+        return self.to_stream(first_vectors(model.src_embed, src, positions, 0, None).x), mask, padding
+
+    def _prefill_prompt(
+        self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int
+    ) -> PrefillResult:
+        lengths = mask.sum(1)  # (B,)
         if prompt.shape[1] == 0 or not bool(lengths.all()):
-            raise GlassformerError("a prompt is empty; begin it with the model's start token")
-        table = max_positions(model.embed)
-        most = None if table is None else (table + 1 - lengths).clamp(min=0)
+            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+        limit = max_positions(model.embed)
+        most = None if limit is None else (limit + 1 - lengths).clamp(min=0)
         capacity = capacity if most is None else min(capacity, int(most.max()))
         longest = int(lengths.max())
-        padded = not bool(real.all())
-        if padded:  # on the left, so that nothing separates a prompt from what follows
-            order = real.int().argsort(dim=1, stable=True)  # padding first, the rest as it was
+        padded = not bool(mask.all())
+        if padded:  # moved to the left, so that nothing separates a prompt from what follows
+            order = mask.int().argsort(dim=1, stable=True)  # padding first, the rest in order
             prompt = prompt.gather(1, order)[:, -longest:]
-            real = real.gather(1, order)[:, -longest:]
-        rows, mask = Rows(real), Mask(causal=True, padding=real if padded else None)
-        places = places_of(real) if padded else None
-        x = self.streamed(first_vectors(model.embed, prompt, places, 0, None).x)
-        steps = self._steps(
+            mask = mask.gather(1, order)[:, -longest:]
+        rows, padding = RealRows(mask), mask if padded else None
+        positions = count_positions(mask) if padded else None
+        x = self.to_stream(first_vectors(model.embed, prompt, positions, 0, None).x)
+        decoder = self._decoder(
             model.embed,
             len(prompt),
             longest + capacity,
-            real=real if padded else None,
-            places=lengths,
-            table=table,
+            mask=padding,
+            positions=lengths,
+            limit=limit,
             like=x,
         )
-        found = read_whole(self.decoder, x, rows, mask, places, steps.growing.keep)
-        return PrefillResult(steps, self.logits(found.index_select(0, last_rows(real))), most)
+        store = decoder.cache.store_prompt
+        x = run_unpadded(self.decoder, x, rows, Mask(causal=True, padding=padding), positions, store)
+        last = mask.sum(1).cumsum(0) - 1  # the row of each prompt's last token
+        return PrefillResult(decoder, self.logits(x.index_select(0, last)), most)
 
-    def _steps(
+    def _decoder(
         self,
         embed: nn.Module,
-        sentences: int,
+        batch: int,
         capacity: int,
         *,
-        source: tuple[Tensor, Rows, Tensor] | None = None,
-        real: Tensor | None = None,
-        places: Tensor | None = None,
-        table: int | None,
+        source: tuple[Tensor, RealRows, Tensor] | None = None,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        limit: int | None,
         like: Tensor,
     ) -> CachedDecoder | GraphDecoder:
         """A decoder with capacity for so many positions; `like` has the dtype and device."""
-        stack = self.model.decoder
         if not self._captures():
             return CachedDecoder(
                 self,
                 embed,
-                Growing(stack, sentences, capacity, real),
-                source=None if source is None else Source(self.decoder, *source),
-                places=places,
-                table=table,
+                BeamCache(self.decoder, batch, capacity, mask),
+                cross=None if source is None else CrossCache(self.decoder, *source),
+                positions=positions,
+                limit=limit,
             )
-        from glassformer.generation.graph_decoder import ROOM, GraphDecoder
-        from glassformer.inference.gpu.growing import GrowingOnGpu
-        from glassformer.inference.gpu.source import SourceOnGpu
+        from glassformer.generation.graph_decoder import CAPACITY_STRIDE, WARMUPS, GraphDecoder
+        from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
 
-        capacity = -(-(capacity + SPARE) // ROOM) * ROOM
+        capacity = -(-(capacity + WARMUPS) // CAPACITY_STRIDE) * CAPACITY_STRIDE
+        if positions is None:
+            positions = torch.zeros(batch, dtype=torch.long, device=like.device)
         return GraphDecoder(
             self,
             embed,
-            GrowingOnGpu(stack, sentences, capacity, real, like=like),
-            source=None if source is None else SourceOnGpu(self.decoder, *source),
-            places=torch.zeros(sentences, dtype=torch.long, device=like.device) if places is None else places,
-            table=table,
+            TritonBeamCache(self.decoder, batch, capacity, mask, like=like),
+            cross=None if source is None else TritonCrossCache(self.decoder, *source),
+            positions=positions,
+            limit=limit,
         )
 
     def _captures(self) -> bool:
-        """Whether steps are captured: the layout is a GPU's, and its kernels know the model."""
-        if not getattr(self.lay, "captures", False) or torch.is_autocast_enabled("cuda"):
+        """Whether steps are captured in a CUDA graph: the kernels support the model and the device."""
+        if not self._prepared.captures or torch.is_autocast_enabled("cuda"):
             return False
-        from glassformer.inference.gpu.growing import takes
+        from glassformer.inference.gpu.kv_cache import supports
 
-        cross = self.decoder.cross
-        return takes(self.model.decoder) and (cross is None or cross.value_dim == cross.head_dim)
+        return supports(self.model.decoder)
 
-    def streamed(self, x: Tensor) -> Tensor:
+    def to_stream(self, x: Tensor) -> Tensor:
+        """x in the dtype of the residual stream."""
         return x.to(stream_dtype(next(self.model.parameters())))
 
     def logits(self, x: Tensor) -> Tensor:
-        """The last layer's vectors (N, D) -> (N, V)."""
+        """The last layer's hidden states (N, D) -> (N, V)."""
         head: Any = self.model.head
-        return self.vocabulary(head.scaled(x))
+        x = head.transform(x)
+        if self._prepared.vocabulary is None:
+            return linear(x, head.weight, head.bias)
+        return self._prepared.vocabulary(x)
+
+
+class CachedDecoder:
+    """Decode steps with a `BeamCache`; see `Decoder` and `BeamDecoder`."""
+
+    def __init__(
+        self,
+        model: InferenceModel,
+        embed: nn.Module,
+        cache: BeamCache,
+        *,
+        cross: CrossCache | None = None,
+        positions: Tensor | None = None,
+        limit: int | None,
+    ) -> None:
+        """positions (B,): of each input's next token, if not after all that is filled.
+
+        limit: how many positions the embedding has.
+        """
+        self.model, self.embed, self.cache, self.cross = model, embed, cache, cross
+        self.positions, self.limit = positions, limit
+
+    def step(self, ids: Tensor) -> Tensor:
+        cache, positions = self.cache, self.positions
+        if positions is not None and self.limit is not None:
+            positions = positions.clamp(max=self.limit - 1)  # finished rows may continue beyond it
+        by_row = (
+            None if positions is None else positions.repeat_interleave(cache.width)[:, None]
+        )  # (B * W, 1)
+        embedded = first_vectors(self.embed, ids[:, None], by_row, cache.position, None).x[:, 0]
+        x = self.model.to_stream(embedded)
+        cache.prepare(positions, x.dtype, x.device)
+        x = self.model.decoder.run(x, cache.attend, None if self.cross is None else self.cross.attend)
+        cache.advance()
+        if self.positions is not None:
+            self.positions = self.positions + 1
+        return self.model.logits(x)
+
+    def step_once(self, ids: Tensor) -> Tensor:
+        """The same; a `GraphDecoder` differs here."""
+        return self.step(ids)
+
+    def select(self, rows: Tensor) -> None:
+        inputs = self.cache.inputs_of(rows)
+        self.cache.select(rows)
+        if self.cross is not None:
+            self.cross.select(inputs)
+        self.positions = None if self.positions is None else self.positions.index_select(0, inputs)
+
+    def widen(self, count: int) -> None:
+        self.cache.widen(count)
+
+    def reorder(self, rows: Tensor) -> None:
+        self.cache.reorder(rows)
 
 
 def max_positions(embed: nn.Module) -> int | None:
-    """How many positions the input's table holds, where it has one."""
+    """How many positions the input's table has; None if it has none."""
     position = embed.position if isinstance(embed, TokenInput) else None
     return None if position is None else position.max_len

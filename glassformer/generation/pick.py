@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from glassformer.inference.triton import has_triton
+from glassformer.inference.prepare import has_triton
 
 NOTHING: Final = -1
 NEVER: Final = float("-inf")
@@ -89,7 +89,7 @@ def draw(scores: Tensor, count: int, generator: torch.Generator | None) -> Tenso
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (B, V) -> the `count` highest, falling, their tokens (B, count), log(sum(exp)) (B,): float32."""
     if scores.is_cuda and count <= BEST_AT_MOST and has_triton():
-        from glassformer.inference.gpu.best import best as at_once
+        from glassformer.inference.gpu.top_k import top_k as at_once
 
         return at_once(scores, count)
     scores = scores.float()

@@ -165,11 +165,11 @@ def _logits(begun: _Begun, written: list[int]) -> Tensor:
         return torch.tensor([list(ids)], device=device)
 
     if begun.rewrites:
-        x, context = model.vectors(
+        x, context = model.hidden_states(
             row(begun.ids), row([*begun.starts, *written]), src_mask=Mask(), tgt_mask=Mask()
         )
     else:
-        x, context = model.vectors(row([*begun.ids, *written]), mask=Mask())
+        x, context = model.hidden_states(row([*begun.ids, *written]), mask=Mask())
     logits: Tensor = model.head(x[:, -1:], Context(ids=context.ids))
     return logits[0, -1].float()
 

@@ -18,7 +18,7 @@ from glassformer.core.embeddings import ImageInput
 from glassformer.core.positions import (
     AlibiBias,
     LearnedPositions,
-    Place,
+    PositionTerms,
     RelativeBias,
     RotaryPositions,
     SinusoidalPositions,
@@ -120,5 +120,5 @@ class _Farther(RelativeBias):
         self.buckets, self.max_distance, self.both_ways = other.buckets, other.max_distance, other.both_ways
         self.weight, self.stretch = other.weight, stretch
 
-    def at(self, distance: Tensor) -> Place:
+    def at(self, distance: Tensor) -> PositionTerms:
         return super().at((distance * self.stretch).round().long())

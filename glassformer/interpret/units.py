@@ -63,7 +63,7 @@ def spoken(found: Named, ffn: str, vector: Tensor) -> Tensor:
     if isinstance(head, MaskedLanguageModelHead):
         vector = _linear_part(head.norm, head.dense.weight.float() @ vector)
     else:
-        vector = head.scaled(vector)
+        vector = head.transform(vector)
     scores: Tensor = head.weight.float() @ vector
     return scores
 

@@ -35,7 +35,7 @@ from glassformer.errors import (
     NonFiniteError,
     UnsupportedError,
 )
-from glassformer.inference.reader import takes
+from glassformer.inference.encoder import supports
 from glassformer.tokenization import Encoded, SpecialInText, Tokenizer
 
 READ_AHEAD = 1024  # inputs that are sorted by length together
@@ -289,7 +289,7 @@ def max_input_tokens(bundle: Bundle) -> int:
 
 def encoder_model(bundle: Bundle) -> Any:
     """The model as encoder tasks run it: prepared for inference if it is an encoder."""
-    if takes(bundle.model):
+    if supports(bundle.model):
         return bundle.ready()
     if bundle.weights != "own":
         raise UnsupportedError(

@@ -155,7 +155,7 @@ def text_vectors(bundle: Bundle, batch: Tokens) -> Tensor:
     if isinstance(spec.head, specs.Embed):
         pooled: Tensor = model(batch.ids, batch.real, **batch.words())
         return pooled
-    x, _ = model.vectors(batch.ids, batch.real, **batch.words())
+    x, _ = model.hidden_states(batch.ids, batch.real, **batch.words())
     return pool_mean(x, batch.real)
 
 
@@ -163,7 +163,7 @@ def _pictures(bundle: Bundle, batch_tokens: int, watch: Watch) -> Maker:
     ready, model = Ready(bundle), model_of(bundle)
 
     def answer(batch: Tensor) -> Tensor:
-        x: Tensor = model.vectors(batch)[0]
+        x: Tensor = model.hidden_states(batch)[0]
         return (x[:, 0] if ready.read.prefix else x.mean(1)).float()
 
     def make(part: list[Picture], first: int) -> list[Tensor | None]:

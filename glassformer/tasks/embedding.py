@@ -86,7 +86,7 @@ class ImageEmbedder(ImageEncoderTask[Tensor, Tensor]):
     """Embed image files as vectors (D,): the class token's hidden state, else the mean of all."""
 
     def forward(self, items: Sequence[ProcessedImage]) -> Sequence[Tensor]:
-        x: Tensor = self.model.vectors(self.pixel_batch(items))[0]
+        x: Tensor = self.model.hidden_states(self.pixel_batch(items))[0]
         pooled = x[:, 0] if self.processor.read.prefix else x.mean(1)
         return list(check_finite(self.bundle, pooled.float().cpu()))
 
@@ -139,7 +139,7 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
     if isinstance(spec.head, specs.Embed):
         pooled: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
         return pooled
-    x, _ = model.vectors(batch.ids, batch.mask, **batch.kwargs())
+    x, _ = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
     return pool_mean(x, batch.mask)
 
 

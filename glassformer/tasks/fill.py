@@ -129,7 +129,7 @@ class _Guesser:
     def __call__(self, texts: list[Encoded]) -> list[list[list[tuple[int, float]]]]:
         batch = together(texts, self.bundle)
         model = model_of(self.bundle)
-        x, context = model.vectors(batch.ids, batch.real, **batch.words())
+        x, context = model.hidden_states(batch.ids, batch.real, **batch.words())
         hidden = batch.ids.eq(self.mask_id)  # (B, T)
         found: list[list[list[tuple[int, float]]]] = [[] for _ in texts]
         # the head looks at each position alone, so only the masks' vectors (masks, 1, D) go through it

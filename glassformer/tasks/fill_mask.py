@@ -92,7 +92,7 @@ class MaskFiller(TextEncoderTask[Prediction, FilledText]):
     def forward(self, items: Sequence[Encoded]) -> Sequence[Prediction]:
         model: Any = encoder_model(self.bundle)
         batch = collate(self.bundle, items)
-        x, context = model.vectors(batch.ids, batch.mask, **batch.kwargs())
+        x, context = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
         masked = batch.ids.eq(self.mask_id)  # (B, T)
         found: list[Prediction] = [[] for _ in items]
         # the head looks at each position alone, so only the masks' hidden states (masks, 1, D) go through it

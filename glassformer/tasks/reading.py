@@ -17,7 +17,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
-from glassformer.inference.reader import takes
+from glassformer.inference.encoder import supports
 from glassformer.tasks.watch import UNWATCHED, Refuse, Watch, refused
 from glassformer.tokenization import Encoded, SpecialInText, Tokenizer
 
@@ -166,7 +166,7 @@ def device_of(bundle: Bundle) -> torch.device:
 
 def model_of(bundle: Bundle) -> Any:
     """The model as texts and pictures are read with it: an encoder laid out for this machine."""
-    if takes(bundle.model):
+    if supports(bundle.model):
         return bundle.ready()
     if bundle.weights != "own":
         raise GlassformerError(

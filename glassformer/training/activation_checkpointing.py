@@ -22,7 +22,8 @@ class CheckpointedBlock(Block):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, **kwargs: Any) -> Tensor:
         # with a cache or an observer, which a second run would disturb, there is no training
-        inference = kwargs.get("cache") is not None or kwargs.get("obs") is not None
+        cache = getattr(kwargs.get("attend"), "cache", None)
+        inference = cache is not None or kwargs.get("obs") is not None
         if not torch.is_grad_enabled() or inference:
             return super().forward(x, memory, **kwargs)
         state = BatchNormState(self)

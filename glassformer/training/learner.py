@@ -82,7 +82,9 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothi
     head = model.head
     if not isinstance(head, LanguageModelHead):
         return cross_entropy(head(x, context), labels, smoothing=smoothing)
-    return projected_cross_entropy(head.scaled(x), head.weight, labels, bias=head.bias, smoothing=smoothing)
+    return projected_cross_entropy(
+        head.transform(x), head.weight, labels, bias=head.bias, smoothing=smoothing
+    )
 
 
 class PairLearner(Learner):
@@ -109,7 +111,7 @@ class PairLearner(Learner):
     ) -> tuple[Tensor, Any]:
         # padding is at the end of a target, where no real token can see it: no mask but the causal one
         src_mask = None if src_segments is None else Mask(segments=src_segments)
-        found: tuple[Tensor, Any] = self.model.vectors(
+        found: tuple[Tensor, Any] = self.model.hidden_states(
             src, tgt, src_mask=src_mask, tgt_mask=Mask(segments=tgt_segments)
         )
         return found
@@ -119,7 +121,7 @@ class TextLearner(Learner):
     """Predicts each token from those before it, within its document."""
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
-        x, context = self.model.vectors(ids, mask=Mask(segments=segments))
+        x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
         return vocabulary_loss(self.model, x, context, labels, self.smoothing)
 
 
@@ -193,7 +195,7 @@ class TextLabelLearner(LabelLearner):
         masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
         for special in self.unmaskable:
             masked = masked & (ids != special)
-        x, context = self.model.vectors(torch.where(masked, self.mask_id, ids))  # (B or 2B, T, D)
+        x, context = self.model.hidden_states(torch.where(masked, self.mask_id, ids))  # (B or 2B, T, D)
         loss = self.loss(self.model.head(x, context), labels)
         if not self.mlm_weight:
             return loss

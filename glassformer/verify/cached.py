@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core.cache import Cache
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, outputs, per_token, sample_for
@@ -48,8 +48,8 @@ def _stepped(model: AnyModel, sample: Sample, pieces: Sequence[int], fixed: bool
     assert real is not None
     parameter = next(model.parameters())
     room = ids.shape[1] if fixed else ids.shape[1] + 3
-    cache = Cache.allocate(model.spec, len(sample), room, dtype=parameter.dtype, device=parameter.device)
-    cache = cache.fixed() if fixed else cache
+    cache = KVCache.allocate(model.spec, len(sample), room, dtype=parameter.dtype, device=parameter.device)
+    cache = cache.with_static_shapes() if fixed else cache
     memory = model.encode(sample.inputs[0], sample.real[0]) if isinstance(model, EncoderDecoder) else None
     parts: list[dict[str, Tensor]] = []
     done = 0

@@ -85,7 +85,7 @@ def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float],
     """The last layer's vectors of real tokens."""
     sample = sample_for(model, "right", batch=ROWS)
     found = _tensor(runtime.forward_batch(_rows(sample)).last_hidden_state)
-    vectors, _ = model.vectors(*sample.inputs, *sample.real)
+    vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
     real = sample.real[0]
     assert real is not None
     theirs = found[real.cpu()] if found.shape[:2] == real.shape else found

@@ -10,8 +10,8 @@ from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
 from glassformer.generation.inference_model import prefill, prepare_for_inference
-from glassformer.inference.products import Weights
-from glassformer.inference.reader import reader, takes
+from glassformer.inference.encoder import InferenceEncoder, supports
+from glassformer.inference.linear import Weights
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, fitting_length, has_tokens, sample_for
 
@@ -72,9 +72,9 @@ def _both(bundle: Bundle, weights: Weights) -> tuple[dict[str, Tensor], dict[str
     """Outputs of the model as loaded and as laid out; or why there are none."""
     model = bundle.model
     with torch.inference_mode():
-        if takes(model):
+        if supports(model):
             sample = sample_for(model, "right" if has_tokens(model) else "none")
-            runs = (model, reader(model, weights))
+            runs = (model, InferenceEncoder(model, weights))
             loaded, laid_out = (at_real(model, sample, sample.run(one)) for one in runs)  # type: ignore[arg-type]
             return loaded, laid_out
         writes = isinstance(model, EncoderDecoder | DecoderOnly)

@@ -84,7 +84,7 @@ def test_dot_attention_is_the_formula() -> None:
     )
     weights = (h @ memory.x.transpose(1, 2)).softmax(-1)  # (1, T, S)
     expected = torch.tanh(torch.cat((h, weights @ memory.x), -1) @ model.combine.weight.T)
-    assert torch.allclose(model.vectors(src, tgt)[0], expected, atol=1e-5)
+    assert torch.allclose(model.hidden_states(src, tgt)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

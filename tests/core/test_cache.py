@@ -12,9 +12,9 @@ from torch import Tensor
 
 from glassformer.core import spec
 from glassformer.core.build import build
-from glassformer.core.cache import Cache
+from glassformer.core.kv_cache import CacheFullError, KVCache
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, UnsupportedError
 from tests.core.models import LAYERS, POSITIONS, ids, model_of, spec_of
 
 T, S, ROOM = 9, 7, 12
@@ -54,9 +54,9 @@ def ready(shape: str, *, batch: int = 3, **words: Any) -> tuple[Any, Step, Step]
     return model, full, step
 
 
-def cache_for(model: Any, fixed: bool, batch: int = 3) -> Cache:
-    cache = Cache.allocate(model.spec, batch, ROOM)
-    return cache.fixed() if fixed else cache
+def cache_for(model: Any, fixed: bool, batch: int = 3) -> KVCache:
+    cache = KVCache.allocate(model.spec, batch, ROOM)
+    return cache.with_static_shapes() if fixed else cache
 
 
 @LENGTHS
@@ -167,27 +167,28 @@ def test_memory_is_projected_once() -> None:
     assert all(layer.cross is was for layer, was in zip(cache.layers, kept, strict=True))
 
 
-def test_what_does_not_fit_is_a_sentence() -> None:
+def test_a_cache_that_does_not_fit_is_refused() -> None:
     model = model_of("decoder_only")
     cache = cache_for(model, fixed=False)
     model(ids(3, 10), cache=cache)
-    with pytest.raises(GlassformerError, match="holds 12 positions and 10 are filled, so 3 more do not fit"):
+    with pytest.raises(CacheFullError) as full:
         model(ids(3, 3), cache=cache)
+    assert (full.value.capacity, full.value.length, full.value.steps) == (12, 10, 3)
     assert cache.length == 10  # and nothing was written
-    with pytest.raises(GlassformerError, match="the cache has 3 rows and the input 2"):
+    with pytest.raises(ConflictError):
         model(ids(2, 1), cache=cache)
-    with pytest.raises(GlassformerError, match="cannot rewind to 11: 10 positions are filled"):
+    with pytest.raises(InvalidValueError):
         cache.rewind(11)
-    with pytest.raises(GlassformerError, match="the cache has 1 layers and the model 2"):
-        model(ids(3, 1), cache=Cache(cache.layers[:1]))
-    with pytest.raises(GlassformerError, match="only a model with a decoder keeps a cache"):
-        Cache.allocate(model_of("encoder_only").spec, 1, 4)
+    with pytest.raises(ConflictError):
+        model(ids(3, 1), cache=KVCache(cache.layers[:1]))
+    with pytest.raises(UnsupportedError):
+        KVCache.allocate(model_of("encoder_only").spec, 1, 4)
     with pytest.raises(
         GlassformerError, match=r"mask has shape \(3, 2\) but the batch and keys are \(3, 11\)"
     ):
         model(ids(3, 1), torch.ones(3, 2, dtype=torch.bool), cache=cache)
-    other = Cache.allocate(model.spec, 3, 4, dtype=torch.float64)
-    with pytest.raises(GlassformerError, match="keeps float64 and the model computes in float32; allocate"):
+    other = KVCache.allocate(model.spec, 3, 4, dtype=torch.float64)
+    with pytest.raises(ConflictError):
         model(ids(3, 1), cache=other)
 
 

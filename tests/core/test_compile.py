@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
-from glassformer.core.cache import Cache
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.model import EncoderDecoder
 from tests.core.models import ids, inputs_of, model_of
 
@@ -58,19 +58,19 @@ def test_a_cached_step_compiles_once_for_all_steps(shape: str) -> None:
     tokens = ids(2, 7)
     counter = CompileCounterWithBackend("aot_eager")
     with torch.no_grad():
-        cache = Cache.allocate(model.spec, 2, 8).fixed()
+        cache = KVCache.allocate(model.spec, 2, 8).with_static_shapes()
         if isinstance(model, EncoderDecoder):
             src = ids(2, 5, seed=4)
             wanted = model(src, tokens)
             memory = model.encode(src)
 
-            def step(ids: Tensor, cache: Cache) -> Tensor:
+            def step(ids: Tensor, cache: KVCache) -> Tensor:
                 out: Tensor = model.decode(ids, memory, cache=cache)
                 return out
         else:
             wanted = model(tokens)
 
-            def step(ids: Tensor, cache: Cache) -> Tensor:
+            def step(ids: Tensor, cache: KVCache) -> Tensor:
                 out: Tensor = model(ids, cache=cache)
                 return out
 

@@ -96,6 +96,6 @@ def test_a_long_sparse_mask_runs_on_flex_and_a_compiled_fixed_step_equals_eager(
     step = torch.compile(model, fullgraph=True, mode="reduce-overhead")
     with torch.no_grad():
         full = model(ids)
-        cache = glassformer.Cache.allocate(model.spec, 2, 16, device="cuda").fixed()
+        cache = glassformer.KVCache.allocate(model.spec, 2, 16, device="cuda").with_static_shapes()
         parts = [step(ids[:, n : n + 1], cache=cache).clone() for n in range(ids.shape[1])]
     assert (torch.cat(parts, 1) - full).abs().max() < 1e-4

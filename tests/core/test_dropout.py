@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from glassformer.core.dropout import Dropout, add_dropped, dropout, relu_dropout
+from glassformer.core.backend import Dropout, add_residual, dropout, relu_dropout
 
 N = 400_003  # odd: the last 64-bit draw is not used up
 
@@ -55,7 +55,7 @@ def test_relu_dropout_is_dropout_after_relu() -> None:
 def test_adding_what_is_dropped_is_one_step() -> None:
     x, out = (torch.randn(40, 30, requires_grad=True) for _ in range(2))
     found = []
-    for step in (lambda: add_dropped(x, out, 0.4, True), lambda: x + dropout(out, 0.4, True)):
+    for step in (lambda: add_residual(x, out, 0.4, True), lambda: x + dropout(out, 0.4, True)):
         torch.manual_seed(4)
         y = step()
         found.append((y.detach(), *torch.autograd.grad(y.square().sum(), (x, out))))

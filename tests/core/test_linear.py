@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from glassformer.core import linear as module
-from glassformer.core.linear import Linear, linear
+from glassformer.core import backend
+from glassformer.core.backend import linear
+from glassformer.core.linear import Linear
 
 
 @pytest.mark.parametrize("shape", [(2, 40), (70,), (3, 1)])
@@ -44,5 +45,5 @@ def test_views_frozen_weights_and_other_precisions_are_served_too() -> None:
 def test_without_the_operator_it_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     x, layer = torch.randn(100, 160), Linear(160, 130)
     quick = layer(x)
-    monkeypatch.setattr(module, "_fast", None)
+    monkeypatch.setattr(backend, "_onednn_linear", None)
     torch.testing.assert_close(layer(x), quick, rtol=1e-4, atol=1e-4)

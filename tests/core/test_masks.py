@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.core.kernels import settle
+from glassformer.core.kernels import prepare_mask
 from glassformer.core.masks import Mask
 from glassformer.errors import GlassformerError
 from tests.core.attention_cases import masks, may_attend
@@ -67,7 +67,7 @@ def test_every_form_of_any_mask_is_the_same_mask(
     assert torch.equal(full(mask.dense(queries, keys), *sizes), wanted)
     cpu = torch.device("cpu")
     for kernel in ("explicit", "sdpa"):
-        settled = settle(
+        settled = prepare_mask(
             mask, batch=batch, queries=queries, keys=keys, device=cpu, dtype=torch.float32, kernel=kernel
         )
         assert torch.equal(full(settled.permissions(queries, keys, cpu), *sizes), wanted)
@@ -75,9 +75,9 @@ def test_every_form_of_any_mask_is_the_same_mask(
 
 def test_the_cheap_forms_are_taken() -> None:
     given = {"batch": 2, "device": torch.device("cpu"), "dtype": torch.float32, "kernel": "sdpa"}
-    causal = settle(Mask(causal=True, window=9), queries=5, keys=5, **given)
+    causal = prepare_mask(Mask(causal=True, window=9), queries=5, keys=5, **given)
     assert causal.causal and causal.extra is None
-    step = settle(Mask(causal=True), queries=1, keys=5, **given)
+    step = prepare_mask(Mask(causal=True), queries=1, keys=5, **given)
     assert not step.causal and step.extra is None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.core import kernels
 from glassformer.core.build import build
-from glassformer.core.cache import Cache
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import GlassformerError
@@ -227,7 +227,7 @@ def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
     model = model_of("decoder_only", position="relative")
     tokens = ids(3, 6)
     whole = observe(model, tokens)
-    cache = Cache.allocate(model.spec, 3, 6)
+    cache = KVCache.allocate(model.spec, 3, 6)
     steps: list[Record] = []
     with torch.no_grad():
         for piece in tokens.split([3, 1, 2], 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glassformer import Cache, GlassformerError, Mask
+from glassformer import GlassformerError, KVCache, Mask
 from glassformer.core import spec
 from glassformer.core.kernels import Kernel
 from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_of
@@ -42,7 +42,7 @@ def test_packed_documents_go_on_from_a_cache() -> None:
     there, here = torch.tensor([[0] * 3 + [1] * 4]), torch.tensor([[0] * 2 + [1] * 4])
     with torch.no_grad():
         wanted = model(src, tgt, Mask(segments=there), Mask(segments=here))
-        memory, cache = model.encode(src, Mask(segments=there)), Cache.allocate(model.spec, 1, 6)
+        memory, cache = model.encode(src, Mask(segments=there)), KVCache.allocate(model.spec, 1, 6)
         for n in range(6):
             across = Mask(segments=there, query_segments=here[:, n : n + 1])
             own = Mask(segments=here[:, : n + 1])

@@ -131,7 +131,7 @@ def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
     told = None if kinds is None else [kind[real].tolist() for kind, real in zip(kinds, mask, strict=True)]
     found = runtime.forward_batch(rows, token_type_ids=told)
     with torch.no_grad():
-        vectors, context = model.vectors(ids, mask, types=kinds)
+        vectors, context = model.hidden_states(ids, mask, types=kinds)
     hidden = torch.from_numpy(numpy.array(found.last_hidden_state))
     torch.testing.assert_close(hidden[mask], vectors[mask], atol=1e-4, rtol=1e-4)
     assert (found.pooler_output is not None) == pooled

@@ -113,7 +113,7 @@ def test_logits_gradients_and_cached_steps(pair: Any, side: str) -> None:
         )
         assert (mine - other).abs().max() < 1e-4
     with torch.no_grad():
-        memory, cache = ours.encode(src), glassformer.Cache.allocate(ours.spec, BATCH, LENGTH)
+        memory, cache = ours.encode(src), glassformer.KVCache.allocate(ours.spec, BATCH, LENGTH)
         steps = [ours.decode(tgt[:, [n]], memory, None, real, cache=cache) for n in range(LENGTH)]
     assert (torch.cat(steps, 1) - wanted).abs().max() < 1e-5
 

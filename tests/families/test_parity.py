@@ -126,7 +126,7 @@ def test_cached_steps_equal_the_reference(pair: Any) -> None:
 
 
 def steps(model: Any, pieces: list[int], side: str) -> torch.Tensor:
-    cache = glassformer.Cache.allocate(model.spec, harness.BATCH, harness.LENGTH + 3)
+    cache = glassformer.KVCache.allocate(model.spec, harness.BATCH, harness.LENGTH + 3)
     done, parts = 0, []
     if isinstance(model, DecoderOnly):
         ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)

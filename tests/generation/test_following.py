@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
-from glassformer.generation.cached_decoder import CachedDecoder
 from glassformer.generation.decoder import TokenSelector
-from glassformer.generation.inference_model import InferenceModel
+from glassformer.generation.inference_model import CachedDecoder, InferenceModel
 from glassformer.generation.single import Likeliest, Texts
 from tests.generation.test_greedy import MOST, PAD, examples, model_of, padded
 
@@ -57,7 +56,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
     pytest.importorskip("triton", reason="not installed: triton")
     from glassformer.generation import graph_decoder
-    from glassformer.inference.gpu.products import OnGpu
+    from glassformer.inference.gpu.linear import TritonLinear
 
     graphs: list[object] = []
 
@@ -65,8 +64,8 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
         def __init__(self, step: object, warmups: int) -> None:
             graphs.append(self)
 
-    monkeypatch.setattr(graph_decoder, "Captured", Graph)
-    model = InferenceModel(model_of("gpt2").to(device), OnGpu)
+    monkeypatch.setattr(graph_decoder, "CudaGraph", Graph)
+    model = InferenceModel(model_of("gpt2").to(device), TritonLinear)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
     def follow() -> Likeliest:

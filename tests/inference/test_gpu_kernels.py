@@ -14,14 +14,14 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 pytest.importorskip("triton", reason="not installed: triton")
 
-from glassformer.core.feedforward import ACTIVATIONS  # noqa: E402
+from glassformer.core.backend import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
 from glassformer.errors import GlassformerError  # noqa: E402
-from glassformer.inference.gpu.best import best  # noqa: E402
-from glassformer.inference.gpu.launching import processors  # noqa: E402
-from glassformer.inference.gpu.look import look, look_across  # noqa: E402
-from glassformer.inference.gpu.norms import Norm, normed  # noqa: E402
-from glassformer.inference.gpu.product import product  # noqa: E402
+from glassformer.inference.gpu.decode_attention import cross_attention, decode_attention  # noqa: E402
+from glassformer.inference.gpu.elementwise import NormWeights, normalize  # noqa: E402
+from glassformer.inference.gpu.launch import processors  # noqa: E402
+from glassformer.inference.gpu.linear import product  # noqa: E402
+from glassformer.inference.gpu.top_k import top_k  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
@@ -46,7 +46,7 @@ def _same_chance() -> None:
     torch.manual_seed(0)
 
 
-def plain_norm(x: Tensor, norm: Norm) -> Tensor:
+def plain_norm(x: Tensor, norm: NormWeights) -> Tensor:
     """The norm in float64, rounded to the precision of x as a layer of its own would be."""
     y = x.double()
     if norm.kind == "layer":
@@ -69,7 +69,7 @@ def plain_product(x: Tensor, weight: Tensor, **words: Any) -> Tensor:
         y = bend(gate) * up
     else:
         y = bend(y)
-    return y if words.get("plus") is None else y + words["plus"].double()
+    return y if words.get("residual") is None else y + words["residual"].double()
 
 
 SHAPES = [(1, 96, 40), (1, 2816, 12), (5, 96, 40), (32, 704, 64), (40, 64, 48)]
@@ -77,10 +77,10 @@ WORDS: list[dict[str, Any]] = [
     {},
     {"bias": True, "activation": "relu"},
     {"activation": "quick_gelu"},
-    {"activation": "tanh", "plus": True},
+    {"activation": "tanh", "residual": True},
     {"norm": "rms", "activation": "silu", "gated": True},
-    {"norm": "layer", "bias": True, "plus": True, "activation": "gelu"},
-    {"scale": True, "bias": True, "plus": True, "activation": "gelu_tanh", "gated": True},
+    {"norm": "layer", "bias": True, "residual": True, "activation": "gelu"},
+    {"scale": True, "bias": True, "residual": True, "activation": "gelu_tanh", "gated": True},
 ]
 
 
@@ -99,11 +99,13 @@ def test_a_product_is_its_definition(
         words["scale"] = torch.rand(lines, device=DEVICE) / 127
     if words.get("bias"):
         words["bias"] = drawn(lines, dtype=dtype)
-    if words.get("plus"):
-        words["plus"] = drawn(rows, outs, dtype=dtype)
+    if words.get("residual"):
+        words["residual"] = drawn(rows, outs, dtype=dtype)
     if words.get("norm"):
         shift = drawn(width, dtype=dtype) if words["norm"] == "layer" else None
-        words["norm"] = Norm(kind=words["norm"], weight=drawn(width, dtype=dtype), bias=shift, eps=1e-5)
+        words["norm"] = NormWeights(
+            kind=words["norm"], weight=drawn(width, dtype=dtype), bias=shift, eps=1e-5
+        )
         x = x * 3 + 2
     got = product(x, weight, **words)
     assert got.shape == (rows, outs) and got.dtype == dtype
@@ -113,8 +115,8 @@ def test_a_product_is_its_definition(
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_a_norm_alone(kind: Any) -> None:
     x = drawn(3, 100) + 5
-    norm = Norm(kind=kind, weight=drawn(100), bias=drawn(100), eps=1e-5)
-    assert error(normed(x, norm), plain_norm(x, norm)) < 1e-5
+    norm = NormWeights(kind=kind, weight=drawn(100), bias=drawn(100), eps=1e-5)
+    assert error(normalize(x, norm), plain_norm(x, norm)) < 1e-5
 
 
 def test_a_product_says_what_it_cannot_take() -> None:
@@ -163,7 +165,7 @@ def test_a_look_is_attention_and_keeps_the_new_key(
     keys, values = cache_k.clone(), cache_v.clone()
     keys[:, :, filled], values[:, :, filled] = want_k[:, 0], v[:, 0]
     length = torch.tensor(filled, device=DEVICE)
-    got = look(q, k, v, cache_k, cache_v, length, scale=0.3, real=real, rotary=rotary)
+    got = decode_attention(q, k, v, cache_k, cache_v, length, scale=0.3, real=real, rotary=rotary)
     seen = torch.arange(room, device=DEVICE)[None, None] < filled
     seen = seen & real[:, None]
     seen[:, :, filled] = True
@@ -202,7 +204,9 @@ def test_a_look_of_beams_by_distance(beams: int, crowd: str, kind: str) -> None:
     keys, values = cache_k.clone(), cache_v.clone()
     keys[:, :, new], values[:, :, new] = k.transpose(1, 2), v.transpose(1, 2)
     length = torch.tensor(filled, device=DEVICE)
-    got = look(q, k, v, cache_k, cache_v, length, scale=0.1, ancestors=ancestors, shared=shared, **words)
+    got = decode_attention(
+        q, k, v, cache_k, cache_v, length, scale=0.1, ancestors=ancestors, shared=shared, **words
+    )
     assert torch.equal(cache_k, keys) and torch.equal(cache_v, values)
     assert error(got, plain_attention(q, keys, values, seen, 0.1, bias)) < 1e-5
 
@@ -211,7 +215,7 @@ def test_a_look_across_sees_what_is_real_and_nothing_gives_zeros() -> None:
     q, (k, v) = drawn(3, 4, 6, 20), drawn(3, 150, 4, 20).transpose(1, 2).split(2, 1)  # as one product gives
     real = torch.rand(3, 150, device=DEVICE) > 0.5
     real[1] = False
-    got = look_across(q, k, v, scale=0.2, real=real)
+    got = cross_attention(q, k, v, scale=0.2, real=real)
     assert error(got, plain_attention(q, k, v, real[:, None].expand(3, 4, 150), 0.2)) < 1e-5
     assert not got[1].any()
 
@@ -220,7 +224,7 @@ def test_beams_without_ancestors_are_refused() -> None:
     cache, length = drawn(1, 2, 9, 16), torch.tensor(0, device=DEVICE)
     q = drawn(1, 3, 2, 16)
     with pytest.raises(GlassformerError, match="ancestors"):
-        look(q, q, q, cache, cache.clone(), length, scale=1.0)
+        decode_attention(q, q, q, cache, cache.clone(), length, scale=1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)
@@ -230,7 +234,7 @@ def test_the_best_are_the_first_of_a_stable_sort(
 ) -> None:
     logits = drawn(rows, words, dtype=dtype).mul(8).round().div(4)  # many of them equal
     logits[0, : words // 2] = float("-inf")
-    values, tokens, sums = best(logits, count)
+    values, tokens, sums = top_k(logits, count)
     wanted, order = logits.float().sort(stable=True, dim=-1, descending=True)
     assert torch.equal(values, wanted[:, :count]) and torch.equal(tokens, order[:, :count])
     assert error(sums, logits.double().logsumexp(-1)) < 1e-6

@@ -17,10 +17,9 @@ pytest.importorskip("triton", reason="not installed: triton")
 from glassformer.core import spec  # noqa: E402
 from glassformer.core.build import build  # noqa: E402
 from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill  # noqa: E402
-from glassformer.generation.cached_decoder import CachedDecoder  # noqa: E402
 from glassformer.generation.graph_decoder import GraphDecoder  # noqa: E402
-from glassformer.generation.inference_model import InferenceModel  # noqa: E402
-from glassformer.inference.gpu.products import OnGpu, RoundedOnGpu  # noqa: E402
+from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
+from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear  # noqa: E402
 from tests.generation.test_greedy import PAD, START, model_of  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -55,7 +54,7 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
                 GenerationRequest(config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts),
                 attention_mask=real,
             )
-            for one in (model, InferenceModel(model, OnGpu))
+            for one in (model, InferenceModel(model, TritonLinear))
         )
         for texts, others in zip(plain, quick, strict=True):
             assert [text.ids for text in texts] == [text.ids for text in others], name
@@ -76,8 +75,8 @@ def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
             ).float()
 
     exact = scores(model)
-    rounded = scores(InferenceModel(model, RoundedOnGpu))
-    low = scores(InferenceModel(model.to(LOW), OnGpu))
+    rounded = scores(InferenceModel(model, TritonInt8Linear))
+    low = scores(InferenceModel(model.to(LOW), TritonLinear))
     for found, near in ((rounded, 0.05), (low, 0.03)):
         assert 0 < float((found - exact).norm() / exact.norm()) < near
 
@@ -94,5 +93,7 @@ def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
     ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
     for model, kind in ((model_of("llama"), GraphDecoder), (build(wide).eval(), CachedDecoder)):
         with torch.inference_mode():
-            begun = prefill(InferenceModel(model.to(DEVICE), OnGpu), ids, ids > 0, start_ids=None, capacity=4)
+            begun = prefill(
+                InferenceModel(model.to(DEVICE), TritonLinear), ids, ids > 0, start_ids=None, capacity=4
+            )
         assert isinstance(begun.decoder, kind)

@@ -20,9 +20,11 @@ from glassformer.errors import GlassformerError
 from glassformer.families.registry import families
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
-from glassformer.inference import growing
-from glassformer.inference.products import Int8, Lay, Packed, Plain, _onednn
-from glassformer.inference.reader import Reader, reader, takes
+from glassformer.inference import kv_cache
+from glassformer.inference.encoder import InferenceEncoder, supports
+from glassformer.inference.kv_cache import BeamCache
+from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn
+from glassformer.inference.prepare import HookedModuleError, MakeLinear
 from glassformer.verify import stir
 from glassformer.verify.inputs import at_real, has_tokens, sample_for
 from tests.core.models import model_of as core_model
@@ -30,9 +32,9 @@ from tests.core.models import spec_of
 from tests.generation.test_greedy import PAD, START, examples, padded
 from tests.generation.test_greedy import model_of as writer
 
-LAYOUTS = [Plain]
-LAYOUTS += [Packed] if _onednn() is not None else []
-LAYOUTS += [Int8] if "fbgemm" in torch.backends.quantized.supported_engines else []
+LAYOUTS = [None]
+LAYOUTS += [PackedLinear] if _onednn() is not None else []
+LAYOUTS += [Int8Linear] if "fbgemm" in torch.backends.quantized.supported_engines else []
 
 
 def far(found: Tensor, expected: Tensor) -> float:
@@ -47,7 +49,7 @@ def fresh(family: str) -> Any:
 
 
 @torch.inference_mode()
-def gaps(lay: Lay, model: Any, rows: int) -> list[float]:
+def gaps(lay: MakeLinear | None, model: Any, rows: int) -> list[float]:
     """How far the scores that steps give lie from those of the model's own forward, at every step."""
     lengths, steps = torch.tensor([5, 2, 4][:rows]), 6
     given = torch.randint(3, 20, (rows, 5), generator=torch.Generator().manual_seed(1))
@@ -72,21 +74,23 @@ def gaps(lay: Lay, model: Any, rows: int) -> list[float]:
     return told
 
 
-@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.__name__)
+@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
 @pytest.mark.parametrize("family", families())
 def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None:
-    near = 0.06 if lay is Int8 else 1e-4
+    near = 0.06 if lay is Int8Linear else 1e-4
     model = fresh(family)
     if isinstance(model, EncoderDecoder | DecoderOnly):
         worst = max(gaps(lay, model, rows=3) + gaps(lay, model, rows=1))
-    elif takes(model):
+    elif supports(model):
         sample = sample_for(model, "right" if has_tokens(model) else "none")
         with torch.inference_mode():
-            own, laid = (at_real(model, sample, sample.run(one)) for one in (model, Reader(model, lay)))  # type: ignore[arg-type]
+            own, laid = (
+                at_real(model, sample, sample.run(one)) for one in (model, InferenceEncoder(model, lay))
+            )  # type: ignore[arg-type]
         worst = max(far(laid[name], own[name]) for name in own)
     else:
         pytest.skip("run as it is")
-    assert worst < near and (lay is not Int8 or worst > 0)
+    assert worst < near and (lay is not Int8Linear or worst > 0)
 
 
 def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[GenerationOutput]]:
@@ -162,7 +166,7 @@ def test_autocast_is_heeded_whenever_it_comes() -> None:
     same(texts(bundle.ready(), ids), before)
 
 
-@pytest.mark.skipif(Int8 not in LAYOUTS, reason="this build of torch has no int8 products")
+@pytest.mark.skipif(Int8Linear not in LAYOUTS, reason="this build of torch has no int8 products")
 def test_rounded_weights_come_when_they_are_asked_for() -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
@@ -172,12 +176,12 @@ def test_rounded_weights_come_when_they_are_asked_for() -> None:
     assert rounded != own and bundle.ready() is bundle.ready()
     bundle.weights = "own"
     same(texts(bundle.ready(), ids), own)
-    assert max(gaps(Int8, writer("gpt2").bfloat16(), rows=3)) < 0.1  # of any precision
+    assert max(gaps(Int8Linear, writer("gpt2").bfloat16(), rows=3)) < 0.1  # of any precision
 
 
 @pytest.mark.parametrize("weights", ["own", "int8"])
 def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
-    if weights == "int8" and Int8 not in LAYOUTS:
+    if weights == "int8" and Int8Linear not in LAYOUTS:
         pytest.skip("this build of torch has no int8 products")
     ids = padded(examples(3), "right")
     bundle = Bundle(model=writer("gpt2"), weights=weights)
@@ -187,7 +191,7 @@ def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
     changed(other.model)
     assert [t[0].ids for t in texts(other.ready(), ids)] != [t[0].ids for t in before]
     same(texts(bundle.ready(), ids), before)
-    encoder, words = reader(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
+    encoder, words = InferenceEncoder(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
     with torch.inference_mode():
         assert torch.equal(copy.deepcopy(encoder)(words), encoder(words))
 
@@ -200,7 +204,7 @@ def test_a_stack_that_looks_back_only_is_read_so() -> None:
         model: Any = build(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
         with torch.inference_mode():
             if isinstance(model.spec, spec.EncoderOnly):
-                assert far(reader(model)(ids), model(ids)) < 1e-5
+                assert far(InferenceEncoder(model)(ids), model(ids)) < 1e-5
             else:
                 begun = prefill(prepare_for_inference(model), ids, ids > 0, start_ids=START, capacity=2)
                 assert far(begun.logits, model(ids, torch.full((2, 1), START))[:, -1]) < 1e-5
@@ -239,13 +243,13 @@ def test_what_is_forgotten_was_seen_by_no_beam(
     model: Any = core_model(shape, **words)
     ids = padded([[1 + token % 22 for token in row] for row in examples(5)], "right")
     moved: list[bool] = []
-    forget = growing.Growing._forget
+    forget = BeamCache._drop_dead_slots
 
-    def counted(self: growing.Growing) -> None:
+    def counted(self: BeamCache) -> None:
         forget(self)
         moved.append(self.since == 0)
 
-    monkeypatch.setattr(growing.Growing, "_forget", counted)
+    monkeypatch.setattr(BeamCache, "_drop_dead_slots", counted)
     for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
         settings = GenerationConfig(num_beams=4, max_new_tokens=18, **asked)
         options: dict[str, Any] = {
@@ -255,10 +259,10 @@ def test_what_is_forgotten_was_seen_by_no_beam(
             "start_ids": START if shape == "encoder_decoder" else None,
             "max_new_tokens": {7: 3, 1: 18, 4: 0, 6: 9, 2: 14}.__getitem__,
         }
-        monkeypatch.setattr(growing, "FORGET_EVERY", 10**6)
+        monkeypatch.setattr(kv_cache, "DROP_EVERY", 10**6)
         before, expected = len(moved), generate(model, ids, GenerationRequest(**options))
         assert len(moved) == before
-        monkeypatch.setattr(growing, "FORGET_EVERY", 2)
+        monkeypatch.setattr(kv_cache, "DROP_EVERY", 2)
         for one in (model, prepare_for_inference(model)):
             same(generate(one, ids, GenerationRequest(**options)), expected)
     assert any(moved)
@@ -302,13 +306,14 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
     assert score() == pytest.approx(before) and calls
     hook.remove()
     block.register_forward_hook(lambda *_: None)
-    with pytest.raises(GlassformerError, match=r"decoder.blocks.0 has a hook"):
+    with pytest.raises(HookedModuleError) as refused:
         score()
+    assert refused.value.module == "decoder.blocks.0"
 
 
-@pytest.mark.skipif(Int8 not in LAYOUTS, reason="this build of torch has no int8 products")
+@pytest.mark.skipif(Int8Linear not in LAYOUTS, reason="this build of torch has no int8 products")
 def test_a_rounded_row_does_not_depend_on_the_others() -> None:
     torch.manual_seed(0)
-    product, x = Int8([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
+    product, x = Int8Linear([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
     x[3] *= 100  # nor on a large one among them
     assert torch.equal(product(x), torch.cat([product(row[None]) for row in x]))

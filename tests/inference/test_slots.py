@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from glassformer.core.positions import RotaryPositions, rotate
-from glassformer.inference.layers import Layers
-from glassformer.inference.products import Plain
-from glassformer.inference.shelves import FEWEST, Slot, capacity_for
-from glassformer.inference.slots import Slots, Sources
+from glassformer.inference.prepare import fused_copy
+from glassformer.inference.slot_cache import MIN_SLOTS, CrossSlotCache, Slot, SlotCache, capacity_for
 from tests.core.models import D, H
 from tests.core.models import model_of as core_model
 
@@ -61,12 +59,12 @@ def defined(attention: Any, position: Any, q: Tensor, seen: Seen, at: int) -> Te
 @torch.inference_mode()
 def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> None:
     model: Any = core_model("encoder_decoder", **kind)
-    decoder = Layers(model.decoder, Plain)
-    own = Slots(decoder, torch.float32, torch.device("cpu"))
-    across = Sources(decoder, torch.float32, torch.device("cpu"))
-    attention, cross, position = decoder.own, decoder.cross, model.decoder.position
-    assert attention is not None and cross is not None
-    groups, width, layers = attention.num_kv_heads, attention.head_dim, len(decoder.layers)
+    decoder = fused_copy(model.decoder, None)
+    own = SlotCache(decoder, torch.float32, torch.device("cpu"))
+    across = CrossSlotCache(decoder, torch.float32, torch.device("cpu"))
+    attention, cross = decoder.attentions[0], decoder.cross_attentions[0]
+    position = model.decoder.position
+    groups, width, layers = attention.num_kv_heads, attention.head_dim, len(decoder.blocks)
     draw = random.Random(0)
     torch.manual_seed(0)
     texts: list[Text] = []
@@ -86,8 +84,8 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
             texts.append(Text(slot, there, [list(seen) for _ in range(beams)], (source, source + 1), read))
         elif draw.random() < 0.08 and texts:
             gone = texts.pop(draw.randrange(len(texts)))
-            own.drop(gone.slot)
-            across.drop(gone.source)
+            own.remove(gone.slot)
+            across.remove(gone.source)
         if not texts:
             continue
         for text in texts:
@@ -96,40 +94,46 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
                 own.reorder(text.slot, torch.tensor(moved))
                 text.beams = [list(text.beams[beam]) for beam in moved]
         rows = [(text, beam) for text in texts for beam in range(text.slot.width)]
-        most = max(most, len(own.shelves))
+        most = max(most, len(own.buckets))
         assert own.positions().tolist() == [text.place for text, _ in rows]
         qkv = torch.randn(len(rows), (attention.num_heads + 2 * groups) * width)
-        own.ready()
-        found, _ = (own(n, qkv * (1 + n)) for n in range(layers))
+        own.prepare()
+        widths = [attention.num_heads * width, groups * width, groups * width]
+        found, _ = (
+            own.attend[n](
+                attention, *(x.unflatten(-1, (-1, width)) for x in (qkv * (1 + n)).split(widths, -1))
+            )
+            for n in range(layers)
+        )
         asked = torch.randn(len(rows), H * cross.head_dim)
-        looked = across(0, asked)
+        looked = across.attend[0](cross, asked.unflatten(-1, (H, -1)), None, None)
         own.advance()
         for row, (text, beam) in enumerate(rows):
             q, k, v = qkv[row].split([attention.num_heads * width, groups * width, groups * width])
             text.beams[beam].append((k.view(groups, width), v.view(groups, width), text.place))
             expected = defined(attention, position, q.view(-1, width), text.beams[beam], text.place)
-            assert torch.allclose(found[row], expected, atol=1e-5)
+            assert torch.allclose(found[row].flatten(), expected, atol=1e-5)
             memory: Seen = [(*pair, 0) for pair in zip(*(x.unbind(1) for x in text.read), strict=True)]
             zeros = torch.zeros(H * cross.value_dim)
             query = asked[row].view(H, -1)
             expected = defined(cross, None, query, memory, 0) if memory else zeros
-            assert torch.allclose(looked[row], expected, atol=1e-5)
+            assert torch.allclose(looked[row].flatten(), expected, atol=1e-5)
         for text in texts:
             text.place += 1
-    assert most > 2  # texts stood on several shelves at once
+    assert most > 2  # texts were in several buckets at once
     for text in texts:
-        own.drop(text.slot)
-        across.drop(text.source)
-    assert not own.shelves and not across.shelves and own.rows == 0
+        own.remove(text.slot)
+        across.remove(text.source)
+    assert not own.buckets and not across.buckets and own.rows == 0
 
 
-def test_shelves_hold_little_more_than_is_there() -> None:
+def test_buckets_hold_little_more_than_is_there() -> None:
     model: Any = core_model("decoder_only")
-    own = Slots(Layers(model.decoder, Plain), torch.float32, torch.device("cpu"))
+    own = SlotCache(fused_copy(model.decoder, None), torch.float32, torch.device("cpu"))
     nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
     held = [own.add(1, nothing, nothing) for _ in range(40)]
-    (shelf,) = own.shelves.values()
-    assert shelf.room == 64 and capacity_for(1) == shelf.capacity
+    (bucket,) = own.buckets.values()
+    assert bucket.rows == 64 and capacity_for(1) == bucket.capacity
     for slot in held[2:]:
-        own.drop(slot)
-    assert shelf.room <= 2 * FEWEST and own.order == held[:2]
+        own.remove(slot)
+    assert bucket.rows <= 2 * MIN_SLOTS and own.slots == held[:2]

@@ -46,7 +46,7 @@ class Tiny(nn.Module):
                 value.add_(torch.randn_like(value) * 0.2)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        x, _ = self.model.vectors(ids)
+        x, _ = self.model.hidden_states(ids)
         return projected_cross_entropy(x, self.model.head.weight, labels)
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from glassformer.core.linear import _fast
+from glassformer.core.backend import _onednn_linear
 from glassformer.training.hardware import ONEDNN_CACHE, configure_torch
 from glassformer.training.recipe import TrainingOptions
 
@@ -18,7 +18,7 @@ from glassformer.training.recipe import TrainingOptions
 IN_USE = """
 import ctypes
 import torch
-from glassformer.core.linear import linear
+from glassformer.core.backend import linear
 from glassformer.training.hardware import configure_torch
 from glassformer.training.recipe import TrainingOptions
 
@@ -37,7 +37,9 @@ print(counted().uordblks - before)
 
 
 @pytest.mark.skipif(
-    _fast is None or not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    _onednn_linear is None
+    or not sys.platform.startswith("linux")
+    or not hasattr(ctypes.CDLL(None), "mallinfo2"),
     reason="needs oneDNN, and an allocator that counts",
 )
 def test_varying_batch_shapes_do_not_fill_memory() -> None:

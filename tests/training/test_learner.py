@@ -45,9 +45,9 @@ class Seen(nn.Module):
         self.ids = ids
         return self.model(ids)
 
-    def vectors(self, ids):
+    def hidden_states(self, ids):
         self.ids = ids
-        return self.model.vectors(ids)
+        return self.model.hidden_states(ids)
 
 
 def learner(model, **words):
@@ -77,7 +77,7 @@ def test_mlm_loss_is_the_mean_over_masked_tokens_per_text():
     torch.manual_seed(3)
     plain = learner(model).train()(ids, LABELS)
     hidden = model.ids != ids
-    x, _ = model.vectors(model.ids)
+    x, _ = model.hidden_states(model.ids)
     scores = x[hidden] @ model.embed.token.weight.T
     torch.manual_seed(3)
     found = learner(model, mlm_weight=0.5).train()(ids, LABELS)

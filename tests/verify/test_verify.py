@@ -9,11 +9,11 @@ import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core import kernels
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.cache import LayerCache
+from glassformer.core.kv_cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
-from glassformer.inference.layers import Layer
+from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.verify import proofs, saved, stir, verify
 from glassformer.verify.claims import gap, measured, same_bits
 
@@ -72,8 +72,8 @@ BREAKS = {
     "weights' rows sum to 1": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a) * 0.999),
     "weights @ v = heads": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a).flip(-1)),
     "saved = loaded": lambda m: wrap(m, saved, "load", nudged_load),
-    "laid out = loaded": lambda m: wrap(m, Layer, "_feed", lambda f, *a: f(*a) * 1.001),
-    "int8 near loaded": lambda m: wrap(m, Layer, "_feed", lambda f, *a: -f(*a)),
+    "laid out = loaded": lambda m: wrap(m, PackedLinear, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
+    "int8 near loaded": lambda m: wrap(m, Int8Linear, "product", lambda f, *a: -f(*a)),
 }
 
 

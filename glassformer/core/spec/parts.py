@@ -208,7 +208,11 @@ class Block(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Stack(Part):
-    """`num_layers` equal blocks, positions that act inside attention, and a final norm if any."""
+    """`num_layers` blocks, positions that act inside attention, and a final norm if any.
+
+    pattern: if given, layer n is pattern[n % len(pattern)] instead of `block`, e.g. with and without a
+    window. local_position: positions of layers with a window, if they differ from `position`.
+    """
 
     d_model: int
     num_layers: int
@@ -216,6 +220,17 @@ class Stack(Part):
     causal: bool = False
     position: ScorePosition | None = None
     final_norm: Norm | None = None
+    pattern: tuple[Block, ...] = ()
+    local_position: ScorePosition | None = None
+
+    def block_at(self, n: int) -> Block:
+        """The block of layer n."""
+        return self.pattern[n % len(self.pattern)] if self.pattern else self.block
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The different blocks."""
+        return self.pattern or (self.block,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +238,8 @@ class Stack(Part):
             raise GlassformerError(
                 f"num_layers is {self.num_layers!r}; it must be a whole number from 0 to {MOST_LAYERS}"
             )
-        for attention in (self.block.attention, self.block.cross_attention):
+        attentions = [each for b in self.blocks for each in (b.attention, b.cross_attention)]
+        for attention in attentions:
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
                 raise GlassformerError(
                     f"d_model {self.d_model} is not divisible by num_heads {attention.num_heads}; "

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.reading import first_vectors
 from glassformer.generation.inference_model import InferenceModel
-from glassformer.inference.layers import stream_dtype
-from glassformer.inference.ragged import Past, read_ragged
-from glassformer.inference.shelves import Slot
-from glassformer.inference.slots import Slots, Sources
+from glassformer.inference.attention import GrowingCache, run_ragged
+from glassformer.inference.prepare import stream_dtype
+from glassformer.inference.slot_cache import CrossSlotCache, Slot, SlotCache
 
 ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
 
@@ -38,9 +37,11 @@ class Batch:
         self.parameter = next(model.parameters())
         self.seats: list[Seat] = []
         dtype, device = stream_dtype(self.parameter), self.parameter.device
-        self.slots = Slots(ready.decoder, dtype, device)
+        self.slots = SlotCache(ready.decoder, dtype, device)
         self.embed: nn.Module = model.tgt_embed if isinstance(model, EncoderDecoder) else model.embed
-        self.sources = Sources(ready.decoder, dtype, device) if isinstance(model, EncoderDecoder) else None
+        self.sources = (
+            CrossSlotCache(ready.decoder, dtype, device) if isinstance(model, EncoderDecoder) else None
+        )
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -50,25 +51,22 @@ class Batch:
         assert ready.encoder is not None and isinstance(model, EncoderDecoder)
         lengths = [len(ids) for ids in sources]
         x = self._vectors(model.src_embed, sources, [0] * len(sources))
-        memory = read_ragged(ready.encoder, x, lengths) if len(x) else x
-        cross = ready.decoder.cross
-        assert cross is not None
-        groups = cross.num_kv_heads
+        memory = run_ragged(ready.encoder, x, lengths) if len(x) else x
         found: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
-        for layer in ready.decoder.layers:
-            both = layer.cross_kv(memory)  # (N, G * (K + V))
-            for own, part in zip(found, both.split(lengths), strict=True):
-                k, v = part.split_with_sizes([groups * cross.head_dim, groups * cross.value_dim], -1)
-                own[0].append(k.unflatten(-1, (groups, -1)).transpose(0, 1))
-                own[1].append(v.unflatten(-1, (groups, -1)).transpose(0, 1))
+        for attention in ready.decoder.cross_attentions:
+            keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
+            parts = zip(found, keys.split(lengths), values.split(lengths), strict=True)
+            for own, k, v in parts:
+                own[0].append(k.transpose(0, 1))
+                own[1].append(v.transpose(0, 1))
         return found
 
-    def read_pieces(self, pieces: Sequence[Sequence[int]], pasts: Sequence[Past]) -> Tensor:
+    def read_pieces(self, pieces: Sequence[Sequence[int]], pasts: Sequence[GrowingCache]) -> Tensor:
         """Pieces of prompts, which `pasts` grow by -> vectors (M, D) of the last token of each."""
         assert isinstance(self.ready.model, DecoderOnly)
-        x = self._vectors(self.embed, pieces, [past.length for past in pasts])
+        x = self._vectors(self.embed, pieces, [int(past.length) for past in pasts])
         lengths = [len(ids) for ids in pieces]
-        found = read_ragged(self.ready.decoder, x, lengths, pasts)
+        found = run_ragged(self.ready.decoder, x, lengths, pasts)
         return found.index_select(0, torch.tensor(lengths, device=found.device).cumsum(0) - 1)
 
     def _vectors(self, embed: nn.Module, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> Tensor:
@@ -80,7 +78,7 @@ class Batch:
             dtype=torch.long,
             device=device,
         )
-        return self.ready.streamed(first_vectors(embed, ids[None], places[None], 0, None).x[0])
+        return self.ready.to_stream(first_vectors(embed, ids[None], places[None], 0, None).x[0])
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -89,9 +87,14 @@ class Batch:
         assert self.sources is not None
         return self._seated(Seat(self.slots.add_empty(width), self.sources.add(width, k, v)))
 
-    def join_after(self, width: int, past: Past) -> Seat:
+    def join_after(self, width: int, past: GrowingCache) -> Seat:
         """A text that goes on from what was read."""
-        return self._seated(Seat(self.slots.add(width, [k[0] for k in past.k], [v[0] for v in past.v]), None))
+        return self._seated(
+            Seat(
+                self.slots.add(width, [one.k[0] for one in past.layers], [one.v[0] for one in past.layers]),
+                None,
+            )
+        )
 
     def _seated(self, seat: Seat) -> Seat:
         self.seats.append(seat)
@@ -99,9 +102,9 @@ class Batch:
 
     def leave(self, seat: Seat) -> None:
         self.seats.remove(seat)
-        self.slots.drop(seat.slot)
+        self.slots.remove(seat.slot)
         if self.sources is not None and seat.source is not None:
-            self.sources.drop(seat.source)
+            self.sources.remove(seat.source)
 
     def reorder(self, seat: Seat, beams: Tensor) -> None:
         """Each beam of a text is replaced by one of them (W,)."""
@@ -111,8 +114,9 @@ class Batch:
         """The token just chosen for each row, in the order in which they joined -> logits (N, V)."""
         tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
         places = self.slots.positions()
-        x = self.ready.streamed(first_vectors(self.embed, tokens[:, None], places[:, None], 0, None).x[:, 0])
-        self.slots.ready()
-        x = self.ready.decoder(x, self.slots, self.sources)
+        x = self.ready.to_stream(first_vectors(self.embed, tokens[:, None], places[:, None], 0, None).x[:, 0])
+        self.slots.prepare()
+        across = None if self.sources is None else self.sources.attend
+        x = self.ready.decoder.run(x, self.slots.attend, across)
         self.slots.advance()
         return self.ready.logits(x)

@@ -11,7 +11,7 @@ from glassformer.generation.continuous.batch import Seat
 from glassformer.generation.continuous.choosing import Lines, Search
 from glassformer.generation.continuous.job import Request
 from glassformer.generation.request import GenerationOutput
-from glassformer.inference.ragged import Past
+from glassformer.inference.attention import GrowingCache
 
 PIECE: Final = 256  # tokens of one prompt that are read at once
 
@@ -35,7 +35,7 @@ class Newcomer:
     job: Request
     chooser: Lines | Search
     done: int = 0
-    past: Past = field(default_factory=Past)
+    past: GrowingCache = field(default_factory=GrowingCache)
 
     def piece(self) -> Sequence[int]:
         """What is read of it next: a source whole, a prompt by pieces that do not depend on the others."""

@@ -15,7 +15,7 @@ from glassformer.generation.continuous.member import Counts, Next, results
 from glassformer.generation.continuous.together import choices
 from glassformer.generation.decoder import Decoder, reorder, widen
 from glassformer.generation.inference_model import prefill
-from glassformer.inference.rest import at_rest
+from glassformer.inference.prepare import evaluation_mode
 
 
 class OneByOne:
@@ -46,7 +46,7 @@ class OneByOne:
 
     def turn(self, take: Next) -> None:
         """Go on with the request under way, or begin the next."""
-        with at_rest(self.model):
+        with evaluation_mode(self.model):
             try:
                 if self._job is None:
                     self._begin(take)

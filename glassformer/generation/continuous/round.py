@@ -22,7 +22,7 @@ from glassformer.generation.continuous.job import Request
 from glassformer.generation.continuous.member import PIECE, Counts, Member, Newcomer, Next, results
 from glassformer.generation.continuous.together import Choice, choices
 from glassformer.generation.inference_model import InferenceModel
-from glassformer.inference.rest import at_rest
+from glassformer.inference.prepare import evaluation_mode
 
 WHILE_IDLE: Final = 1024  # tokens that are read at once where nobody waits for the next step
 _log = logging.getLogger("glassformer.writer")
@@ -73,7 +73,7 @@ class Round:
 
     def _begin(self) -> None:
         """After a pause: the model may have changed, or moved."""
-        self._resting.enter_context(at_rest(self.ready.model))
+        self._resting.enter_context(evaluation_mode(self.ready.model))
         self.ready.refresh()
         self.batch = Batch(self.ready)
 

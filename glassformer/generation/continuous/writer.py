@@ -76,7 +76,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._waiting = Waiting(slots, tokens)
         self._closing = False
-        together = isinstance(self.model, InferenceModel) and self.model.decoder.own is not None
+        together = isinstance(self.model, InferenceModel) and self.model.decoder.attentions
         self._round = Round(self.model, slots, tokens) if together else OneByOne(self.model)
         self._thread = threading.Thread(target=self._run, name="writer")
         self._thread.start()

@@ -1,6 +1,6 @@
-"""Decoding one token at a time at the speed at which a GPU reads the weights: its kernels, by Triton.
+"""Decoding one token at a time at memory bandwidth on a GPU: kernels in Triton.
 
-`product` reads a matrix once and does everything around it in the same kernel; `look` is one step of
-attention over a cache that is never reordered; `best` finds the likeliest tokens in one pass; `Captured`
-replays a whole step without the host. A module here may be imported only where there is Triton.
+`linear` reads a matrix once and computes everything around it in the same kernel; `decode_attention` is one
+step of attention over a cache that is never reordered; `top_k` finds the most likely tokens in one pass;
+`cuda_graph` replays a whole step without the host. These modules may be imported only if Triton is installed.
 """

@@ -14,7 +14,7 @@ from glassformer.generation import GenerationConfig, GenerationRequest, Token
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.inference import slots
+from glassformer.inference.slot_cache import SlotCache
 from tests.core.models import VOCAB
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import Request, alone, requests
@@ -121,14 +121,14 @@ def test_long_prompts_are_read_in_pieces_while_others_write(monkeypatch: pytest.
 
 def test_beams_of_a_long_text_forget_what_none_descends_from(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = []
-    forget = slots.Slots._forget
+    forget = SlotCache._drop_dead_positions
 
-    def counted(self: slots.Slots, slot: Any) -> None:
+    def counted(self: SlotCache, slot: Any) -> None:
         before = slot.filled
         forget(self, slot)
         forgotten.append(before - slot.filled)
 
-    monkeypatch.setattr(slots.Slots, "_forget", counted)
+    monkeypatch.setattr(SlotCache, "_drop_dead_positions", counted)
     model, _ = model_for("llama")
     words = {
         "config": GenerationConfig(num_beams=4, num_return_sequences=4, max_new_tokens=150),

@@ -16,8 +16,8 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from glassformer.inference.gpu.activations import activated
-from glassformer.inference.gpu.launching import (
+from glassformer.inference.gpu.elementwise import activate
+from glassformer.inference.gpu.launch import (
     counters,
     last_of,
     let_next_begin,
@@ -26,8 +26,8 @@ from glassformer.inference.gpu.launching import (
     wait_for_last,
 )
 
-MOST = 32  # rows; with more, the arithmetic begins to count, and a library's product is the quicker
-MOST_INT8 = 128  # for which the library would need the weights at their full size
+MAX_ROWS = 32  # rows; with more, the arithmetic begins to count, and a library's product is the quicker
+MAX_ROWS_INT8 = 128  # for which the library would need the weights at their full size
 
 
 class _Shape(NamedTuple):
@@ -48,13 +48,13 @@ def _shape(rows: int, outs: int, width: int, halves: int, processors: int) -> _S
     return _Shape(outs=64, columns=columns, splits=splits, stages=4 if halves > 1 else 6, warps=4)
 
 
-def tiled_product(
+def matrix_product(
     x: Tensor,
     weight: Tensor,
     *,
     bias: Tensor | None,
     scale: Tensor | None,
-    plus: Tensor | None,
+    residual: Tensor | None,
     activation: str | None,
     gated: bool,
 ) -> Tensor:
@@ -73,12 +73,12 @@ def tiled_product(
         )
         meeting = counters(x)
     overlap = overlaps(x)
-    _tiles[(blocks, splits)](
+    _matrix_kernel[(blocks, splits)](
         x,
         weight,
         scale,
         bias,
-        plus,
+        residual,
         out,
         partial,
         meeting,
@@ -112,12 +112,12 @@ def _finished(total, o, real, scale, bias):
 
 
 @triton.jit
-def _tiles(
+def _matrix_kernel(
     x,
     weight,
     scale,
     bias,
-    plus,
+    residual,
     out,
     partial,
     meeting,
@@ -187,11 +187,11 @@ def _tiles(
             tl.store(meeting + block, 0)
     if done:
         written = o < outs
-        total = activated(_finished(total, o, written, scale, bias), ACTIVATION)
+        total = activate(_finished(total, o, written, scale, bias), ACTIVATION)
         if GATED:
             total *= _finished(total_up, o + outs, written, scale, bias)
         to = n[None, :] * outs + o[:, None]
         kept = written[:, None] & (n < rows)[None, :]
-        if plus is not None:
-            total += tl.load(plus + to, mask=kept, other=0.0).to(tl.float32)
+        if residual is not None:
+            total += tl.load(residual + to, mask=kept, other=0.0).to(tl.float32)
         tl.store(out + to, total.to(out.dtype.element_ty), mask=kept)

@@ -11,9 +11,8 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from glassformer.inference.gpu.activations import activated
-from glassformer.inference.gpu.launching import let_next_begin, overlaps, processors, wait_for_last
-from glassformer.inference.gpu.norms import Norm, statistics
+from glassformer.inference.gpu.elementwise import NormWeights, activate, statistics
+from glassformer.inference.gpu.launch import let_next_begin, overlaps, processors, wait_for_last
 
 _ELEMENTS = 8192  # of the matrix (of each half, when gated), that a program asks for at once
 _WIDEST = 4096
@@ -25,8 +24,8 @@ def vector_product(
     *,
     bias: Tensor | None,
     scale: Tensor | None,
-    norm: Norm | None,
-    plus: Tensor | None,
+    norm: NormWeights | None,
+    residual: Tensor | None,
     activation: str | None,
     gated: bool,
 ) -> Tensor:
@@ -35,14 +34,14 @@ def vector_product(
     out = torch.empty(1, outs, dtype=x.dtype, device=x.device)
     rows, columns, warps = _shape(outs, width, 2 if gated else 1, processors(x))
     overlap = overlaps(x)
-    _vector[(triton.cdiv(outs, rows),)](
+    _vector_kernel[(triton.cdiv(outs, rows),)](
         x,
         weight,
         scale,
         bias,
         None if norm is None else norm.weight,
         None if norm is None else norm.bias,
-        plus,
+        residual,
         out,
         outs,
         0.0 if norm is None else norm.eps,
@@ -113,14 +112,14 @@ def _finished(total, o, real, scale, bias):
 
 
 @triton.jit
-def _vector(
+def _vector_kernel(
     x,
     weight,
     scale,
     bias,
     norm_weight,
     norm_bias,
-    plus,
+    residual,
     out,
     outs,
     eps,
@@ -146,8 +145,8 @@ def _vector(
         gain, shift = _features(norm_weight, norm_bias, d, WIDTH)
     wait_for_last(OVERLAP)
     written = o < outs
-    if plus is not None:
-        more = tl.load(plus + o, mask=written, other=0.0).to(tl.float32)
+    if residual is not None:
+        more = tl.load(residual + o, mask=written, other=0.0).to(tl.float32)
     if KIND is not None:
         every = tl.arange(0, WHOLE)
         row = tl.load(x + every, mask=every < WIDTH, other=0.0).to(tl.float32)
@@ -173,9 +172,9 @@ def _vector(
         total += tl.sum(_as_float(w) * features[None, :], 1)
         if GATED:
             total_up += tl.sum(_as_float(w_up) * features[None, :], 1)
-    total = activated(_finished(total, o, written, scale, bias), ACTIVATION)
+    total = activate(_finished(total, o, written, scale, bias), ACTIVATION)
     if GATED:
         total *= _finished(total_up, o + outs, written, scale, bias)
-    if plus is not None:
+    if residual is not None:
         total += more
     tl.store(out + o, total.to(out.dtype.element_ty), mask=written)

@@ -1,4 +1,4 @@
-"""A norm over the features, alone or before a product.
+"""Activations as parts of a kernel, and a norm over the features, alone or before a product.
 
 N rows, D features.
 """
@@ -6,7 +6,7 @@ N rows, D features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import triton  # type: ignore[import-not-found]
@@ -14,12 +14,40 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from glassformer.core.norms import LayerNorm, RMSNorm
-from glassformer.inference.gpu.launching import follow, overlaps
+from glassformer.errors import UnknownNameError
+from glassformer.inference.gpu.launch import follow, overlaps
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
+
+
+def check_activation(name: str | None) -> None:
+    known = get_args(Activation)
+    if name is not None and name not in known:
+        raise UnknownNameError("activation", name, known)
+
+
+@triton.jit
+def activate(x, NAME: tl.constexpr):
+    """The activation of x (float32); None is the identity."""
+    if NAME == "relu":
+        x = tl.maximum(x, 0.0)
+    elif NAME == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif NAME == "gelu_tanh":
+        # (1 + tanh u) / 2 = sigmoid(2u)
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif NAME == "silu":
+        x = x * tl.sigmoid(x)
+    elif NAME == "quick_gelu":
+        x = x * tl.sigmoid(1.702 * x)
+    elif NAME == "tanh":
+        x = 2.0 * tl.sigmoid(2.0 * x) - 1.0
+    return x
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norm:
-    """How rows are normed: "rms" or "layer"; the weight and bias (D,) where it has them."""
+class NormWeights:
+    """The parameters of a norm; weight and bias are (D,)."""
 
     kind: Literal["rms", "layer"]
     weight: Tensor | None
@@ -27,16 +55,16 @@ class Norm:
     eps: float = 1e-5
 
 
-def norm_of(module: RMSNorm | LayerNorm) -> Norm:
+def norm_weights(module: RMSNorm | LayerNorm) -> NormWeights:
     """A model's norm as the kernels take it."""
     weight = module.weight.detach()
     if isinstance(module, RMSNorm):
-        return Norm(kind="rms", weight=weight, eps=module.eps)
+        return NormWeights(kind="rms", weight=weight, eps=module.eps)
     bias = None if module.bias is None else module.bias.detach()
-    return Norm(kind="layer", weight=weight, bias=bias, eps=module.eps)
+    return NormWeights(kind="layer", weight=weight, bias=bias, eps=module.eps)
 
 
-def normed(x: Tensor, norm: Norm) -> Tensor:
+def normalize(x: Tensor, norm: NormWeights) -> Tensor:
     """The norm of each row of x: (N, D) -> (N, D), the statistics in float32."""
     x = x.contiguous()
     out = torch.empty_like(x)
@@ -44,7 +72,7 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     columns = triton.next_power_of_2(width)
     overlap = overlaps(x)
     if rows:
-        _normed[(rows,)](
+        _normalize[(rows,)](
             x,
             norm.weight,
             norm.bias,
@@ -71,7 +99,7 @@ def statistics(x, real, WIDTH: tl.constexpr, KIND: tl.constexpr, eps):
 
 
 @triton.jit
-def _normed(
+def _normalize(
     x,
     weight,
     bias,

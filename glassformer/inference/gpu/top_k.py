@@ -13,21 +13,20 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
-from glassformer.inference.gpu.launching import follow, overlaps, processors
+from glassformer.errors import InvalidValueError
+from glassformer.inference.gpu.launch import follow, overlaps, processors
 
 MOST = 16
 
 
-def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """logits (R, V) -> the `count` highest, falling, and their tokens (R, count), and log(sum(exp)) (R,).
 
     Values are float32, tokens int64; of equals the first comes first.
     """
     if logits.dim() != 2 or not 1 <= count <= min(MOST, logits.shape[-1]):
-        raise GlassformerError(
-            f"the best {count} of logits {tuple(logits.shape)} cannot be taken; "
-            f"give (R, V) and a count of 1 to {MOST}, no more than V"
+        raise InvalidValueError(
+            "count", count, f"1 to {MOST}, for logits (R, V) with at least as many tokens"
         )
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     rows, words = logits.shape
@@ -41,7 +40,7 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     depth = triton.next_power_of_2(triton.cdiv(words, lanes))
     overlap = overlaps(logits)
     if rows:
-        _best[(rows,)](
+        _top_k_kernel[(rows,)](
             logits,
             values,
             tokens,
@@ -68,7 +67,7 @@ def _ranked(x, at):
 
 
 @triton.jit
-def _best(
+def _top_k_kernel(
     logits,
     values,
     tokens,

@@ -7,13 +7,13 @@ from typing import Generic, TypeVar
 
 import torch
 
-from glassformer.errors import GlassformerError
-from glassformer.inference.gpu.launching import counters
+from glassformer.errors import UnsupportedError
+from glassformer.inference.gpu.launch import counters
 
 Out = TypeVar("Out")
 
 
-class Captured(Generic[Out]):
+class CudaGraph(Generic[Out]):
     """`step()` as a graph, which a call replays.
 
     The step may read and write any tensors, in place, and must do the same each time: no shape and no branch
@@ -23,7 +23,7 @@ class Captured(Generic[Out]):
 
     def __init__(self, step: Callable[[], Out], *, warmups: int = 2) -> None:
         if not torch.cuda.is_available():
-            raise GlassformerError("a step is captured on a CUDA GPU, and there is none here")
+            raise UnsupportedError("this machine", "CUDA graphs", hint="it has no CUDA GPU")
         self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

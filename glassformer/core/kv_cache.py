@@ -1,0 +1,164 @@
+"""The KV cache: keys and values of earlier positions, so that a step computes only the new ones.
+
+`KVCache` is contiguous: one buffer per layer, allocated once and handed to the forward. `inference.kv_cache`
+derives those for beams and for continuous batching from it. All have `append`, `advance`, `select` and
+`reorder`.
+
+B batch, G key/value heads, S keys, K head width, V value width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from glassformer.core.spec import Attention, DecoderOnly, EncoderDecoder, Model
+from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, UnsupportedError
+
+
+@dataclass(eq=False)
+class CacheFullError(GlassformerError):
+    """More positions than a KV cache was allocated for."""
+
+    capacity: int
+    length: int
+    steps: int
+    hint: str = "allocate it with a larger capacity"
+    template: ClassVar[str] = "{steps} positions do not fit: {length} of {capacity} of the cache are used"
+
+
+@dataclass
+class LayerCache:
+    """One layer's keys and values: its own (appended step by step) and the encoder's (computed once)."""
+
+    k: Tensor  # (B, G, capacity, K)
+    v: Tensor  # (B, G, capacity, V)
+    cross: tuple[Tensor, Tensor] | None = None  # (B, G, S, K) and (B, G, S, V)
+
+    def append(self, k: Tensor, v: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Write T new positions at `start`; return all keys and values that attention should see."""
+        if k.dtype != self.k.dtype and not torch.is_autocast_enabled(k.device.type):
+            raise ConflictError(
+                ("the cache's dtype", "the model's dtype"),
+                f"{self.k.dtype} against {k.dtype}",
+                hint=f"allocate it with dtype={k.dtype}",
+            )
+        steps = k.shape[2]
+        if isinstance(start, Tensor):
+            rows = start + torch.arange(steps, device=k.device)
+            self.k.index_copy_(2, rows, k.to(self.k.dtype))
+            self.v.index_copy_(2, rows, v.to(self.v.dtype))
+            return self.k, self.v
+        end = start + steps
+        self.k[:, :, start:end] = k
+        self.v[:, :, start:end] = v
+        return self.k[:, :, :end], self.v[:, :, :end]
+
+
+@dataclass
+class KVCache:
+    """The contiguous cache of all layers of a decoder, and how many positions are filled.
+
+    Use it under `torch.no_grad()`: the buffers are written in place. With an int `length` each step sees the
+    filled part. With a 0-d tensor (`with_static_shapes`) every step sees the whole buffer and the mask hides
+    the rest, so that one compiled graph serves all steps.
+
+    >>> from glassformer.core import spec
+    >>> block = spec.Block(attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))
+    >>> model = spec.DecoderOnly(
+    ...     input=spec.Tokens(vocab_size=50), head=spec.LanguageModel(vocab_size=50),
+    ...     decoder=spec.Stack(d_model=16, num_layers=2, block=block, causal=True))
+    >>> cache = KVCache.allocate(model, batch=3, capacity=10)
+    >>> cache.select(torch.tensor([2, 0]))                  # a beam swapped, a finished row dropped
+    >>> cache.layers[0].k.shape                             # (B, G, capacity, K)
+    torch.Size([2, 4, 10, 4])
+    """
+
+    layers: list[LayerCache] = field(default_factory=list)
+    length: int | Tensor = 0
+
+    @classmethod
+    def allocate(
+        cls,
+        model: Model,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> KVCache:
+        """Buffers of `capacity` positions for every decoder layer of a model, given by its spec."""
+        if not isinstance(model, EncoderDecoder | DecoderOnly):
+            raise UnsupportedError("a model without a decoder", "a KV cache")
+        stack = model.decoder
+
+        def zeros(attention: Attention, width: int) -> Tensor:
+            groups = attention.num_kv_heads or attention.num_heads
+            return torch.zeros(batch, groups, capacity, width, dtype=dtype, device=device)
+
+        layers = []
+        for n in range(stack.num_layers):
+            attention = stack.block_at(n).attention
+            width = attention.head_dim or stack.d_model // attention.num_heads
+            keys, values = zeros(attention, width), zeros(attention, attention.value_dim or width)
+            layers.append(LayerCache(k=keys, v=values))
+        return cls(layers=layers)
+
+    @property
+    def capacity(self) -> int:
+        return self.layers[0].k.shape[2] if self.layers else 0
+
+    def with_static_shapes(self) -> KVCache:
+        """The same buffers with `length` as a tensor: shapes never change, for compiled steps."""
+        device = self.layers[0].k.device if self.layers else None
+        return KVCache(self.layers, torch.as_tensor(self.length, device=device))
+
+    def check_capacity(self, batch: int, steps: int) -> None:
+        """Raise if the batch size differs, or `steps` more positions do not fit (for an int length)."""
+        if self.layers and self.layers[0].k.shape[0] != batch:
+            raise ConflictError(
+                ("the cache's batch size", "the input's batch size"),
+                f"{self.layers[0].k.shape[0]} against {batch}",
+                hint="allocate it for this batch, or select() the rows to continue with",
+            )
+        if self.layers and isinstance(self.length, int) and self.length + steps > self.capacity:
+            raise CacheFullError(self.capacity, self.length, steps)
+
+    def num_keys(self, steps: int) -> int:
+        """How many keys attention sees in a step of `steps` positions."""
+        return self.length + steps if isinstance(self.length, int) else self.capacity
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's new keys (B, G, T, K) and values (B, G, T, V) -> all that attention should see."""
+        return self.layers[layer].append(k, v, self.length)
+
+    def advance(self, steps: int) -> None:
+        """Count `steps` positions as filled; called once, after all layers have appended them."""
+        if isinstance(self.length, int):
+            self.length += steps
+        else:
+            self.length.add_(steps)
+
+    def rewind(self, length: int) -> None:
+        """Forget all positions from `length` on."""
+        if isinstance(self.length, int):
+            if not 0 <= length <= self.length:
+                raise InvalidValueError("length", length, f"0 to {self.length}, the positions filled")
+            self.length = length
+        else:
+            self.length.fill_(length)
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows, in this order."""
+        for layer in self.layers:
+            layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
+            if layer.cross is not None:
+                k, v = layer.cross
+                layer.cross = (k.index_select(0, rows), v.index_select(0, rows))
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace each row by another one."""
+        self.select(rows)

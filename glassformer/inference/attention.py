@@ -1,0 +1,205 @@
+"""Attention of sequences without their padding: prefill, and encoders.
+
+Between attentions only the real tokens are computed, as rows (N, D). `UnpaddedAttention` puts them back into
+a padded batch for one kernel call. `RaggedAttention` runs each sequence alone, and can continue earlier
+pieces of it.
+
+B sequences, S positions, N real tokens, T of one piece, H query heads, G key/value heads, K head width, V
+value width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.kernels import PreparedMask, sdpa
+from glassformer.core.kv_cache import KVCache, LayerCache
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer
+from glassformer.core.positions import PositionTerms
+from glassformer.core.stack import Stack, layer_kind
+
+Store = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, G, S, V)
+
+
+class RealRows:
+    """Which of the rows of B sequences of S positions are real tokens."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.shape = mask.shape
+        self.index = None if bool(mask.all()) else mask.reshape(-1).nonzero()[:, 0]
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """(B, S, ...) -> the real rows (N, ...)."""
+        flat = x.flatten(0, 1)
+        return flat if self.index is None else flat.index_select(0, self.index)
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """The real rows (N, ...) -> (B, S, ...), zeros at padding."""
+        if self.index is not None:
+            padded = rows.new_zeros(self.shape.numel(), *rows.shape[1:])
+            rows = padded.index_copy_(0, self.index, rows)
+        return rows.unflatten(0, tuple(self.shape))
+
+
+class UnpaddedAttention:
+    """Self-attention of one layer over whole sequences; `store` receives its keys and values."""
+
+    stored = False
+
+    def __init__(
+        self, layer: int, rows: RealRows, mask: PreparedMask, terms: PositionTerms, store: Store | None
+    ) -> None:
+        self.layer, self.rows, self.mask, self.terms, self.store = layer, rows, mask, terms, store
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        assert k is not None and v is not None
+        q, k, v = (self.rows.pad(x).transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
+        q, k = self.terms.rotate(q, k)
+        if self.store is not None:
+            self.store(self.layer, k, v)
+        return self.rows.unpad(sdpa(q, k, v, self.mask, attention.scale).transpose(1, 2))  # (N, H, V)
+
+
+def run_unpadded(
+    stack: Stack,
+    x: Tensor,
+    rows: RealRows,
+    mask: Mask,
+    positions: Tensor | None,
+    store: Store | None = None,
+) -> Tensor:
+    """Embeddings (B, S, D) -> hidden states of the real tokens (N, D) after all layers."""
+    batch, length = rows.shape
+    mask = replace(mask, causal=mask.causal or stack.causal)
+    kinds: dict[object, tuple[PreparedMask, PositionTerms]] = {}
+    layers = []
+    for n, attention in enumerate(stack.attentions):
+        kind = layer_kind(attention)
+        if kind not in kinds:
+            terms = stack.position_terms(
+                positions, 0, length, length, mask, x.device, window=attention.window
+            )
+            prepared = attention.prepare_mask(
+                mask, batch=batch, queries=length, keys=length, like=x, bias=terms.bias, kernel="sdpa"
+            )
+            kinds[kind] = prepared, terms
+        layers.append(UnpaddedAttention(n, rows, *kinds[kind], store))
+    return stack.run(rows.unpad(x), layers)
+
+
+class GrowingCache(KVCache):
+    """The cache of one sequence that is prefilled in pieces: each layer grows by what is appended."""
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys (1, G, T, K) and values (1, G, T, V) of the next piece -> all so far."""
+        if layer == len(self.layers):
+            self.layers.append(LayerCache(k=k, v=v))
+        else:
+            own = self.layers[layer]
+            own.k, own.v = torch.cat((own.k, k), 2), torch.cat((own.v, v), 2)
+        return self.layers[layer].k, self.layers[layer].v
+
+
+class RaggedAttention:
+    """Self-attention of one layer within each of several pieces of sequences."""
+
+    stored = False
+
+    def __init__(
+        self,
+        layer: int,
+        lengths: list[int],
+        pieces: list[tuple[PreparedMask, PositionTerms]],
+        caches: Sequence[GrowingCache] | None,
+    ) -> None:
+        self.layer, self.lengths, self.pieces, self.caches = layer, lengths, pieces, caches
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        assert k is not None and v is not None
+        parts = zip(*(x.split(self.lengths) for x in (q, k, v)), strict=True)
+        return torch.cat([self._piece(attention, n, *part) for n, part in enumerate(parts)])
+
+    def _piece(self, attention: MultiHeadAttention, piece: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask, terms = self.pieces[piece]
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, K)
+        q, k = terms.rotate(q, k)
+        if self.caches is not None:
+            k, v = self.caches[piece].append(self.layer, k, v)
+        return sdpa(q, k, v, mask, attention.scale)[0].transpose(0, 1)  # (T, H, V)
+
+
+def run_ragged(
+    stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[GrowingCache] | None = None
+) -> Tensor:
+    """Embeddings (N, D) of pieces of sequences, one after another -> their hidden states (N, D).
+
+    caches: what was prefilled of each sequence, to which the piece is appended.
+    """
+    before = [0] * len(lengths) if caches is None else [int(cache.length) for cache in caches]
+    forms = list(zip(lengths, before, strict=True))
+    mask = Mask(causal=stack.causal)
+    kinds: dict[object, dict[tuple[int, int], tuple[PreparedMask, PositionTerms]]] = {}
+    layers = []
+    for n, attention in enumerate(stack.attentions):
+        prepared = kinds.setdefault(layer_kind(attention), {})
+        for length, past in set(forms) - set(prepared):
+            keys = past + length
+            terms = stack.position_terms(None, past, length, keys, mask, x.device, window=attention.window)
+            prepared[length, past] = (
+                attention.prepare_mask(
+                    mask, batch=1, queries=length, keys=keys, like=x, bias=terms.bias, kernel="sdpa"
+                ),
+                terms,
+            )
+        layers.append(RaggedAttention(n, list(lengths), [prepared[form] for form in forms], caches))
+    x = stack.run(x, layers)
+    for cache, length in zip(caches or (), lengths, strict=False):
+        cache.advance(length)
+    return x
+
+
+def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """softmax(Q K^T * scale + bias) V for a few queries against many keys, as in a decode step.
+
+    q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, torch's
+    fused attention spends longer on its blocks than a few queries need: two plain products are faster, and
+    heads that share keys are rows of one product. Elsewhere this is torch's fused attention.
+
+    >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
+    >>> attend_few(q, k, v, None, 0.5).shape
+    torch.Size([2, 4, 1, 6])
+    """
+    batch, heads, queries, width = q.shape
+    groups, keys = k.shape[1:3]
+    if not q.is_cpu or torch.is_autocast_enabled("cpu"):
+        mask = None if bias is None else bias.expand(batch, -1, queries, -1)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=scale, enable_gqa=heads != groups
+        )
+    rows = (q * scale).reshape(batch * groups, heads // groups * queries, width)  # (B * G, H / G * W, K)
+    scores = torch.bmm(rows, k.flatten(0, 1).transpose(1, 2))  # (B * G, H / G * W, L)
+    if bias is not None:
+        scores.view(batch, heads, queries, keys).add_(bias)
+    found = torch.bmm(scores.softmax(-1), v.flatten(0, 1))  # (B * G, H / G * W, V)
+    return found.view(batch, heads, queries, v.shape[-1])

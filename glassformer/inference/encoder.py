@@ -1,0 +1,97 @@
+"""An encoder that computes no padding, with its linear layers laid out for the device.
+
+B sequences, T positions, N real tokens, D d_model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core import spec as specs
+from glassformer.core.embeddings import ImageInput, TokenInput
+from glassformer.core.heads import Context
+from glassformer.core.masks import Mask
+from glassformer.core.model import EncoderOnly
+from glassformer.core.reading import MaskLike, first_vectors, inferred, placed
+from glassformer.core.stack import Stack
+from glassformer.errors import UnsupportedError
+from glassformer.inference.attention import RealRows, run_unpadded
+from glassformer.inference.linear import Weights, choose_linear
+from glassformer.inference.prepare import Fingerprint, MakeLinear, evaluation_mode, fused_copy, stream_dtype
+
+
+def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
+    """Whether `InferenceEncoder` can run a model: an encoder of texts or images."""
+    return isinstance(model, EncoderOnly) and isinstance(model.embed, TokenInput | ImageInput)
+
+
+class InferenceEncoder(nn.Module):
+    """`hidden_states` and `forward` of an encoder in evaluation mode, for masks that only hide padding.
+
+    It cannot be observed. A model in training mode stays in it and runs without dropout. If weights change or
+    move afterwards they are laid out again.
+    """
+
+    def __init__(self, model: EncoderOnly, weights: Weights | MakeLinear | None = "own") -> None:
+        """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
+        super().__init__()
+        self.model, self.weights = model, weights
+        self._prepare()
+
+    def _prepare(self) -> None:
+        make = self.weights
+        if isinstance(make, str):
+            make = choose_linear(make, next(self.model.parameters()))
+        self._encoder = (fused_copy(self.model.encoder, make),)  # in a tuple: no submodule of this one
+        self._fingerprint = Fingerprint(self.model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.weights)  # a copy lays out its own weights
+
+    @property
+    def encoder(self) -> Stack:
+        return self._encoder[0]
+
+    @property
+    def spec(self) -> specs.EncoderOnly:
+        return self.model.spec
+
+    @property
+    def head(self) -> nn.Module:
+        return self.model.head
+
+    def forward(self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None) -> Any:
+        """ids (B, T) or images (B, C, height, width) -> the head's output."""
+        with evaluation_mode(self.model):
+            return self.model.head(*self.hidden_states(inputs, mask, types=types))
+
+    def hidden_states(
+        self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
+    ) -> tuple[Tensor, Context]:
+        """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding; the head's context."""
+        if not self._fingerprint.matches(self.model):
+            self._prepare()
+        with evaluation_mode(self.model), torch.cuda.device_of(inputs):  # kernels use the current GPU
+            return self._run(inputs, mask, types)
+
+    def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, Context]:
+        embed = self.model.embed
+        tokens = isinstance(embed, TokenInput)
+        own = inferred(embed, inputs, mask, "mask")
+        if own.allowed is not None or own.segments is not None or own.window is not None or own.causal:
+            raise UnsupportedError(
+                "fast encoding", "masks that hide more than padding", hint="use the model itself"
+            )
+        positions = placed(own, 0, inputs, "mask") if tokens else None
+        more = {} if types is None else {"types": types}
+        x = first_vectors(embed, inputs, positions, 0, None, **more).x
+        x = x.to(stream_dtype(next(self.model.parameters())))
+        real = own.padding
+        if real is None:
+            real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        rows = RealRows(real)
+        found = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=own.padding), positions))
+        return found, Context(ids=inputs if tokens else None, padding=own.padding)

@@ -1,0 +1,287 @@
+"""KV caches of the decode steps of greedy search, sampling and beam search; see `core.kv_cache`.
+
+`BeamCache` holds the beams of an input as the queries of one attention over all slots of the input. The
+prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So when beams are
+reordered only the visibility mask moves, never a key. Now and then slots that no beam descends from any more
+are dropped: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
+
+`CrossCache` holds the keys and values of the encoder's output.
+
+B inputs, W beams, H query heads, G key/value heads, K head width, V value width, L slots, S source positions.
+Slots hold, in this order: the `prompt`, what was `kept` when others were dropped, W for each step since.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.kv_cache import KVCache, LayerCache
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer
+from glassformer.core.positions import PositionTerms
+from glassformer.core.stack import Stack
+from glassformer.inference.attention import RealRows, attend_few
+
+DROP_EVERY: Final = 8  # steps between two attempts to drop slots
+WORTHWHILE: Final = 0.7  # slots are dropped if at most this share would be left
+
+
+class BeamCache(KVCache):
+    """Self-attention with W beams per input. A step: `prepare`, `attend` of each layer, `advance`."""
+
+    def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None = None) -> None:
+        """capacity: in positions; mask (B, P): the real tokens of a prompt that will be stored first."""
+        attentions = stack.attentions
+        super().__init__([LayerCache(torch.empty(0), torch.empty(0)) for _ in attentions])
+        self.stack, self.batch, self.width, self.max_positions = stack, batch, 1, capacity
+        self.position = 0  # of the next token
+        self.prompt = self.kept = self.since = 0
+        self.kept_positions: Tensor | None = None  # (B, kept)
+        self.mask = mask  # (B, P), None: nothing is padding
+        self.visible: Tensor | None = None  # (B, 1, W, L), 0 or -inf; None: everything
+        self.attend = [BeamAttention(self, n) for n in range(len(attentions))]
+        self._windows = list(dict.fromkeys(attention.window for attention in attentions))
+        # what this step adds to the scores (B|1, 1|H, W|1, filled), and how it rotates; by window
+        self.bias: dict[int | None, Tensor | None] = {}
+        self.terms: dict[int | None, PositionTerms] = {}
+
+    @property
+    def filled(self) -> int:
+        return self.prompt + self.kept + self.width * self.since
+
+    def store_prompt(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """A layer's keys (B, G, P, K) and values (B, G, P, V) of the prompt."""
+        self.prompt = self.position = k.shape[2]
+        own = self._allocate(layer, k, v)
+        own.k[:, :, : self.prompt] = k
+        own.v[:, :, : self.prompt] = v
+        if layer == 0 and self.mask is not None:
+            self.visible = torch.zeros(self.batch, 1, 1, self.max_positions, dtype=k.dtype, device=k.device)
+            self.visible[..., : self.prompt].masked_fill_(~self.mask[:, None, None], -torch.inf)
+
+    def _allocate(self, layer: int, k: Tensor, v: Tensor) -> LayerCache:
+        own = self.layers[layer]
+        own.k, own.v = (_empty_like(x, len(x), self.max_positions) for x in (k, v))
+        return own
+
+    # ---- a step --------------------------------------------------------------------------------------
+
+    def prepare(self, positions: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
+        """Compute what positions and beams mean for this step's scores, once for all layers of a kind.
+
+        positions (B,): of this step's tokens, if not simply after all that is filled.
+        """
+        if not self.layers:
+            return
+        if self.width > 1 and self.since and self.since % DROP_EVERY == 0 and device.type == "cpu":
+            self._drop_dead_slots()
+        first, end = self.filled, self.filled + self.width
+        visible = self.visible
+        if visible is not None:
+            if self.width > 1:
+                own = torch.full((self.width, self.width), -torch.inf, dtype=visible.dtype, device=device)
+                visible[..., first:end] = own.fill_diagonal_(0.0)
+            visible = visible[..., :end]
+        for window in self._windows:
+            self.terms[window] = terms = self._position_terms(positions, device, window)
+            by_position = None if terms.bias is None else terms.bias.to(dtype)  # (B|1, H, 1, positions)
+            if window is not None and self.position + 1 > window:
+                outside = torch.zeros(1, 1, 1, self.position + 1, dtype=dtype, device=device)
+                outside[..., : self.position + 1 - window] = -torch.inf
+                by_position = outside if by_position is None else by_position + outside
+            self.bias[window] = visible
+            if by_position is not None:
+                by_slot = self._by_slot(by_position)
+                self.bias[window] = by_slot if visible is None else by_slot + visible
+
+    def _position_terms(
+        self, positions: Tensor | None, device: torch.device, window: int | None
+    ) -> PositionTerms:
+        at, mask = self.position, self.mask
+        if mask is not None:
+            mask = F.pad(mask, (0, at + 1 - mask.shape[1]), value=True)
+        own = None if positions is None else positions[:, None]  # (B, 1)
+        return self.stack.position_terms(own, at, 1, at + 1, Mask(padding=mask), device, window=window)
+
+    def _by_slot(self, by_position: Tensor) -> Tensor:
+        """(B|1, H|1, 1, positions) -> (..., slots): the W slots of one step have one position."""
+        if self.width == 1:
+            return by_position
+        parts = [by_position[..., : self.prompt]]
+        if self.kept_positions is not None:
+            index = self.kept_positions[:, None, None].expand(-1, by_position.shape[1], -1, -1)
+            parts.append(by_position.expand(self.batch, -1, -1, -1).gather(-1, index))
+            parts[0] = parts[0].expand(self.batch, -1, -1, -1)
+        recent = by_position[..., self.position - self.since :].repeat_interleave(self.width, -1)
+        parts.append(recent if self.kept_positions is None else recent.expand(self.batch, -1, -1, -1))
+        return torch.cat(parts, -1)
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's new keys (B, G, W, K) and values (B, G, W, V) -> all that are filled."""
+        own = self.layers[layer]
+        if not own.k.numel():
+            own = self._allocate(layer, k, v)
+        return own.append(k, v, self.filled)
+
+    def advance(self, steps: int = 1) -> None:
+        """Count the step; called once, after all layers have appended it."""
+        self.since += steps
+        self.position += steps
+
+    def _drop_dead_slots(self) -> None:
+        """Compact the slots that some beam still descends from, if that frees many."""
+        assert self.visible is not None
+        generated = slice(self.prompt, self.filled)
+        alive = (self.visible[:, 0, :, generated] == 0).any(1)  # (B, generated)
+        most = int(alive.sum(1).max())
+        if most > WORTHWHILE * alive.shape[1]:
+            return
+        steps = torch.arange(self.position - self.since, self.position, device=alive.device)
+        recent = steps.repeat_interleave(self.width).expand(self.batch, -1)
+        positions = recent if self.kept_positions is None else torch.cat((self.kept_positions, recent), 1)
+        order = alive.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (B, most)
+        for layer in self.layers:
+            for x in (layer.k, layer.v):
+                index = order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+                x[:, :, self.prompt : self.prompt + most] = x[:, :, generated].gather(2, index)
+        # an input with fewer live slots keeps some that none of its beams can see
+        index = order[:, None, None].expand(-1, -1, self.width, -1)
+        self.visible[..., self.prompt : self.prompt + most] = self.visible[..., generated].gather(-1, index)
+        self.kept_positions, self.kept, self.since = positions.gather(1, order), most, 0
+
+    # ---- rows ----------------------------------------------------------------------------------------
+
+    def widen(self, count: int) -> None:
+        """Continue each input with `count` beams; all of them see what is filled so far."""
+        self.prompt, self.since = self.filled, 0
+        slots = self.prompt + (self.max_positions - self.position) * count
+        if count > 1 and self.layers:
+            for layer in self.layers:
+                old = layer.k, layer.v
+                layer.k, layer.v = (_empty_like(x, len(x), slots) for x in old)
+                for new, x in zip((layer.k, layer.v), old, strict=True):
+                    new[:, :, : self.prompt] = x[:, :, : self.prompt]
+            visible = self.layers[0].k.new_full((self.batch, 1, count, slots), -torch.inf)
+            visible[..., : self.prompt] = 0.0 if self.visible is None else self.visible[..., : self.prompt]
+            self.visible = visible
+        self.width = count
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace each row by a row (B * W,) of the same input."""
+        if self.visible is None:
+            return
+        filled = self.visible[..., : self.filled]
+        moved = filled.flatten(0, 2).index_select(0, rows)  # (B * W, filled)
+        self.visible[..., : self.filled] = moved.view_as(filled)
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows, in this order; either all beams of an input or none."""
+        inputs = self.inputs_of(rows)
+        for layer in self.layers:
+            old = layer.k, layer.v
+            layer.k, layer.v = (_empty_like(x, len(inputs), x.shape[2]) for x in old)
+            for new, x in zip((layer.k, layer.v), old, strict=True):
+                new[:, :, : self.filled] = x[:, :, : self.filled].index_select(0, inputs)
+        if self.visible is not None:
+            moved = self.visible.flatten(0, 2).index_select(0, rows)
+            self.visible = moved.view(len(inputs), 1, self.width, -1)
+        self.mask = None if self.mask is None else self.mask.index_select(0, inputs)
+        if self.kept_positions is not None:
+            self.kept_positions = self.kept_positions.index_select(0, inputs)
+        self.batch = len(inputs)
+
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The inputs whose beams these rows (inputs * W,) are."""
+        return rows if self.width == 1 else rows.view(-1, self.width)[:, 0] // self.width
+
+
+class BeamAttention:
+    """One layer of a `BeamCache`, as an `Attend`: rows are the beams (B * W) of one step."""
+
+    stored = False
+
+    def __init__(self, cache: BeamCache, layer: int) -> None:
+        self.cache, self.layer = cache, layer
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        assert k is not None and v is not None
+        cache, window = self.cache, attention.window
+        shape = (cache.batch, cache.width)
+        q, k, v = (x.unflatten(0, shape).transpose(1, 2) for x in (q, k, v))  # (B, H, W, K)
+        q, k = cache.terms[window].rotate(q, k)
+        k, v = cache.append(self.layer, k, v)
+        heads = attend_few(q, k, v, cache.bias[window], attention.scale)  # (B, H, W, V)
+        return heads.transpose(1, 2).flatten(0, 1)
+
+
+class CrossCache(KVCache):
+    """Keys and values of the encoder's output, seen by all beams of an input."""
+
+    def __init__(self, stack: Stack, memory: Tensor, rows: RealRows, mask: Tensor) -> None:
+        """memory (N, D): the real rows of the source (B, S), of which mask (B, S) says which are real."""
+        super().__init__()
+        for attention in stack.cross_attentions:
+            # made contiguous by heads once, as every step will read it
+            k, v = (rows.pad(x).transpose(1, 2).contiguous() for x in attention.keys_values(memory))
+            self.layers.append(LayerCache(k, v))  # (B, G, S, K), (B, G, S, V)
+        self.bias = padding_bias(mask, self.layers[0].k.dtype if self.layers else memory.dtype)
+        empty = ~mask.any(1)
+        self.empty = empty[:, None, None, None] if bool(empty.any()) else None  # (B, 1, 1, 1)
+        self.attend = [self.attention(n) for n in range(len(self.layers))]
+
+    def attention(self, layer: int) -> CrossAttention:
+        return CrossAttention(self, layer)
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these inputs, in this order."""
+        super().select(rows)
+        self.bias = None if self.bias is None else self.bias.index_select(0, rows)
+        self.empty = None if self.empty is None else self.empty.index_select(0, rows)
+
+
+class CrossAttention:
+    """One layer of a `CrossCache`, as an `Attend`."""
+
+    stored = True
+
+    def __init__(self, cache: CrossCache, layer: int) -> None:
+        self.cache, self.layer = cache, layer
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        own = self.cache.layers[self.layer]
+        q = q.unflatten(0, (len(own.k), -1)).transpose(1, 2)  # (B, H, W, K)
+        heads = attend_few(q, own.k, own.v, self.cache.bias, attention.scale)
+        if self.cache.empty is not None:
+            heads = heads.masked_fill(self.cache.empty, 0.0)
+        return heads.transpose(1, 2).flatten(0, 1)
+
+
+def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What is added to scores (B, 1, 1, S): 0, or -inf at padding; None if nothing is padding."""
+    if bool(mask.all()):
+        return None
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return bias[:, None, None]
+
+
+def _empty_like(x: Tensor, batch: int, slots: int) -> Tensor:
+    return x.new_empty(batch, x.shape[1], slots, x.shape[3])

@@ -1,0 +1,192 @@
+"""Linear layers laid out as the device multiplies them fastest; see `core.linear.FusedLinear`.
+
+`PackedLinear` holds float32 weights in oneDNN's blocked layout. `Int8Linear` holds them in eight bits with
+one scale per output row, and quantizes its input to eight bits as well, each row by its own range.
+`CalledLinear` calls the model's own modules and is the definition of the others. All work on rows (N, D).
+
+N rows, D features in, O features out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.backend import ACTIVATIONS
+from glassformer.core.linear import Norm
+from glassformer.core.spec import Activation
+from glassformer.errors import ConflictError, UnsupportedError
+from glassformer.inference.prepare import MakeLinear, Part, has_triton
+
+Weights = Literal["own", "int8"]
+_GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accumulate in float32
+
+
+def choose_linear(weights: Weights, like: Tensor) -> MakeLinear | None:
+    """The fastest linear layer for weights like this one; None: the model's own."""
+    device, dtype = like.device, like.dtype
+    if torch.is_autocast_enabled(device.type):
+        if weights == "int8":
+            raise ConflictError(("int8 weights", "autocast"), "int8 products ignore autocast")
+        return None
+    if device.type == "cuda" and dtype in _GPU_DTYPES and has_triton():
+        from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear
+
+        return TritonInt8Linear if weights == "int8" else TritonLinear
+    if weights == "int8":
+        if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
+            return Int8Linear
+        raise UnsupportedError(f"this {device.type} device", "int8 products", hint="use float32")
+    if device.type == "cpu" and dtype == torch.float32 and _onednn() is not None:
+        return PackedLinear
+    return None
+
+
+def finish(y: Tensor, activation: Activation | None, gated: bool, residual: Tensor | None) -> Tensor:
+    """What follows a product, on its fresh result y (N, O or 2 * O)."""
+    if gated:
+        y, up = y.chunk(2, -1)
+    y = y if activation is None else ACTIVATIONS[activation](y)
+    y = y * up if gated else y
+    return y if residual is None else y + residual
+
+
+class UnfusedLinear:
+    """A product with what surrounds it computed step by step."""
+
+    def product(self, x: Tensor) -> Tensor:
+        """x (N, D) -> x W^T + b, (N, O)."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        return finish(self.product(x), activation, gated, residual)
+
+
+class CalledLinear(UnfusedLinear):
+    """Projections that are more than a matrix, or have hooks: each is called."""
+
+    def __init__(self, projections: Sequence[nn.Module]) -> None:
+        self.projections = projections
+
+    def product(self, x: Tensor) -> Tensor:
+        found = [projection(x[None])[0] for projection in self.projections]  # a batch of one
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+# what oneDNN can compute at the end of a product
+_FUSED: dict[Activation, tuple[str, str]] = {
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
+
+
+@cache
+def _onednn() -> Any:
+    """The operators that torch keeps for its compiler; None if a build lacks them."""
+    wanted = ("_linear_pointwise", "_reorder_linear_weight")
+    there = torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in wanted)
+    return torch.ops.mkldnn if there else None
+
+
+class PackedLinear:
+    """float32 in oneDNN's blocked layout: the same sums, at up to twice the speed for few rows."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        weight, self.bias = concatenate(parts)
+        self.parts, self.tall = parts, weight.shape[0] >= weight.shape[1]
+        self.transposed: Tensor | None = None  # (D, O)
+        with torch.inference_mode(False):
+            self.weight = _onednn()._reorder_linear_weight(weight.detach().clone())
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        if len(x) == 1 and torch.get_num_threads() == 1 and self.tall:
+            return finish(self._one_row(x), activation, gated, residual)
+        run: Any = _onednn()._linear_pointwise
+        found: Tensor
+        if activation is None and residual is not None:
+            found = run.binary(x, residual, self.weight, self.bias, "add")
+            return found
+        if activation in _FUSED and not gated:
+            name, algorithm = _FUSED[activation]
+            found = run(x, self.weight, self.bias, name, [], algorithm)
+            return found if residual is None else found + residual
+        return finish(run(x, self.weight, self.bias, "none", [], ""), activation, gated, residual)
+
+    def _one_row(self, x: Tensor) -> Tensor:
+        """One row on one thread: with transposed weights memory is read in order, which is faster."""
+        if self.transposed is None:
+            self.transposed = concatenate(self.parts)[0].detach().t().contiguous()
+        return x @ self.transposed if self.bias is None else torch.addmm(self.bias, x, self.transposed)
+
+
+class Int8Linear(UnfusedLinear):
+    """Eight bits per weight and value, accumulated in 32: a quarter of the memory traffic."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        weight, bias = concatenate(parts)
+        weight = weight.detach().float()
+        scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)
+        with torch.inference_mode(False), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecation of torch's quantized tensors
+            rounded = torch.quantize_per_channel(
+                weight.clone(), scale.clone(), torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8
+            )
+            self.packed = torch.ops.quantized.linear_prepack(rounded, None)
+        self.bias = None if bias is None else bias.detach().float()
+
+    def product(self, x: Tensor) -> Tensor:
+        # The operator uses one range for all rows. So each row is scaled to the same largest value, and two
+        # extra rows make the range -1 to 1: no row's result depends on the others.
+        values = x.float()
+        size = values.abs().amax(-1, keepdim=True).clamp_(min=1e-12)  # (N, 1)
+        rows = values.new_empty(len(values) + 2, values.shape[1])
+        torch.div(values, size, out=rows[:-2])
+        rows[-2].fill_(1.0)
+        rows[-1].fill_(-1.0)
+        y: Tensor = torch.ops.quantized.linear_dynamic(rows, self.packed, _reduce_range())[:-2]
+        y = y.mul_(size) if self.bias is None else torch.addcmul(self.bias, y, size)
+        return y.to(x.dtype)
+
+
+@cache
+def _reduce_range() -> bool:
+    """Whether values must fit in seven bits: without VNNI, pairs of products are summed in 16 bits."""
+    known = getattr(torch.cpu, "_is_vnni_supported", None) or getattr(
+        torch.cpu, "_is_avx512_vnni_supported", None
+    )
+    return known is None or not known()
+
+
+def concatenate(parts: Sequence[Part]) -> tuple[Tensor, Tensor | None]:
+    """Weights of the same input as one (O, D); their biases as one (O,), zero for those without."""
+    weight = parts[0][0] if len(parts) == 1 else torch.cat([weight for weight, _ in parts])
+    if all(bias is None for _, bias in parts):
+        return weight, None
+    biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in parts]
+    return weight, biases[0] if len(biases) == 1 else torch.cat(biases)
