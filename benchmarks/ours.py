@@ -56,13 +56,13 @@ def speaking(
 ) -> Trainer:
     """GPT-2 124M without dropout on a store of random ids, as one document."""
     from glassformer import api
-    from glassformer.data.blocks import Blocks
+    from glassformer.data.examples import Blocks
     from glassformer.training.learner import TextLearner, count_labels
     from glassformer.training.recipe import TrainingOptions
     from glassformer.training.task import Task, Validation
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
-    store = write_store(folder / "data", ["text"], [[ids]], highest=vocab - 1)
+    store = write_store(folder / "data", ["text"], [[ids]], max_id=vocab - 1)
     quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
     task = Task(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **quiet)),
@@ -110,7 +110,7 @@ def stepping(loop: Trainer) -> Iterator[Prefetcher]:
 
 def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
     """The same ids for the peers: every source and every target."""
-    (sources, targets), lengths = store.together(np.arange(len(store)))
+    (sources, targets), lengths = store.gather(np.arange(len(store)))
     ends = lengths.cumsum(0)[:-1]  # (rows - 1, 2): where each but the last ends
     return (
         [ids.tolist() for ids in np.split(sources, ends[:, 0])],
@@ -128,7 +128,7 @@ def repeated(job: Any, times: int, folder: Path) -> Path:
     """The job's training pairs, so many times over, as a store of their own."""
     pairs = list(zip(*sentences(job.corpus.train), strict=True))
     again = (pair for _ in range(times) for pair in pairs)
-    return write_store(folder, job.corpus.train.fields, again, highest=job.corpus.max_id).folder
+    return write_store(folder, job.corpus.train.fields, again, max_id=job.corpus.max_id).folder
 
 
 def memory_of(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:

@@ -22,9 +22,9 @@ from experiments.place import Place
 from experiments.trained import Trained, train
 from glassformer import api, baselines
 from glassformer.baselines.forecast import Linear, RepeatLast
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.windows import Parts, Scaler, Windows, by_rows
+from glassformer.data.windows import Parts, Scaler, Windows, split_by_rows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 from glassformer.training.hardware import device_for
 
@@ -131,7 +131,7 @@ def _linear(place: Place, which: str, context: int, horizon: int, device: torch.
 
 def measured(model: Tell, windows: Windows, device: torch.device) -> dict[str, float]:
     """The errors over all windows, and as they are published, without the last that fill no batch."""
-    every, published = (told_errors(model, one, device) for one in (windows, windows.published()))
+    every, published = (told_errors(model, one, device) for one in (windows, windows.drop_last()))
     return {
         "mse_published": published.mse,
         "mae_published": published.mae,
@@ -163,15 +163,15 @@ def _windows(place: Place, which: str, context: int, horizon: int, part: str) ->
     return Windows(
         series=series,
         part=getattr(parts, part),
-        scaler=Scaler.fitted(series, parts.train),
+        scaler=Scaler.fit(series, parts.train),
         context=context,
         horizon=horizon,
     )
 
 
 def cut(path: Path, borders: tuple[int, int, int]) -> tuple[SeriesSet, Parts]:
-    series = read_series(path, problems=Problems())
-    return series, by_rows(series, *borders)
+    series = read_series(path, errors=RowErrors())
+    return series, split_by_rows(series, *borders)
 
 
 def _quarters(which: str) -> bool:

@@ -21,7 +21,7 @@ from experiments.noted import note
 from experiments.place import Place
 from experiments.trained import train
 from glassformer import api
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
 from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.quantiles import quantiles
@@ -97,7 +97,7 @@ def _learned(place: Place, flu_file: Path) -> Path:
 
 def _columns(path: Path) -> Floats:
     """All columns of a table of series: (rows, C)."""
-    return read_series(path, problems=Problems()).values.astype(np.float32)
+    return read_series(path, errors=RowErrors()).values.astype(np.float32)
 
 
 def windows_between(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:

@@ -18,7 +18,7 @@ import glassformer as product
 from experiments import noted, trained
 from experiments.place import Place
 from experiments.recall import pace
-from glassformer.data.noise import damage
+from glassformer.data.denoising import corrupt
 from glassformer.metrics.bleu import chrf
 from glassformer.training.hardware import device_for
 from glassformer.weights.replacing import replacing
@@ -98,7 +98,7 @@ def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:
     words, rng = np.array(sentence.split(), object), np.random.default_rng(seed)
     trim, gap, shuffle = KINDS[kind]
     for _ in range(TRIES):
-        found = damage(words, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
+        found = corrupt(words, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
         if found.tolist() != words.tolist():
             break
     return Damaged(read=" ".join(found), left=" ".join(word for word in found if word != GAP))

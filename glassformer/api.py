@@ -28,7 +28,7 @@ from glassformer.families.registry import spec_of
 from glassformer.families.registry import tiny as tiny_spec
 
 if TYPE_CHECKING:
-    from glassformer.data.series_steps import Fill
+    from glassformer.data.series import Fill
     from glassformer.generation.config import GenerationOptions
     from glassformer.tasks.classification import Label
     from glassformer.tasks.embedding import Match

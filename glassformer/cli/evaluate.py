@@ -134,20 +134,19 @@ def _in_language(
 ) -> tuple[list[str], list[str], list[str]]:
     """Files, columns and settings with which pairs of one language are read as the model's training was."""
     import glassformer
-    from glassformer.data.names import TO
-    from glassformer.data.one_language import COLUMNS, write_in_language
-    from glassformer.data.problems import Problems
-    from glassformer.data.tables import numbered
+    from glassformer.data.readers import LANGUAGE_COLUMN, parse_columns
+    from glassformer.data.row_errors import RowErrors
+    from glassformer.data.sources import PAIR_FIELDS, write_pairs_with_language
 
     for change in changes:
         if change.partition("=")[0].strip() in ("data.to", "data.columns"):
             raise GlassformerError(f"'{change}' and --to are two ways to say it; name columns with --columns")
-    language, problems = spelt_by(glassformer.load(model), to), Problems()
+    language, problems = spelt_by(glassformer.load(model), to), RowErrors()
     table = place / "pairs.jsonl"
-    write_in_language(data, language, table, columns=numbered(names) or None, problems=problems)
+    write_pairs_with_language(data, language, table, columns=parse_columns(names) or None, errors=problems)
     if problems.count:
-        _say(f"rows left out: {problems.sentence()}")
-    return [str(table)], list(COLUMNS[:2]), [*changes, f"data.to={TO}"]
+        _say(problems.summary())
+    return [str(table)], list(PAIR_FIELDS), [*changes, f"data.to={LANGUAGE_COLUMN}"]
 
 
 def _say(sentence: str) -> None:

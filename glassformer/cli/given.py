@@ -13,10 +13,9 @@ from glassformer.cli.taken import say
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.data.lines import Flaw
+    from glassformer.data.row_errors import Invalid
 
 Kind = Literal["arguments", "file", "stdin", "terminal"]
-LONGEST = 1 << 20  # bytes of the longest line that is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,50 +73,39 @@ def given(texts: Sequence[str], file: Path | None, refusals: Refusals | None = N
     return Given(kind=kind, lines=found, refusals=refusals)
 
 
-def _texts(lines: Iterator[str | Flaw], name: str, refusals: Refusals | None) -> Iterator[str]:
+def _texts(lines: Iterator[str | Invalid], name: str, refusals: Refusals | None) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if isinstance(line, str):
             yield line
             continue
         if refusals is None:
-            raise GlassformerError(f"line {number:,} of {name} {line.what}; mend it or take it out")
-        refusals.add(number, f"it {line.what}")
+            raise GlassformerError(f"line {number:,} of {name} {line.reason}; mend it or take it out")
+        refusals.add(number, f"it {line.reason}")
         yield ""
 
 
-def _file_lines(file: Path) -> Iterator[str | Flaw]:
-    from glassformer.data.lines import lines
+def _file_lines(file: Path) -> Iterator[str | Invalid]:
+    from glassformer.data.readers import read_lines
 
-    return lines(file, longest=LONGEST)
+    return read_lines(file)
 
 
 def _count(file: Path) -> int:
-    from glassformer.data.lines import EmptyError, chunks
+    from glassformer.data.readers import open_text
+    from glassformer.errors import EmptyInputError
 
     count, last = 0, b"\n"
     try:
-        for chunk in chunks(file):
-            count, last = count + chunk.count(b"\n"), chunk
-    except EmptyError:
+        with open_text(file) as stream:
+            while chunk := stream.read(1 << 18):
+                count, last = count + chunk.count(b"\n"), chunk
+    except EmptyInputError:
         return 0
     return count + (not last.endswith(b"\n"))
 
 
-def _stream_lines(stream: IO[bytes]) -> Iterator[str | Flaw]:
-    from glassformer.data.lines import Flaw
+def _stream_lines(stream: IO[bytes]) -> Iterator[str | Invalid]:
+    from glassformer.data.readers import decode_lines
 
-    number = 0
-    while line := stream.readline(LONGEST + 2):
-        number += 1
-        body = line.removesuffix(b"\n")
-        if len(body) > LONGEST:
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(LONGEST)
-            yield Flaw(f"is longer than {LONGEST:,} bytes")
-        elif 0 in body:
-            yield Flaw("holds a NUL byte")
-        else:
-            try:
-                yield body.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                yield Flaw(f"is not UTF-8 (byte 0x{body[error.start]:02x} at byte {error.start + 1})")
+    for number, line in enumerate(decode_lines(stream)):
+        yield line.removeprefix("\ufeff") if number == 0 and isinstance(line, str) else line

@@ -75,12 +75,12 @@ def _seconds_a_step(loop: Trainer, steps: int) -> float:
     """Seconds a step takes, from a few that are done and not kept."""
     import torch
 
-    from glassformer.data import Place
+    from glassformer.data import DataPosition
 
     if not loop.parameters:
         return 0.0
     loop.learner.train()
-    portions = loop.loader.steps(Place())
+    portions = loop.loader.steps(DataPosition())
     times = []
     for _ in range(steps):
         portion = next(portions)

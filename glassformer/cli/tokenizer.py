@@ -18,7 +18,7 @@ from glassformer.cli.screen import console, print_json
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:
-    from glassformer.data.problems import Problems
+    from glassformer.data.row_errors import RowErrors
     from glassformer.tokenization import Side, Tokenizer
 
 SAMPLE = 2000  # texts kept to measure on, of whatever many there are
@@ -82,7 +82,7 @@ def tokenizer(
     _check(out, overwrite)
     if target_column and not target:
         raise GlassformerError("--target-column needs --target, the files it is a column of")
-    from glassformer.data.problems import Problems
+    from glassformer.data.row_errors import RowErrors
     from glassformer.tokenization import TokenizerPlan, separate, train_tokenizer
     from glassformer.tokenization.tokenizer import TARGET_FILE
 
@@ -94,7 +94,7 @@ def tokenizer(
         marks=marks.value,
         tags=tuple(tag),
     )
-    problems = Problems()
+    problems = RowErrors()
     began = time.perf_counter()
     heard: dict[Side, Heard] = {"source": Heard(files, column, problems)}
     made = train_tokenizer(heard["source"], plan)
@@ -103,7 +103,7 @@ def tokenizer(
         made = separate(made, train_tokenizer(heard["target"], plan))
     seconds = time.perf_counter() - began
     if problems.count:
-        print(problems.sentence(), file=sys.stderr)
+        print(problems.summary(), file=sys.stderr)
     if overwrite and not target:
         (out / TARGET_FILE).unlink(missing_ok=True)  # of an earlier pair of vocabularies
     made.save(out)
@@ -118,11 +118,11 @@ def tokenizer(
 class Heard:
     """The texts of some files, read once; how many there were, and a fair sample of them."""
 
-    def __init__(self, files: Sequence[Path], columns: Sequence[str], problems: Problems) -> None:
-        from glassformer.data.tables import numbered
-        from glassformer.data.texts import texts
+    def __init__(self, files: Sequence[Path], columns: Sequence[str], problems: RowErrors) -> None:
+        from glassformer.data.readers import parse_columns
+        from glassformer.data.sources import texts
 
-        self._sources = [texts(files, column=name) for name in numbered(columns)] or [texts(files)]
+        self._sources = [texts(files, column=name) for name in parse_columns(columns)] or [texts(files)]
         self._problems = problems
         self.count = 0
         self.sample: list[str] = []

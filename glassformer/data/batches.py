@@ -1,8 +1,11 @@
-"""Batches of about the same cost: rows of like length together, as many as a budget of tokens holds.
+"""Batches of about the same cost: rows of similar length together, as many as a token budget allows.
 
-An epoch's order is cut into pools. Within a pool rows are sorted by length and cut into batches; the batches
-are then shuffled. So lengths match closely, yet the order stays random, and where a run stands is three
-numbers: epoch, pool, batch. From those the rest of the epoch is worked out again, the same to the row.
+An epoch's permutation is cut into pools. Within a pool rows are sorted by length and cut into batches, which
+are then shuffled. So lengths match closely, yet the order stays random, and the position of a run is three
+numbers: epoch, pool, batch. From those the rest of the epoch is computed again, identical to the row.
+
+Packing puts several short examples into one row of fixed width: hardly any padding, and every batch has the
+same shape, which suits a compiled step on a GPU. `segments` say which token belongs to which example.
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.order import Order
-from glassformer.errors import GlassformerError
+from glassformer.data.examples import IGNORE_INDEX, Arrays, PairExamples
+from glassformer.data.permutation import Permutation
+from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
+
+LOOKAHEAD = 64  # rows tried for a batch at first
+PACKING_WINDOW = 96  # examples that a packed row chooses from
+ROW_SEPARATOR = -1  # between the examples of one packed row and the next
 
 
-class Measured(Protocol):
+class HasLengths(Protocol):
     """Rows whose lengths are known without reading them."""
 
     def __len__(self) -> int: ...
@@ -26,8 +34,8 @@ class Measured(Protocol):
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
 
-class Place(NamedTuple):
-    """Where a run stands: the next batch to be given."""
+class DataPosition(NamedTuple):
+    """The position of a run in its data: the next batch."""
 
     epoch: int = 0
     pool: int = 0
@@ -35,27 +43,26 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of a batch, the epoch they are read in, and the place that follows."""
+    """The rows of a batch, their epoch, and the position after it."""
 
     epoch: int
     rows: NDArray[np.int64]
-    after: Place
+    after: DataPosition
 
 
-START = Place()
-LOOKED_AT = 64  # rows that are tried for a batch at first
+START = DataPosition()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The batches of every epoch, from any place on.
+    """The batches of every epoch, from any position on.
 
-    tokens: the most a batch may cost: its rows times the longest of each field, padding counted.
-    rows: the most rows of a batch, if that is to be bounded too.
+    tokens: the most a batch may cost: its rows times the longest of each field, including padding.
+    rows: the most rows of a batch, if set.
     pool: how many rows are sorted together.
     """
 
-    data: Measured
+    data: HasLengths
     tokens: int
     rows: int | None = None
     seed: int = 0
@@ -64,22 +71,22 @@ class Batches:
     def __post_init__(self) -> None:
         for name in ("tokens", "pool"):
             if getattr(self, name) < 1:
-                raise GlassformerError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise InvalidValueError(name, getattr(self, name), "at least 1")
         if not len(self.data):
-            raise GlassformerError("there is nothing to learn from; give data with at least one example")
+            raise EmptyInputError("training data")
 
-    def stream(self, start: Place = START) -> Iterator[Batch]:
+    def stream(self, start: DataPosition = START) -> Iterator[Batch]:
         """Batch after batch, epoch after epoch, without end.
 
-        Several processes read the same stream and each takes its share of it, so that however many there
-        are, together they learn from the same batches in the same order.
+        Several processes read the same stream and each takes its share, so that any number of them learns
+        from the same batches in the same order.
         """
-        place = start
+        position = start
         while True:
-            yield from self.epoch(place)
-            place = Place(place.epoch + 1)
+            yield from self.epoch(position)
+            position = DataPosition(position.epoch + 1)
 
-    def epoch(self, start: Place = START) -> Iterator[Batch]:
+    def epoch(self, start: DataPosition = START) -> Iterator[Batch]:
         """The rest of an epoch."""
         pools = -(-len(self.data) // self.pool)
         first = start.batch
@@ -87,37 +94,169 @@ class Batches:
             plan = self.plan(start.epoch, number)
             for index in range(first, len(plan)):
                 last = index + 1 == len(plan)
-                after = Place(start.epoch, number + 1) if last else Place(start.epoch, number, index + 1)
-                yield Batch(start.epoch, plan[index], after)
+                pool, batch = (number + 1, 0) if last else (number, index + 1)
+                yield Batch(start.epoch, plan[index], DataPosition(start.epoch, pool, batch))
             first = 0
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
-        """All batches of one pool, in the order they are given."""
-        rows = self.rows_of(epoch, pool)
+        """All batches of one pool, in order."""
+        rows = self.pool_rows(epoch, pool)
         lengths = self.data.lengths(rows)
         by_length = np.lexsort(lengths.T) if lengths.size else np.arange(len(rows))
         batches = self._cut(rows[by_length], lengths[by_length])
         shuffled = np.random.default_rng([self.seed, epoch, pool, 1]).permutation(len(batches))
         return [batches[n] for n in shuffled]
 
-    def rows_of(self, epoch: int, pool: int) -> NDArray[np.int64]:
+    def pool_rows(self, epoch: int, pool: int) -> NDArray[np.int64]:
         """The rows of one pool, in the epoch's order."""
-        return Order(len(self.data), self.seed, epoch)[pool * self.pool : (pool + 1) * self.pool]
+        return Permutation(len(self.data), self.seed, epoch)[pool * self.pool : (pool + 1) * self.pool]
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Consecutive rows while they fit the budget; a row over it alone is a batch of its own."""
-        batches, begin, most = [], 0, LOOKED_AT
+        """Consecutive rows while they fit the budget; a row that exceeds it alone is a batch of its own."""
+        batches, begin, window = [], 0, LOOKAHEAD
         while begin < len(rows):
-            ahead = lengths[begin : begin + most]
+            ahead = lengths[begin : begin + window]
             cost = np.maximum.accumulate(ahead).sum(1) * np.arange(1, len(ahead) + 1)
-            fitting = int(np.searchsorted(cost, self.tokens, side="right"))  # no batch grows cheaper
+            fitting = int(np.searchsorted(cost, self.tokens, side="right"))  # the cost never decreases
             if self.rows is not None:
                 fitting = min(fitting, self.rows)
             if fitting == len(ahead) and begin + fitting < len(rows):
-                most *= 2  # all that was looked at fits: look further
+                window *= 2  # everything fits: look further
                 continue
-            many = max(1, fitting)
-            batches.append(rows[begin : begin + many])
-            begin += many
-            most = max(LOOKED_AT, 2 * many)
+            count = max(1, fitting)
+            batches.append(rows[begin : begin + count])
+            begin += count
+            window = max(LOOKAHEAD, 2 * count)
         return batches
+
+
+def pack(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
+    """Pack pairs with these lengths (n, 2) into rows of `width` on either side.
+
+    A row takes waiting examples in order as far as they fit, and then the largest that still fit.
+
+    >>> [row.tolist() for row in pack(np.array([[3, 2], [2, 2], [5, 4], [1, 1]]), 6)]
+    [[0, 1, 3], [2]]
+    """
+    # Lists: with so few numbers at a time Python is faster than arrays.
+    sources, targets = lengths.T.tolist()
+    size = [source + target for source, target in zip(sources, targets, strict=True)]
+    rows, end = [], min(PACKING_WINDOW, len(size))
+    waiting = list(range(end))
+    while waiting:
+        source_left = target_left = width
+        first = 0
+        for n in waiting:
+            if sources[n] > source_left or targets[n] > target_left:
+                break
+            source_left -= sources[n]
+            target_left -= targets[n]
+            first += 1
+        row, waiting = waiting[:first], waiting[first:]
+        # One pass from the largest down: what does not fit now will not fit later. Ties keep their order.
+        fits = [n for n in waiting if sources[n] <= source_left and targets[n] <= target_left]
+        fits.sort(key=size.__getitem__, reverse=True)
+        chosen = set()
+        for n in fits:
+            if sources[n] <= source_left and targets[n] <= target_left:
+                source_left -= sources[n]
+                target_left -= targets[n]
+                chosen.add(n)
+                row.append(n)
+        rows.append(np.array(row))
+        if chosen:
+            waiting = [n for n in waiting if n not in chosen]
+        new_end = min(end + len(row), len(size))
+        waiting += range(end, new_end)
+        end = new_end
+    return rows
+
+
+def split_batch(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """A batch's examples in two halves; packed rows stay whole. One row cannot be divided.
+
+    A half that has only the empty rows of a pool's last batch is left out.
+
+    >>> [half.tolist() for half in split_batch(np.array([4, 5, ROW_SEPARATOR, 6, ROW_SEPARATOR, 7]))]
+    [[4, 5, -1, 6], [7]]
+    >>> [half.tolist() for half in split_batch(np.array([4, *[ROW_SEPARATOR] * 3]))]
+    [[4, -1]]
+    """
+    ends = np.flatnonzero(rows == ROW_SEPARATOR)
+    cut = int(ends[len(ends) // 2]) if len(ends) else (len(rows) + 1) // 2
+    both = rows[:cut], rows[cut + 1 if len(ends) else cut :]
+    return [half for half in both if (half != ROW_SEPARATOR).any()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatches(Batches):
+    """Batches of `tokens // (width x fields)` rows, each row holding as many examples as fit.
+
+    A batch's rows are one array of example numbers with ROW_SEPARATOR between two rows.
+    """
+
+    width: int
+
+    def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
+        """All batches of one pool; the last is filled up with empty rows."""
+        rows = self.pool_rows(epoch, pool)
+        lengths = self.data.lengths(rows)
+        if len(lengths) and int(lengths.max()) > self.width:
+            raise InputTooLongError(int(lengths.max()), self.width)
+        rows_per_batch = max(1, self.tokens // (self.width * lengths.shape[1]))
+        packed = pack(lengths, self.width)
+        order = np.random.default_rng([self.seed, epoch, pool, 2]).permutation(len(packed))
+        batches = []
+        for begin in range(0, len(order), rows_per_batch):
+            parts: list[NDArray[np.int64]] = []
+            for index in range(begin, begin + rows_per_batch):
+                if index > begin:
+                    parts.append(np.array([ROW_SEPARATOR]))
+                parts.append(rows[packed[order[index]]] if index < len(order) else np.empty(0, np.int64))
+            batches.append(np.concatenate(parts))
+        return batches
+
+
+class PackedPairs:
+    """Pairs, several per row: `segments` count the examples of a row from 1; 0 is padding."""
+
+    def __init__(self, examples: PairExamples, width: int) -> None:
+        self.examples, self.width = examples, width
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.examples.lengths(rows)
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """src, tgt, labels and the segments of both sides, each (rows, width)."""
+        separators = rows == ROW_SEPARATOR
+        count, line = int(separators.sum()) + 1, separators.cumsum()[~separators]  # the row of each example
+        first = np.searchsorted(line, np.arange(count))[line]  # the first example of that row
+        segment = np.arange(len(line)) - first + 1
+        (source, target), lengths = self.examples.gather(rows[~separators], epoch)
+        pad_id, start_id = self.examples.pad_id, self.examples.start_id
+        positions, segments, begins = [], [], []
+        for size in lengths.T:
+            before = size.cumsum() - size  # in all examples concatenated
+            begin = line * self.width + before - before[first]  # in all rows concatenated
+            begins.append(begin)
+            positions.append(np.arange(int(size.sum())) + np.repeat(begin - before, size))
+            segments.append(np.repeat(segment, size))
+
+        def scatter(fill: int, where: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
+            flat = np.full(count * self.width, fill, np.int64)
+            flat[where] = values
+            return flat
+
+        tgt = scatter(pad_id, positions[1][1:], target[:-1])  # each target one position later,
+        tgt[begins[1]] = start_id  # and a start token in place of the previous one's end
+        flat = {
+            "src": scatter(pad_id, positions[0], source),
+            "tgt": tgt,
+            "labels": scatter(IGNORE_INDEX, positions[1], target),
+            "src_segments": scatter(0, positions[0], segments[0]),
+            "tgt_segments": scatter(0, positions[1], segments[1]),
+        }
+        return {name: array.reshape(count, self.width) for name, array in flat.items()}

@@ -1,21 +1,25 @@
-"""What the loop learns from: examples by number, measured without reading, handed out as padded arrays."""
+"""Training examples by number, with known lengths, returned as padded arrays."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.recut import Recut
 from glassformer.data.store import Store
+from glassformer.errors import EmptyInputError, InvalidValueError
 
-IGNORED = -100  # the label of a token that is not to be learned
+if TYPE_CHECKING:
+    from glassformer.data.bpe_dropout import BpeDropout
+
+IGNORE_INDEX = -100  # the label of a token that is not learned
+_BLOCK_SALT = 0xB10C
 Arrays = dict[str, NDArray[Any]]
 
 
 class Examples(Protocol):
-    """Anything that can be trained on. What is random in a batch follows from seed, epoch and row alone."""
+    """Anything that can be trained on. Randomness in a batch depends only on seed, epoch and row."""
 
     def __len__(self) -> int: ...
 
@@ -28,18 +32,18 @@ class Examples(Protocol):
         ...
 
 
-def padded(
+def pad(
     ids: NDArray[np.int64], lengths: NDArray[np.int64], fill: int, multiple: int = 1
 ) -> NDArray[np.int64]:
-    """Rows that lie end to end side by side, filled up on the right to the longest (or a multiple above).
+    """Concatenated rows as a matrix, padded on the right to the longest (or the next multiple).
 
-    >>> padded(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
+    >>> pad(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
     [[1, 2, 3], [4, 0, 0]]
     """
     longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
-    made = np.full((len(lengths), longest), fill, np.int64)
-    made[np.arange(longest) < lengths[:, None]] = ids  # row by row, as they lie
-    return made
+    matrix = np.full((len(lengths), longest), fill, np.int64)
+    matrix[np.arange(longest) < lengths[:, None]] = ids
+    return matrix
 
 
 class PairExamples:
@@ -60,34 +64,36 @@ class PairExamples:
 
     def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
         """The source and the target of one example in an epoch."""
-        sides, _ = self.together(np.array([number]), epoch)
+        sides, _ = self.gather(np.array([number]), epoch)
         return tuple(sides)
 
-    def together(
+    def gather(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """All sources and all targets of some examples, each end to end; and their lengths (rows, 2)."""
-        return self.store.together(rows)
+        """The sources and the targets of some examples, each concatenated, and their lengths (rows, 2)."""
+        return self.store.gather(rows)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """src (B, S), tgt (B, T), labels (B, T)."""
-        (sources, targets), lengths = self.together(rows, epoch)
-        labels = padded(targets, lengths[:, 1], IGNORED, self.multiple)
+        (sources, targets), lengths = self.gather(rows, epoch)
+        labels = pad(targets, lengths[:, 1], IGNORE_INDEX, self.multiple)
         tgt = np.full_like(labels, self.pad_id)
         tgt[:, 0] = self.start_id
-        tgt[:, 1:] = np.where(labels[:, :-1] == IGNORED, self.pad_id, labels[:, :-1])
-        src = padded(sources, lengths[:, 0], self.pad_id, self.multiple)
+        tgt[:, 1:] = np.where(labels[:, :-1] == IGNORE_INDEX, self.pad_id, labels[:, :-1])
+        src = pad(sources, lengths[:, 0], self.pad_id, self.multiple)
         return {"src": src, "tgt": tgt, "labels": labels}
 
 
 class LabelledExamples:
-    """Texts and the number of their label, kept in the store as a field of one id.
+    """Texts and the number of their label, stored as a field of one id.
 
-    recut: how tokens are cut anew each time, for training.
+    bpe_dropout: for training.
     """
 
-    def __init__(self, store: Store, *, pad_id: int, multiple: int = 1, recut: Recut | None = None) -> None:
-        self.store, self.pad_id, self.multiple, self.recut = store, pad_id, multiple, recut
+    def __init__(
+        self, store: Store, *, pad_id: int, multiple: int = 1, bpe_dropout: BpeDropout | None = None
+    ) -> None:
+        self.store, self.pad_id, self.multiple, self.bpe_dropout = store, pad_id, multiple, bpe_dropout
 
     def __len__(self) -> int:
         return len(self.store)
@@ -97,8 +103,79 @@ class LabelledExamples:
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """inputs (B, T): the texts' ids; labels (B,)."""
-        (ids, labels), sizes = self.store.together(rows)
+        (ids, labels), sizes = self.store.gather(rows)
         lengths = sizes[:, 0]
-        if self.recut is not None:
-            ids, lengths = self.recut(ids, lengths, rows, epoch=epoch)
-        return {"inputs": padded(ids, lengths, self.pad_id, self.multiple), "labels": labels}
+        if self.bpe_dropout is not None:
+            ids, lengths = self.bpe_dropout(ids, lengths, rows, epoch=epoch)
+        return {"inputs": pad(ids, lengths, self.pad_id, self.multiple), "labels": labels}
+
+
+class Blocks:
+    """Documents concatenated and cut into blocks; every id but a document's first is a label once an epoch.
+
+    The documents form a ring that each epoch is cut open somewhere else within the first `length` ids, so
+    that blocks start elsewhere every time and their number stays the same. The label of a block's last
+    position is the first id of the next block. The last block is padded.
+
+    seed: decides where the ring is cut; None always cuts between the last document and the first.
+    segments: if False, `batch` has none: the model reads across documents, or there is one document.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        length: int,
+        seed: int | None,
+        field: str = "text",
+        pad_id: int = 0,
+        segments: bool = True,
+    ) -> None:
+        if length < 1:
+            raise InvalidValueError("length", length, "at least 1")
+        self._ids, self._ends = store.concatenated(field)
+        self._size = len(self._ids)
+        if not self._size:
+            raise EmptyInputError(f"text in {store.folder}")
+        self.length, self.seed, self.pad_id, self.segments = length, seed, pad_id, segments
+
+    def __len__(self) -> int:
+        return -(-self._size // self.length)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(rows, 1): all the same."""
+        return np.full((len(rows), 1), self.length, np.int64)
+
+    def offset(self, epoch: int) -> int:
+        """Where the ring is cut in this epoch."""
+        if self.seed is None or len(self) == 1:
+            return 0
+        return int(np.random.default_rng([self.seed, epoch, _BLOCK_SALT]).integers(self.length))
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[np.int64]]:
+        """Blocks by number, each array (B, L):
+
+        ids: padded with `pad_id`.
+        labels: the next id of the same document, or IGNORE_INDEX.
+        segments: the documents of a block, counted from 1; 0 is padding. Left out if every block of the
+        batch lies within one document.
+        """
+        steps = np.asarray(rows, np.int64)[:, None] * self.length + np.arange(self.length)
+        real = steps < self._size
+        positions = np.where(real, steps + self.offset(epoch), 0)
+        wrapped = positions >= self._size  # the ring continues with the first document
+        positions -= wrapped * self._size
+        documents = np.searchsorted(self._ends, positions, side="right")
+        last = positions + 1 == self._ends[documents]
+        following = np.where(last, positions, positions + 1)
+        ids = np.where(real, self._ids[positions].astype(np.int64), self.pad_id)
+        labels = np.where(real & ~last, self._ids[following].astype(np.int64), IGNORE_INDEX)
+        batch = {"ids": ids, "labels": labels}
+        if self.segments:
+            changes = (documents[:, 1:] != documents[:, :-1]) | (wrapped[:, 1:] != wrapped[:, :-1])
+            segments = np.ones_like(positions)
+            segments[:, 1:] += changes.cumsum(-1)
+            segments[~real] = 0
+            if (segments != 1).any():
+                batch["segments"] = segments
+        return batch

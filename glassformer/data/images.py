@@ -1,6 +1,6 @@
-"""Sets of labelled images on disk: written once in a stream, then memory-mapped.
+"""Labelled images on disk: written once in a stream, then memory-mapped.
 
-A folder holds all pixels end to end, (N, H, W, C) bytes, the labels, and a fingerprint of each image. Neither
+A folder holds all pixels concatenated, (N, H, W, C) bytes, the labels, and a hash of each image. Neither
 writing nor reading keeps the set in memory.
 """
 
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.image_arrays import ImageSource, Label
-from glassformer.data.image_sources import Split, find_images
-from glassformer.data.pictures import MOST_PIXELS, resized
-from glassformer.data.problems import Problems
-from glassformer.errors import GlassformerError
+from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images, resize_image
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.store import sync_file
+from glassformer.errors import (
+    EmptyInputError,
+    FileExistsAlreadyError,
+    FileProblemError,
+    InvalidValueError,
+    UnknownNameError,
+)
 
 FORMAT = 1
 Rows = NDArray[np.int64]
@@ -31,7 +34,7 @@ def prepare_images(
     path: str | Path,
     folder: str | Path,
     *,
-    problems: Problems,
+    errors: RowErrors,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     split: Split = "train",
@@ -39,62 +42,58 @@ def prepare_images(
 ) -> ImageSet:
     """Write the images at `path` to `folder` and open the result.
 
-    size: height and width; without it, that of the arrays, or the usual one of the pictures (at most 224).
-    channels: how many are wanted; grey pictures have the same in each. Colour is never taken away.
-    split: which part, where the path holds several.
-    classes: those of the training set, for a set to be judged by the same numbers.
-    The folder appears under its name only when it is whole.
+    size: height and width; by default that of the arrays, or a common one for encoded images (at most 224).
+    channels: repeats a gray channel if more are wanted. Color is never removed.
+    split: which part, if the path has several.
+    classes: those of the training set, so that a validation set has the same numbers.
+    The folder appears under its name only when it is complete.
     """
     target = Path(folder)
     if target.exists():
-        raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
+        raise FileExistsAlreadyError(target)
     source = find_images(path, split)
     height, width, found = source.shape()
-    if height * width > MOST_PIXELS:
-        raise GlassformerError(f"{path} claims images of {height:,} x {width:,} pixels, too many to be held")
+    if height * width > MAX_PIXELS:
+        raise FileProblemError(path, f"claims images of {height:,} x {width:,} pixels")
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:
-            raise GlassformerError(f"size is {size}; it must be at least 1")
+            raise InvalidValueError("size", size, "at least 1")
     depth = channels if channels is not None and found == 1 else found
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         fixed = list(classes) if classes is not None else source.classes()
-        seen = _write(part, source, (height, width, depth), problems, fixed)
-        names = fixed or _in_order(part, seen)
+        numbers = _write(part, source, (height, width, depth), errors, fixed)
+        names = fixed or _sort_classes(part, numbers)
         if classes is None:
-            _check(path, names, {str(label) for label in seen})
+            _check_classes(path, names, {str(label) for label in numbers})
         rows = (part / "labels.i64").stat().st_size // 8
-        about = {"format": FORMAT, "rows": rows, "shape": [height, width, depth], "classes": names}
+        metadata = {"format": FORMAT, "rows": rows, "shape": [height, width, depth], "classes": names}
         with (part / "images.json").open("w", encoding="utf-8") as file:
-            json.dump(about, file, ensure_ascii=False)
-            _settle(file)
+            json.dump(metadata, file, ensure_ascii=False)
+            sync_file(file)
         part.rename(target)
     except OSError as error:
-        raise GlassformerError(f"'{folder}' could not be written ({error.strerror or error})") from error
+        raise FileProblemError(target, f"cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return ImageSet(target)
 
 
-def _check(path: str | Path, names: list[str], seen: set[str]) -> None:
-    """There is something to tell apart, and something to learn every class from."""
-    empty = [name for name in names if name not in seen]
-    if empty:
-        more = f" (nor in {len(empty) - 1} others)" if len(empty) > 1 else ""
-        raise GlassformerError(
-            f"{path} has no image that can be read in class '{empty[0]}'{more}; add some or remove the class"
-        )
+def _check_classes(path: str | Path, names: list[str], found: set[str]) -> None:
+    for name in names:
+        if name not in found:
+            raise EmptyInputError(f"class '{name}' of {path}", hint="add images or remove the class")
     if len(names) < 2:
-        raise GlassformerError(f"{path} has only the class '{names[0]}'; telling images apart takes two")
+        raise InvalidValueError(f"classes of {path}", names, "at least two")
 
 
 def _write(
-    part: Path, source: ImageSource, shape: tuple[int, int, int], problems: Problems, fixed: list[str]
+    part: Path, source: ImageSource, shape: tuple[int, int, int], errors: RowErrors, fixed: list[str]
 ) -> dict[Label, int]:
-    """Write pixels, labels and fingerprints; returns the number each label was given."""
+    """Write pixels, labels and hashes; returns the number of each label."""
     numbers: dict[Label, int] = {}
     known = {name: n for n, name in enumerate(fixed)}
     with (
@@ -102,41 +101,36 @@ def _write(
         (part / "labels.i64").open("wb") as labels,
         (part / "hashes.u64").open("wb") as hashes,
     ):
-        for block, named in source.blocks(shape, problems):
+        for images, named in source.blocks(shape, errors):
             for label in named:
                 if label not in numbers:
                     if fixed and str(label) not in known:
-                        raise GlassformerError(
-                            f"An image is of class '{label}', which is not among {', '.join(fixed[:10])}"
-                        )
+                        raise UnknownNameError("class", str(label), fixed)
                     numbers[label] = known[str(label)] if fixed else len(numbers)
-            for image in block:
-                sized = resized(image, shape[:2])
-                data = np.ascontiguousarray(np.broadcast_to(sized, shape)).tobytes()
+            for image in images:
+                resized = resize_image(image, shape[:2])
+                data = np.ascontiguousarray(np.broadcast_to(resized, shape)).tobytes()
                 pixels.write(data)
                 hashes.write(hashlib.blake2b(data, digest_size=8).digest())
             labels.write(np.array([numbers[label] for label in named], np.int64).tobytes())
         for stream in (pixels, labels, hashes):
-            _settle(stream)
+            sync_file(stream)
+    if not numbers:
+        raise EmptyInputError("set of images")
     return numbers
 
 
-def _in_order(part: Path, seen: dict[Label, int]) -> list[str]:
-    """Number the classes by their names (numbers by size), not by which came first."""
-    ordered = sorted(seen, key=lambda label: (isinstance(label, str), label))
-    new = np.empty(len(seen), np.int64)
-    new[[seen[label] for label in ordered]] = np.arange(len(seen))
+def _sort_classes(part: Path, numbers: dict[Label, int]) -> list[str]:
+    """Number the classes by name (or size of a number) rather than by first occurrence."""
+    ordered = sorted(numbers, key=lambda label: (isinstance(label, str), label))
+    new = np.empty(len(numbers), np.int64)
+    new[[numbers[label] for label in ordered]] = np.arange(len(numbers))
     path = part / "labels.i64"
     labels = np.fromfile(path, np.int64)
     with path.open("wb") as file:
         file.write(new[labels].tobytes())
-        _settle(file)
+        sync_file(file)
     return [str(label) for label in ordered]
-
-
-def _settle(file: IO[bytes] | IO[str]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 class ImageSet:
@@ -148,25 +142,25 @@ class ImageSet:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            about = json.loads((self.folder / "images.json").read_text("utf-8"))
-            self.classes: tuple[str, ...] = tuple(about["classes"])
-            height, width, channels = about["shape"]
+            metadata = json.loads((self.folder / "images.json").read_text("utf-8"))
+            self.classes: tuple[str, ...] = tuple(metadata["classes"])
+            height, width, channels = metadata["shape"]
             self.shape: tuple[int, int, int] = (height, width, channels)
-            rows, fits = about["rows"], about["format"] == FORMAT
+            rows = metadata["rows"]
+            if metadata["format"] != FORMAT:
+                raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
-            raise GlassformerError(f"'{folder}' is not a set of images; prepare it again") from None
-        if not fits:
-            raise GlassformerError(f"'{folder}' was written by another version; prepare it again")
+            raise FileProblemError(folder, "is not a set of images", hint="prepare the data again") from None
         self._pixels = self._map("pixels.u8", np.uint8, (rows, *self.shape))
         self._labels = self._map("labels.i64", np.int64, (rows,))
         self._hashes = self._map("hashes.u64", np.uint64, (rows,))
 
-    def _map(self, name: str, kind: type[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
+    def _map(self, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
         path = self.folder / name
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if not path.is_file() or path.stat().st_size != size:
-            raise GlassformerError(f"{path} is missing or cut short; prepare the data again")
-        return np.memmap(path, kind, mode="r", shape=shape) if size else np.empty(shape, kind)
+            raise FileProblemError(path, "is missing or truncated", hint="prepare the data again")
+        return np.memmap(path, dtype, mode="r", shape=shape) if size else np.empty(shape, dtype)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -184,21 +178,17 @@ class ImageSet:
         return np.asarray(self._labels[rows], dtype=np.int64)
 
     def batch(self, rows: Rows, *, epoch: int = 0) -> dict[str, NDArray[np.generic]]:
-        """Bytes and labels as they lie on disk, the same in every epoch."""
+        """Bytes and labels as stored, the same in every epoch."""
         return {"images": self.images(rows), "labels": self.labels(rows)}
 
-    def held_out(self, share: float, *, seed: int = 0) -> tuple[Rows, Rows]:
-        """Rows to learn from and rows to judge by, about `share` of them; equal images are on one side."""
+    def split(self, share: float, *, seed: int = 0) -> tuple[Rows, Rows]:
+        """Rows for training and, about `share` of them, for validation; equal images are on one side."""
         if not 0 < share < 1:
-            raise GlassformerError(f"the share held out is {share}; it must be between 0 and 1")
+            raise InvalidValueError("share", share, "a number between 0 and 1")
         key = seed.to_bytes(16, "little", signed=True)
         distinct, which = np.unique(self._hashes, return_inverse=True)
         keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
-        drawn = np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
-        held = drawn < share
-        if held.all() or not held.any():
-            raise GlassformerError(
-                f"holding out {share} of {len(self):,} images ({len(distinct):,} different) leaves one side "
-                "empty; give another share or more images"
-            )
-        return np.flatnonzero(~held), np.flatnonzero(held)
+        held_out = np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64 < share
+        if held_out.all() or not held_out.any():
+            raise EmptyInputError(f"split of a share of {share:g}", hint="use another share or more images")
+        return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -1,22 +1,64 @@
-"""Rows of text that can be read again and again, each time as a stream from the start."""
+"""Rows of text that can be read repeatedly, each time as a stream: documents, pairs and labelled texts.
+
+Columns that are not named are chosen by their names and contents.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
+from typing import Literal, get_args
 
-from glassformer.data.lines import Flaw, checked
-from glassformer.data.problems import Problems
-from glassformer.data.stamps import Stamp, by_time
-from glassformer.data.tables import Column, Table
-from glassformer.errors import GlassformerError
+from glassformer.data.readers import (
+    LABEL_NAMES,
+    LANGUAGE_COLUMN,
+    TEXT_NAMES,
+    Column,
+    Head,
+    Table,
+    file_format,
+    find_column,
+    find_pair_columns,
+    looks_like_header,
+    open_table,
+    read_lines,
+    read_pieces,
+    require_file,
+)
+from glassformer.data.row_errors import Invalid, RowCounter, RowErrors
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    UnknownNameError,
+)
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+Stamp = Callable[[Path], object]  # what identifies a file's content
+Unit = Literal["line", "document", "file"]
+PAIR_FIELDS = ("source", "target")
+_PIECE_CHARS = 1 << 16
+
+
+def stamp_by_time(path: Path) -> object:
+    """Name, size and modification time."""
+    found = path.stat()
+    return path.name, found.st_size, found.st_mtime_ns
+
+
+def stamp_by_content(path: Path) -> object:
+    """Name and a digest of the content: the same for a copy, or a file that was only touched."""
+    with path.open("rb") as file:
+        return path.name, hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 class Source(ABC):
@@ -25,104 +67,101 @@ class Source(ABC):
     fields: tuple[str, ...]
 
     @abstractmethod
-    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
-        """Every good row from the first on; the others are told to `problems`."""
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
+        """Every good row from the first on; the others go to `errors`."""
 
     @abstractmethod
-    def fingerprint(self, stamp: Stamp = by_time) -> str:
-        """Hex that changes when a file or an option does: what was prepared from it is then out of date."""
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        """Hex that changes if a file or an option does, which invalidates what was prepared from it."""
 
 
-class Texts(Source):
-    """Documents of any length, given in pieces that fit in memory: put end to end, they are the document.
+class TextSource(Source):
+    """Documents of any length, in pieces that fit in memory: concatenated, they are the document.
 
-    `pieces` says which document each piece belongs to. `rows` gives the pieces alone, for whoever only wants
-    text (a tokenizer that learns); `documents` gives them grouped, for whoever must know where one ends.
+    `pieces` says which document each piece belongs to, `rows` yields the pieces alone (e.g. to train a
+    tokenizer), `documents` yields them grouped.
     """
 
     fields = ("text",)
 
     @abstractmethod
-    def pieces(self, problems: Problems) -> Iterator[tuple[int, str]]:
-        """The number of a document, ever higher, and the next piece of it."""
+    def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
+        """The number of a document, ascending, and its next piece."""
 
-    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
-        for _, piece in self.pieces(problems):
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
+        for _, piece in self.pieces(errors):
             yield (piece,)
 
-    def documents(self, problems: Problems) -> Iterator[Iterator[str]]:
-        """The pieces of one document after another; read each before asking for the next."""
-        for _, pieces in groupby(self.pieces(problems), itemgetter(0)):
+    def documents(self, errors: RowErrors) -> Iterator[Iterator[str]]:
+        """The pieces of each document; consume them before the next."""
+        for _, pieces in groupby(self.pieces(errors), itemgetter(0)):
             yield map(itemgetter(1), pieces)
 
 
-def paths_of(paths: Paths) -> list[Path]:
-    """One path or several, each of them an ordinary file."""
-    given = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    if not given:
-        raise GlassformerError("no file was given")
-    return [checked(path) for path in given]
+def list_paths(paths: Paths) -> list[Path]:
+    """One path or several, each of them a regular file."""
+    every = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not every:
+        raise EmptyInputError("list of files")
+    return [require_file(path) for path in every]
 
 
-def fingerprint_of(paths: Sequence[Path], *options: object, stamp: Stamp = by_time) -> str:
-    """Hex of what the files are known by, and of the options."""
+def fingerprint_files(paths: Sequence[Path], *options: object, stamp: Stamp = stamp_by_time) -> str:
+    """Hex of the files' stamps and the options."""
     files = [stamp(path) for path in paths]
     return hashlib.blake2b(repr((files, options)).encode(), digest_size=16).hexdigest()
 
 
-def text_of(value: object) -> str | Flaw:
-    """A value as text, without white space around it."""
+def clean_text(value: object) -> str | Invalid:
+    """A value as text without surrounding white space."""
     if not isinstance(value, str):
-        return Flaw("is missing" if value is None else "is not text")
+        return Invalid("is missing" if value is None else "is not text")
     text = value.strip()
     if not text:
-        return Flaw("is empty")
-    if "\0" in text:
-        return Flaw("holds a NUL")
-    if text.isascii():  # known of a string without looking at its letters
+        return Invalid("is empty")
+    if text.isascii():
         return text
     try:
         text.encode()
-    except UnicodeEncodeError:  # JSON can write one
-        return Flaw("holds half of a surrogate pair")
+    except UnicodeEncodeError:  # JSON escapes can contain one
+        return Invalid("contains a lone surrogate")
     return text
 
 
-def label_of(value: object) -> str | Flaw:
-    """A value as a label: 1, 1.0 and " 1 " are the same one."""
-    if isinstance(value, float) and value == value and value.is_integer():
+def clean_label(value: object) -> str | Invalid:
+    """A value as a label: 1, 1.0 and " 1 " are the same."""
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return Flaw("is not a number" if value != value else f"is {value}, which names no class")
-    return text_of(value)
+        return Invalid(f"is {value}, which is not a class")
+    return clean_text(value)
 
 
-class Rows(Source):
-    """The rows of one or several tables, by the columns that were asked for or chosen."""
+class TableSource(Source):
+    """Columns of one or several tables. columns: those that were requested or chosen."""
 
     def __init__(
         self,
         fields: tuple[str, ...],
         tables: Sequence[Table],
         columns: Sequence[Column],
-        clean: Sequence[Callable[[object], str | Flaw]],
+        clean: Sequence[Callable[[object], str | Invalid]],
     ) -> None:
         self.fields, self.tables, self.columns = fields, list(tables), tuple(columns)
         self._clean = list(clean)
 
     @property
-    def chosen(self) -> str:
-        """Which columns are read, for people.
-
-        Given as `columns`, the names or numbers in it read another file (the validation set) alike.
-        """
-        told = [f"'{column}'" if isinstance(column, str) else f"column {column}" for column in self.columns]
-        return ", ".join(f"{field} from {column}" for field, column in zip(self.fields, told, strict=True))
+    def description(self) -> str:
+        """Which column each field is read from."""
+        columns = [
+            f"'{column}'" if isinstance(column, str) else f"column {column}" for column in self.columns
+        ]
+        return ", ".join(f"{field} from {column}" for field, column in zip(self.fields, columns, strict=True))
 
     @property
-    def unread(self) -> list[Column]:
+    def unused_columns(self) -> list[Column]:
         """The columns of the first table that are not read."""
         head = self.tables[0].head(1)
         names = head.names
@@ -131,21 +170,339 @@ class Rows(Source):
         every = range(1, len(head.rows[0]) + 1) if names is None else names
         return [column for column in every if column not in self.columns]
 
-    def rows(self, problems: Problems) -> Iterator[tuple[str, ...]]:
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for table in self.tables:
-            tally = problems.begin(table.path, unit=table.unit)
-            for line, values in table.rows(self.columns, tally):
+            counter = errors.start_file(table.path, unit=table.unit)
+            for line, values in table.rows(self.columns, counter):
                 row = []
                 for field, value, clean in zip(self.fields, values, self._clean, strict=True):
-                    read = clean(value)
-                    if isinstance(read, Flaw):
-                        tally.add(line, f"{field} {read.what}")
+                    cleaned = clean(value)
+                    if isinstance(cleaned, Invalid):
+                        counter.add_error(line, f"{field} {cleaned.reason}")
                         break
-                    row.append(read)
+                    row.append(cleaned)
                 else:
-                    tally.good += 1
+                    counter.good += 1
                     yield tuple(row)
-            tally.end()
+            counter.finish()
 
-    def fingerprint(self, stamp: Stamp = by_time) -> str:
-        return fingerprint_of([table.path for table in self.tables], self.fields, self.columns, stamp=stamp)
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files(
+            [table.path for table in self.tables], self.fields, self.columns, stamp=stamp
+        )
+
+
+def _columns_unclear(table: Table, names: Sequence[str], what: str) -> FileProblemError:
+    known = f"it has {', '.join(names)}" if names else "it has no header, so use numbers from 1"
+    return FileProblemError(table.path, f"cannot tell which columns are {what}", hint=f"name them: {known}")
+
+
+# --- texts
+
+
+def texts(paths: Paths, *, unit: Unit = "line", column: Column | None = None) -> TextFiles | TextColumn:
+    """Documents from plain files, or from a column of TSV, CSV, JSON Lines or Parquet files.
+
+    unit: what a document is in a plain file: a line, a paragraph between blank lines, or the whole file.
+    In a table each row is a document.
+    """
+    files = list_paths(paths)
+    formats = {file_format(file) for file in files}
+    if unit not in get_args(Unit):
+        raise InvalidValueError("unit", unit, f"one of {', '.join(get_args(Unit))}")
+    if "plain" in formats and len(formats) > 1:
+        raise ConflictError(sorted(formats), "plain text and tables cannot be mixed")
+    if "plain" in formats:
+        if column is not None:
+            raise FileProblemError(files[0], f"is plain text and has no column '{column}'")
+        return TextFiles(files, unit)
+    if unit != "line":
+        raise InvalidValueError("unit", unit, f"'line', because {files[0]} is a table")
+    tables = [open_table(file) for file in files]
+    return TextColumn(tables, column or _text_column(tables[0]))
+
+
+def _text_column(table: Table) -> Column:
+    head = table.head()
+    names = head.names
+    if names is None:
+        cells = [str(cell).strip() for cell in head.rows[0]]
+        if len(cells) == 1:
+            return cells[0] if cells[0].lower() in TEXT_NAMES else 1
+        names = tuple(cells) if looks_like_header(cells) else ()
+        found = find_column(names, TEXT_NAMES)
+    else:
+        textual = _textual_columns(head)
+        found = find_column(textual, TEXT_NAMES) or (textual[0] if len(textual) == 1 else None)
+    if found is None:
+        raise _columns_unclear(table, names, "the text")
+    return found
+
+
+def _textual_columns(head: Head) -> list[str]:
+    """The columns that contain only text and missing values."""
+    columns = zip(head.names or (), zip(*head.rows, strict=True), strict=bool(head.rows))
+    return [name for name, values in columns if {type(value) for value in values} - {type(None)} == {str}]
+
+
+class TextFiles(TextSource):
+    """The documents of plain files; blank lines are skipped."""
+
+    def __init__(self, paths: list[Path], unit: Unit) -> None:
+        self.paths, self.unit = paths, unit
+
+    def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
+        number = -1
+        for path in self.paths:
+            counter = errors.start_file(path)
+            for starts_document, piece in self._read(path, counter):
+                number += starts_document
+                yield number, piece
+            counter.finish()
+
+    def _read(self, path: Path, counter: RowCounter) -> Iterator[tuple[bool, str]]:
+        """Whether a document starts with this piece, and the piece."""
+        match self.unit:
+            case "file":
+                for n, piece in enumerate(read_pieces(path, counter)):
+                    yield n == 0, piece
+            case "line":
+                for line in _good_lines(path, counter):
+                    if line.strip():
+                        counter.good += 1
+                        yield True, line
+            case "document":
+                yield from _paragraphs(_good_lines(path, counter), counter)
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files(self.paths, self.unit, stamp=stamp)
+
+
+def _good_lines(path: Path, counter: RowCounter) -> Iterator[str]:
+    for number, line in enumerate(read_lines(path), 1):
+        if isinstance(line, Invalid):
+            counter.add_error(number, line.reason)
+        else:
+            yield line
+
+
+def _paragraphs(lines: Iterator[str], counter: RowCounter) -> Iterator[tuple[bool, str]]:
+    """Join lines; the newline between two lines is at the start of the later one's piece."""
+    pending: list[str] = []
+    size, starts_document, inside = 0, True, False
+    for line in lines:
+        blank = not line.strip()
+        if not blank:
+            counter.good += 1
+            pending.append("\n" + line if inside else line)
+            size, inside = size + len(pending[-1]), True
+        if pending and (size >= _PIECE_CHARS or blank):
+            yield starts_document, "".join(pending)
+            pending, size, starts_document = [], 0, False
+        if blank:
+            starts_document, inside = True, False
+    if pending:
+        yield starts_document, "".join(pending)
+
+
+class TextColumn(TextSource):
+    """Each row of a table's column is a document."""
+
+    def __init__(self, tables: list[Table], column: Column) -> None:
+        self._rows = TableSource(self.fields, tables, (column,), (clean_text,))
+        self.column, self.description = column, self._rows.description
+
+    def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
+        for number, (text,) in enumerate(self._rows.rows(errors)):
+            yield number, text
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return self._rows.fingerprint(stamp)
+
+
+# --- pairs
+
+
+def pairs(
+    paths: Paths, *, columns: Sequence[Column] | None = None, to: Column | None = None
+) -> TableSource | AlignedFiles:
+    """Pairs from two plain files, line by line, or from TSV, CSV, JSON Lines or Parquet files.
+
+    columns: the names or numbers (from 1) of the source and the target column. By default those with common
+    names, else the only two columns of text, else the first two.
+    to: the column with the language of each target, which becomes a third field, `to`.
+    A single plain file is read as TSV.
+    """
+    files = list_paths(paths)
+    formats = [file_format(file) for file in files]
+    if formats == ["plain", "plain"] and columns is None and to is None:
+        return AlignedFiles(files[0], files[1])
+    if "plain" in formats and len(set(formats)) > 1:
+        raise ConflictError(sorted(set(formats)), "give two plain files, or tables only")
+    if columns is not None and len(columns) != 2:
+        raise InvalidValueError("columns", list(columns), "two columns, source and target")
+    tables = [open_table(file) for file in files]
+    if to is None:
+        return TableSource(PAIR_FIELDS, tables, columns or _pair_columns(tables[0]), (clean_text, clean_text))
+    for table in tables:
+        _require_language_column(table, to)
+    if columns is None and isinstance(to, int):
+        raise MissingValueError("columns", f"if the language is column {to}")
+    return TableSource(
+        (*PAIR_FIELDS, "to"), tables, (*(columns or _pair_columns(tables[0], to)), to), (clean_text,) * 3
+    )
+
+
+def _require_language_column(table: Table, to: Column) -> None:
+    head = table.head(1)
+    names = head.names or [str(cell).strip() for cell in head.rows[0]]
+    if isinstance(to, str) and to not in names:
+        hint = "it must name the language of each target; set `to` if all targets are in one language"
+        raise UnknownNameError(f"column of {table.path}", to, names, hint=hint)
+
+
+def _pair_columns(table: Table, to: Column | None = None) -> tuple[Column, ...]:
+    """The columns of the pair, apart from that of the language."""
+    head = table.head()
+    if head.names is None:
+        names = [name for cell in head.rows[0] if (name := str(cell).strip()) != to]
+        if to is not None or looks_like_header(names):
+            return find_pair_columns(names) or (names[0], names[1])
+        return 1, 2
+    textual = [name for name in _textual_columns(head) if name != to]
+    if found := find_pair_columns(textual):
+        return found
+    if len(textual) != 2:
+        raise _columns_unclear(table, head.names, "the pair")
+    return textual[0], textual[1]
+
+
+class AlignedFiles(Source):
+    """Line n of one file and line n of another."""
+
+    fields = PAIR_FIELDS
+    columns = None
+    description = "source from the first file, target from the second"
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self.paths = (source, target)
+
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
+        counter = errors.start_file(self.paths[0])
+        counts = [0, 0]
+        for number, both in enumerate(zip_longest(*map(read_lines, self.paths)), 1):
+            for side in (0, 1):
+                counts[side] += both[side] is not None
+            if counts[0] != counts[1]:
+                continue  # count the rest of the longer one
+            if all(isinstance(line, str) and not line.strip() for line in both):
+                continue
+            row = []
+            for path, line in zip(self.paths, both, strict=True):
+                cleaned = line if isinstance(line, Invalid) else clean_text(line)
+                if isinstance(cleaned, Invalid):
+                    counter.add_error(number, cleaned.reason, file=path)
+                    break
+                row.append(cleaned)
+            else:
+                counter.good += 1
+                yield tuple(row)
+        if counts[0] != counts[1]:
+            raise FileProblemError(
+                self.paths[0], f"has {counts[0]:,} lines, but {self.paths[1]} has {counts[1]:,}"
+            )
+        counter.finish()
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files(self.paths, "aligned", stamp=stamp)
+
+
+def write_pairs_with_language(
+    paths: Paths, language: str, out: Path, *, columns: Sequence[Column] | None = None, errors: RowErrors
+) -> None:
+    """Write pairs as JSON Lines with a third column for the language of every target."""
+    source = pairs(paths, columns=columns)
+    if isinstance(source, TableSource) and columns is None:
+        own = next((name for name in source.unused_columns if str(name).lower() == LANGUAGE_COLUMN), None)
+        if own is not None:
+            raise ConflictError(
+                ["to", f"column '{own}'"],
+                f"{source.tables[0].path} may name the language of each row itself",
+                hint="leave `to` out to use it, else name the two columns to read",
+            )
+    with out.open("w", encoding="utf-8") as file:
+        for row in source.rows(errors):
+            named = dict(zip((*PAIR_FIELDS, LANGUAGE_COLUMN), (*row, language), strict=True))
+            file.write(f"{json.dumps(named, ensure_ascii=False)}\n")
+
+
+# --- labelled texts
+
+
+def labelled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
+    """Rows of text and label.
+
+    columns: the names or numbers (from 1) of the text and the label column. By default the label is the
+    column with a common name, else with the fewest distinct values; the text likewise, else the longest.
+    The result's `columns` and `description` say what was found.
+    """
+    tables = [open_table(file) for file in list_paths(paths)]
+    if columns is not None and len(columns) != 2:
+        raise InvalidValueError("columns", list(columns), "two columns, text and label")
+    return TableSource(
+        ("text", "label"), tables, columns or _label_columns(tables[0]), (clean_text, clean_label)
+    )
+
+
+def _label_columns(table: Table) -> tuple[Column, Column]:
+    head = table.head()
+    width = Counter(map(len, head.rows)).most_common(1)[0][0] if head.rows else 0
+    if width < 2:
+        raise FileProblemError(table.path, "has one column; labelled text needs a text and a label")
+    rows = [row for row in head.rows if len(row) == width]
+    names = head.names
+    if names is None:
+        first = [str(cell).strip() for cell in rows[0]]
+        if looks_like_header(first) or _has_header(rows):
+            names, rows = tuple(first), rows[1:]
+    columns = [_ColumnStats(n, values) for n, values in enumerate(zip(*rows, strict=True))]
+    if not columns:
+        raise EmptyInputError(f"file {table.path}", hint="it has a header and no rows")
+
+    def by_name(common: Sequence[str], among: list[_ColumnStats]) -> _ColumnStats | None:
+        found = find_column([names[column.index] for column in among], common) if names else None
+        return None if found is None or names is None else columns[names.index(found)]
+
+    label = by_name(LABEL_NAMES, columns) or min(columns, key=_ColumnStats.label_rank)
+    rest = [column for column in columns if column is not label and column.is_text]
+    text = by_name(TEXT_NAMES, rest) or max(rest, key=lambda column: column.mean_length, default=None)
+    if text is None or label.distinct == len(rows) > 10:  # no two rows have the same label
+        raise _columns_unclear(table, names or (), "text and label")
+    if names is not None:
+        return names[text.index], names[label.index]
+    return text.index + 1, label.index + 1
+
+
+class _ColumnStats:
+    """Statistics of a column's first rows."""
+
+    def __init__(self, index: int, values: Sequence[object]) -> None:
+        labels = [clean_label(value) for value in values]
+        good = [label for label in labels if not isinstance(label, Invalid)]
+        self.index = index
+        self.distinct = len(set(good)) or len(values) + 1  # an empty column is chosen last
+        self.mean_length = sum(map(len, good)) / max(1, len(good))
+        self.is_text = any(isinstance(value, str) for value in values)
+
+    def label_rank(self) -> tuple[int, float]:
+        return self.distinct, self.mean_length
+
+
+def _has_header(rows: Sequence[Sequence[object]]) -> bool:
+    """Whether the first row has another value where all others have one of a few labels."""
+    if len(rows) < 4:
+        return False
+    rest = [_ColumnStats(n, values) for n, values in enumerate(zip(*rows[1:], strict=True))]
+    label = min(rest, key=_ColumnStats.label_rank).index
+    labels = {clean_label(row[label]) for row in rows[1:]}
+    return len(labels) * 2 <= len(rows) - 1 and clean_label(rows[0][label]) not in labels

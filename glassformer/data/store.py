@@ -1,6 +1,6 @@
-"""Examples as arrays of token ids on disk: written once in a stream, then memory-mapped.
+"""Token ids on disk: written once in a stream, then memory-mapped.
 
-A folder holds, for each field (`source`, `target`, ...), the ids of all rows end to end and where each row
+A folder holds, for each field (`source`, `target`, ...), the concatenated ids of all rows and where each row
 ends. Neither writing nor reading keeps the corpus in memory.
 """
 
@@ -10,27 +10,107 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.ragged import Ragged
-from glassformer.errors import GlassformerError
+from glassformer.errors import (
+    FileExistsAlreadyError,
+    FileProblemError,
+    InvalidValueError,
+    UnknownNameError,
+)
 
 FORMAT = 1
-TOGETHER = 4096  # rows written at once
+ROWS_PER_WRITE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Ragged:
+    """Rows of ids of any lengths as two arrays: all ids concatenated, and how many each row has, (rows,)."""
+
+    ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """From lists, or anything with a length.
+
+        >>> Ragged.of([[7, 8], [], [9]])
+        Ragged(ids=array([7, 8, 9]), lengths=array([2, 0, 1]))
+        """
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        return cls(ids=ids, lengths=lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def select(self, mask: NDArray[np.bool_]) -> Ragged:
+        """The rows whose mask is True.
+
+        >>> Ragged.of([[7, 8], [9]]).select(np.array([False, True])).ids
+        array([9])
+        """
+        return Ragged(ids=self.ids[np.repeat(mask, self.lengths)], lengths=self.lengths[mask])
+
+    def insert(self, ids: NDArray[np.int64], at: int) -> Ragged:
+        """Insert one id into each row before position `at`, which every row has.
+
+        >>> Ragged.of([[7, 8], [9]]).insert(np.array([1, 2]), 0).ids
+        array([1, 7, 8, 2, 9])
+        """
+        before = self.lengths.cumsum() - self.lengths
+        return Ragged(ids=np.insert(self.ids, before + at, ids), lengths=self.lengths + 1)
+
+    def truncate(self, length: int) -> Ragged:
+        """Truncate rows to `length` ids; the last id of a longer one, its end token, stays.
+
+        >>> Ragged.of([[1, 2, 3, 4, 9], [5, 9]]).truncate(3).ids
+        array([1, 2, 9, 5, 9])
+        """
+        position = positions_in_rows(self.lengths)
+        stays = (position < length - 1) | (position == np.repeat(self.lengths, self.lengths) - 1)
+        return Ragged(ids=self.ids[stays], lengths=np.minimum(self.lengths, length))
+
+    def pop_last(self) -> tuple[Ragged, NDArray[np.int64]]:
+        """The rows without their last ids, and those ids, (rows,); no row may be empty.
+
+        >>> Ragged.of([[7, 8, 2], [1]]).pop_last()
+        (Ragged(ids=array([7, 8]), lengths=array([2, 0])), array([2, 1]))
+        """
+        last = self.lengths.cumsum() - 1
+        return Ragged(ids=np.delete(self.ids, last), lengths=self.lengths - 1), self.ids[last]
+
+    def append(self, last: NDArray[np.int64]) -> Ragged:
+        """Append one id to each row, (rows,).
+
+        >>> Ragged.of([[7, 8], []]).append(np.array([2, 1])).ids
+        array([7, 8, 2, 1])
+        """
+        return Ragged(ids=np.insert(self.ids, self.lengths.cumsum(), last), lengths=self.lengths + 1)
+
+
+def positions_in_rows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The position of each id in its row, for rows of these lengths.
+
+    >>> positions_in_rows(np.array([2, 0, 3]))
+    array([0, 1, 0, 1, 2])
+    """
+    return np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
     """The next ids of a field, and where among them rows end.
 
-    What stands after the last of the ends begins a row that goes on in the next part, so that no row need fit
-    in memory. An end of 0 closes a row that was begun before.
+    Ids after the last end belong to a row that continues in the next chunk, so that no row needs to fit in
+    memory. An end of 0 ends a row that started before.
     """
 
     ids: NDArray[np.int64]
@@ -38,88 +118,76 @@ class Part:
 
 
 def write_store(
-    folder: str | Path, fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]], *, highest: int
+    folder: str | Path, fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]], *, max_id: int
 ) -> Store:
-    """Write rows (each a sequence of ids for every field) and open the result, as `write_parts` does."""
-    return write_parts(folder, fields, _in_parts(fields, rows), highest=highest)
+    """Write rows (each a sequence of ids for every field) and open the result, as `write_chunks` does."""
+
+    def blocks() -> Iterator[list[Ragged]]:
+        rest = iter(rows)
+        while batch := list(islice(rest, ROWS_PER_WRITE)):
+            yield [Ragged.of(column) for column in zip(*batch, strict=True)]
+
+    return write_blocks(folder, fields, blocks(), max_id=max_id)
 
 
 def write_blocks(
-    folder: str | Path, fields: Sequence[str], blocks: Iterable[Sequence[Ragged]], *, highest: int
+    folder: str | Path, fields: Sequence[str], blocks: Iterable[Sequence[Ragged]], *, max_id: int
 ) -> Store:
-    """Write rows that come many at a time, the same rows of every field together."""
-    parts = (
-        tuple(Part(ids=field.ids, ends=field.lengths.cumsum()) for field in fields_of) for fields_of in blocks
-    )
-    return write_parts(folder, fields, parts, highest=highest)
+    """Write blocks of rows, the same rows of every field together."""
+    chunks = (tuple(Chunk(ids=rows.ids, ends=rows.lengths.cumsum()) for rows in block) for block in blocks)
+    return write_chunks(folder, fields, chunks, max_id=max_id)
 
 
-def _in_parts(fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]]) -> Iterator[tuple[Part, ...]]:
-    rest, count = iter(rows), 0
-    while many := list(islice(rest, TOGETHER)):
-        for n, row in enumerate(many, count):
-            if len(row) != len(fields):
-                raise GlassformerError(f"row {n} has {len(row)} fields; the store has {len(fields)}")
-        count += len(many)
-        columns = [Ragged.of(column) for column in zip(*many, strict=True)]
-        yield tuple(Part(ids=column.ids, ends=column.lengths.cumsum()) for column in columns)
-
-
-def write_parts(
-    folder: str | Path, fields: Sequence[str], parts: Iterable[Sequence[Part]], *, highest: int
+def write_chunks(
+    folder: str | Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]], *, max_id: int
 ) -> Store:
-    """Write what comes of every field, part by part, and open the result.
+    """Write a store chunk by chunk and open the result.
 
-    `highest` is the largest id that may come: it decides how many bytes an id takes. The folder appears
-    under its name only when it is whole.
+    max_id: the largest id, which decides how many bytes an id takes.
+    The folder appears under its name only when it is complete.
     """
-    try:
-        return _write(folder, fields, parts, highest)
-    except OSError as error:
-        raise GlassformerError(
-            f"The examples could not be written to {folder} ({error.strerror or error}); "
-            "free space or mend the folder, then run the same command again."
-        ) from error
-
-
-def _write(folder: str | Path, fields: Sequence[str], parts: Iterable[Sequence[Part]], highest: int) -> Store:
     path = Path(folder)
     if path.exists():
-        raise GlassformerError(f"'{folder}' exists already; remove it or give another folder")
+        raise FileExistsAlreadyError(path)
+    try:
+        return _write(path, fields, chunks, max_id)
+    except OSError as error:
+        raise FileProblemError(path, f"cannot be written ({error.strerror or error})") from error
+
+
+def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]], max_id: int) -> Store:
     part = path.with_name(path.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    kind = np.dtype(np.uint16 if highest < 1 << 16 else np.uint32)
+    dtype = np.dtype(np.uint16 if max_id < 1 << 16 else np.uint32)
     rows, sizes = [0] * len(fields), [0] * len(fields)
-    ids = [(part / f"{name}.ids").open("wb") for name in fields]
-    marks = [(part / f"{name}.ends").open("wb") for name in fields]
-    try:
-        for each in parts:
-            for n, (name, given) in enumerate(zip(fields, each, strict=True)):
-                if len(given.ids) and not 0 <= given.ids.min() <= given.ids.max() <= highest:
-                    outside = np.flatnonzero((given.ids < 0) | (given.ids > highest))[0]
-                    row = rows[n] + int(np.searchsorted(given.ends, outside, side="right"))
-                    raise GlassformerError(f"row {row} field '{name}' holds an id outside 0 to {highest}")
-                ids[n].write(given.ids.astype(kind).tobytes())
-                marks[n].write((given.ends + sizes[n]).astype(np.int64).tobytes())
-                rows[n] += len(given.ends)
-                sizes[n] += len(given.ids)
+    with ExitStack() as stack:
+        ids = [stack.enter_context((part / f"{name}.ids").open("wb")) for name in fields]
+        ends = [stack.enter_context((part / f"{name}.ends").open("wb")) for name in fields]
+        for each in chunks:
+            for n, (name, chunk) in enumerate(zip(fields, each, strict=True)):
+                if len(chunk.ids) and not 0 <= chunk.ids.min() <= chunk.ids.max() <= max_id:
+                    raise InvalidValueError(
+                        f"{name} ids", [int(chunk.ids.min()), int(chunk.ids.max())], f"0 to {max_id}"
+                    )
+                ids[n].write(chunk.ids.astype(dtype).tobytes())
+                ends[n].write((chunk.ends + sizes[n]).astype(np.int64).tobytes())
+                rows[n] += len(chunk.ends)
+                sizes[n] += len(chunk.ids)
         if len(set(rows)) > 1:
-            raise GlassformerError(f"the fields of '{folder}' have {rows} rows; give as many of each")
-        about = {"format": FORMAT, "fields": list(fields), "rows": max(rows, default=0), "dtype": kind.name}
+            raise InvalidValueError("rows of the fields", rows, "the same number for each")
+        metadata = {"format": FORMAT, "fields": list(fields), "rows": max(rows, default=0)}
         with (part / "store.json").open("w") as file:
-            json.dump(about, file)
-            _settle(file)
-        for stream in (*ids, *marks):
-            _settle(stream)
-    finally:
-        for stream in (*ids, *marks):
-            stream.close()
+            json.dump(metadata | {"dtype": dtype.name}, file)
+            sync_file(file)
+        for stream in (*ids, *ends):
+            sync_file(stream)
     part.rename(path)
     return Store(path)
 
 
-def _settle(file: IO[bytes] | IO[str]) -> None:
+def sync_file(file: IO[bytes] | IO[str]) -> None:
+    """Flush a file to disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -130,62 +198,60 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            about = json.loads((self.folder / "store.json").read_text())
-            self.fields: tuple[str, ...] = tuple(about["fields"])
-            self.rows: int = about["rows"]
-            kind = np.dtype(about["dtype"])
-            fits = about["format"] == FORMAT
+            metadata = json.loads((self.folder / "store.json").read_text())
+            self.fields: tuple[str, ...] = tuple(metadata["fields"])
+            self.rows: int = metadata["rows"]
+            dtype = np.dtype(metadata["dtype"])
+            if metadata["format"] != FORMAT:
+                raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
-            raise GlassformerError(f"'{folder}' is not a store of examples; prepare it again") from None
-        if not fits:
-            raise GlassformerError(f"'{folder}' was written by another version; prepare it again")
+            raise FileProblemError(folder, "is not a token store", hint="prepare the data again") from None
         self._ends = [self._map(f"{name}.ends", np.dtype(np.int64)) for name in self.fields]
-        self._ids = [self._map(f"{name}.ids", kind) for name in self.fields]
+        self._ids = [self._map(f"{name}.ids", dtype) for name in self.fields]
         for name, ids, ends in zip(self.fields, self._ids, self._ends, strict=True):
             if len(ends) != self.rows or (self.rows and ends[-1] != len(ids)):
-                raise GlassformerError(f"'{folder}' is cut short in field '{name}'; prepare it again")
+                raise FileProblemError(folder, f"field '{name}' is truncated", hint="prepare the data again")
 
-    def _map(self, name: str, kind: np.dtype[np.generic]) -> NDArray[np.generic]:
+    def _map(self, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         path = self.folder / name
-        if not path.is_file() or path.stat().st_size % kind.itemsize:
-            raise GlassformerError(f"{path} is missing or cut short; prepare the data again")
-        if path.stat().st_size == 0:  # nothing to map
-            return np.empty(0, kind)
-        return np.memmap(path, kind, mode="r")
+        if not path.is_file() or path.stat().st_size % dtype.itemsize:
+            raise FileProblemError(path, "is missing or truncated", hint="prepare the data again")
+        if path.stat().st_size == 0:  # cannot be mapped
+            return np.empty(0, dtype)
+        return np.memmap(path, dtype, mode="r")
 
     def __len__(self) -> int:
         return self.rows
 
-    def together(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The ids of these rows, one row after another, by field; and their lengths (rows, fields)."""
+    def gather(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """The concatenated ids of these rows, by field, and their lengths (rows, fields)."""
         lengths = self.lengths(rows)
         found = []
-        for ids, ends, many in zip(self._ids, self._ends, lengths.T, strict=True):
-            after = many.cumsum()  # where each row ends among those asked for
-            shift = np.asarray(ends[rows], np.int64) - after
-            places = np.arange(int(many.sum())) + np.repeat(shift, many)
-            found.append(np.asarray(ids[places], dtype=np.int64))
+        for ids, ends, sizes in zip(self._ids, self._ends, lengths.T, strict=True):
+            shift = np.asarray(ends[rows], np.int64) - sizes.cumsum()
+            positions = np.arange(int(sizes.sum())) + np.repeat(shift, sizes)
+            found.append(np.asarray(ids[positions], dtype=np.int64))
         return found, lengths
 
-    def end_to_end(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """All ids of a field one row after another, and where each row ends; both stay on disk."""
+    def concatenated(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """All ids of a field, and where each row ends; both are memory-mapped."""
         if field not in self.fields:
-            raise GlassformerError(f"'{self.folder}' has no field '{field}'; it has {', '.join(self.fields)}")
-        place = self.fields.index(field)
-        return self._ids[place], self._ends[place]
+            raise UnknownNameError(f"field of {self.folder}", field, self.fields)
+        index = self.fields.index(field)
+        return self._ids[index], self._ends[index]
 
-    def longest(self, field: str, *, together: int = 1 << 20) -> int:
-        """How many ids the longest row of a field has, found in a stream."""
-        _, ends = self.end_to_end(field)
-        most = before = 0
-        for begin in range(0, len(ends), together):
-            part = np.asarray(ends[begin : begin + together], np.int64)
-            most = max(most, int(np.diff(part, prepend=before).max()))
+    def max_length(self, field: str, *, rows_per_read: int = 1 << 20) -> int:
+        """The length of a field's longest row."""
+        _, ends = self.concatenated(field)
+        longest = before = 0
+        for begin in range(0, len(ends), rows_per_read):
+            part = np.asarray(ends[begin : begin + rows_per_read], np.int64)
+            longest = max(longest, int(np.diff(part, prepend=before).max()))
             before = int(part[-1])
-        return most
+        return longest
 
     def sizes(self) -> tuple[int, ...]:
-        """How many ids each field has in all."""
+        """How many ids each field has in total."""
         return tuple(len(ids) for ids in self._ids)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

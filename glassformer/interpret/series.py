@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.spread import Doubles
+from glassformer.data.stable_stats import Doubles
 from glassformer.data.windows import Scaler
 from glassformer.errors import GlassformerError
 from glassformer.interpret.kinds import Given
@@ -48,7 +48,7 @@ def ready(bundle: Bundle, given: Given) -> Ready:
     read: Any = getattr(bundle.spec, "input", None)
     assert isinstance(read, specs.SeriesPatches)
     past = _past(bundle, given)
-    scaled = torch.from_numpy(past.scale.scaled(past.values[None])).to(device_of(bundle))
+    scaled = torch.from_numpy(past.scale.transform(past.values[None])).to(device_of(bundle))
     return Ready(
         kind="forecast",
         given=given,
@@ -108,7 +108,7 @@ def outcome(past: Past, told: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     point = told if isinstance(told, Tensor) else told.mean
     kept = {
         "forecast.past": past.values.T,
-        "forecast.values": past.scale.undone(point[0].float().cpu().numpy()).T,
+        "forecast.values": past.scale.inverse(point[0].float().cpu().numpy()).T,
         "forecast.persistence": np.repeat(past.values[-1:].T, past.horizon, 1),
     }
     if past.truth is not None:
@@ -117,7 +117,7 @@ def outcome(past: Past, told: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(told, Tensor):
         levels = list(LEVELS)
         sure = quantiles(told, LEVELS)[:, 0].float().cpu().numpy()  # (Q, N, C)
-        kept["forecast.quantiles"] = past.scale.undone(sure).transpose(2, 0, 1)
+        kept["forecast.quantiles"] = past.scale.inverse(sure).transpose(2, 0, 1)
     tensors = {name: torch.from_numpy(np.ascontiguousarray(one)) for name, one in kept.items()}
     names = {
         "past": "forecast.past",

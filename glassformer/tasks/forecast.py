@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -22,12 +22,10 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.problems import Problems
-from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.series_files import Given
-from glassformer.data.series_steps import Fill
-from glassformer.data.spread import Doubles, mean_and_spread, written_of
-from glassformer.data.timestamps import later, written
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.series import Fill, SeriesSet, read_series
+from glassformer.data.stable_stats import Doubles, format_value, mean_and_std
+from glassformer.data.timestamps import advance, format_timestamp
 from glassformer.errors import GlassformerError
 from glassformer.tasks.finite import finite
 from glassformer.tasks.quantiles import LEVELS, check_levels, quantiles
@@ -35,7 +33,6 @@ from glassformer.tasks.reading import device_of, model_of, named
 from glassformer.tasks.units import check_columns, scale_of
 
 TOGETHER = 256  # series told at a time
-OPTIONS = Given(time="--time (`time`)", columns="--columns (`columns`)", fill="--fill (`fill`)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +55,9 @@ class Forecast:
 
     def when(self, series: int, step: int) -> str:
         """The time stamp of a step."""
-        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step)
+        return format_timestamp(
+            int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step
+        )
 
     def header(self) -> list[str]:
         """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
@@ -82,13 +81,13 @@ class Forecast:
         """The rows as they are written: seven digits of a column's swing, however high it rides."""
         rows = self.rows()
         for end in self.past.ends:
-            _, swing = mean_and_spread(self.past.values[end - self.context : end])  # (1, C)
+            _, swing = mean_and_std(self.past.values[end - self.context : end])  # (1, C)
             swings = [*swing[0].tolist(), *np.repeat(swing[0], len(self.levels)).tolist()]
             for row in islice(rows, self.values.shape[1]):
                 words, numbers = row[: -len(swings)], row[-len(swings) :]
                 yield [
                     *map(str, words),
-                    *(written_of(float(x), swing) for x, swing in zip(numbers, swings, strict=True)),
+                    *(format_value(float(x), swing) for x, swing in zip(numbers, swings, strict=True)),
                 ]
 
 
@@ -129,7 +128,7 @@ def forecast(
         levels = ()
         notes.append("the model tells single values and not how sure it is, so there are no quantiles")
     ends = past.stamps[past.ends - 1]
-    stamps = [[later(int(end), past.step, n + 1) for n in range(horizon)] for end in ends]
+    stamps = [[advance(int(end), past.step, n + 1) for n in range(horizon)] for end in ends]
     return Forecast(
         names=past.names,
         ids=past.ids,
@@ -164,12 +163,12 @@ def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]
         ends = past.ends[at : at + TOGETHER]
         rows = past.values[ends[:, None] + np.arange(-context, 0)]  # (B, context, C)
         scale = scale_of(bundle, rows)
-        told = model(torch.from_numpy(scale.scaled(rows)).to(device))
+        told = model(torch.from_numpy(scale.transform(rows)).to(device))
         if isinstance(told, Tensor):
-            points.append(scale.undone(told.float().cpu().numpy()))
+            points.append(scale.inverse(told.float().cpu().numpy()))
             continue
-        points.append(scale.undone(finite(bundle, told.mean.float().cpu().numpy())))
-        sure.append(scale.undone(quantiles(told, levels).float().cpu().numpy()))
+        points.append(scale.inverse(finite(bundle, told.mean.float().cpu().numpy())))
+        sure.append(scale.inverse(quantiles(told, levels).float().cpu().numpy()))
     values = finite(bundle, np.concatenate(points))
     if not sure:
         return values, np.empty((0, *values.shape))
@@ -179,23 +178,11 @@ def _told(bundle: Bundle, past: SeriesSet, context: int, levels: Sequence[float]
 def _read(
     series: Any, time: str | None, columns: Sequence[str] | None, fill: Fill
 ) -> tuple[SeriesSet, list[str]]:
-    problems = Problems()
-    is_file = isinstance(series, str | PathLike)
-    given = OPTIONS if is_file else replace(OPTIONS, source="table")
+    errors = RowErrors()
+    name = None if isinstance(series, str | PathLike) else "the table"
     with _as_file(series) as path:
-        try:
-            past = read_series(path, problems=problems, time=time, target=columns, fill=fill, given=given)
-        except GlassformerError as error:
-            if is_file:
-                raise
-            raise GlassformerError(_of_table(str(error), path)) from None
-    notes = [note for note in (*past.notes, problems.sentence()) if note]
-    return past, notes if is_file else [_of_table(note, path) for note in notes]
-
-
-def _of_table(sentence: str, path: Path) -> str:
-    """A sentence about a file, for one who has a table in memory that was written there."""
-    return sentence.replace(f"'{path}'", "the table").replace(str(path), "the table")
+        past = read_series(path, errors=errors, time=time, target=columns, fill=fill, display_name=name)
+    return past, [note for note in (*past.notes, errors.summary()) if note]
 
 
 @contextmanager

@@ -22,13 +22,11 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.problems import Problems
-from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.series_files import Given
-from glassformer.data.series_steps import Fill
-from glassformer.data.spread import Doubles, mean_and_spread, written_of
-from glassformer.data.timestamps import later, written
-from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, UnsupportedError
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.series import Fill, SeriesSet, read_series
+from glassformer.data.stable_stats import Doubles, format_value, mean_and_std
+from glassformer.data.timestamps import advance, format_timestamp
+from glassformer.errors import GlassformerError, InvalidValueError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
 from glassformer.tasks.quantiles import LEVELS, check_levels, quantiles
 from glassformer.tasks.scaling import check_columns, scale_of
@@ -66,7 +64,9 @@ class Forecast:
 
     def timestamp(self, series: int, step: int) -> str:
         """The timestamp of a step."""
-        return written(int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step)
+        return format_timestamp(
+            int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step
+        )
 
     def header(self) -> list[str]:
         """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
@@ -86,11 +86,11 @@ class Forecast:
         """The rows as text, with seven digits relative to a column's deviation."""
         rows = self.rows()
         for end in self.past.ends:
-            _, spread = mean_and_spread(self.past.values[end - self.context : end])  # (1, C)
+            _, spread = mean_and_std(self.past.values[end - self.context : end])  # (1, C)
             spreads = [*spread[0].tolist(), *np.repeat(spread[0], len(self.levels)).tolist()]
             for row in islice(rows, self.values.shape[1]):
                 texts, numbers = row[: -len(spreads)], row[-len(spreads) :]
-                formatted = (written_of(float(x), one) for x, one in zip(numbers, spreads, strict=True))
+                formatted = (format_value(float(x), one) for x, one in zip(numbers, spreads, strict=True))
                 yield [*map(str, texts), *formatted]
 
 
@@ -127,20 +127,18 @@ class Forecaster(Task[Any, Forecast]):
 
     def preprocess(self, series: Any) -> tuple[SeriesSet, list[str]]:
         """Read and validate the series, and note what was repaired."""
-        problems = Problems()
-        is_file = isinstance(series, str | PathLike)
-        given = Given(
-            time="`time`", columns="`columns`", fill="`fill`", source="file" if is_file else "table"
-        )
+        errors = RowErrors()
+        name = None if isinstance(series, str | PathLike) else "the table"
         with _as_file(series) as path:
-            try:
-                past = read_series(
-                    path, problems=problems, time=self.time, target=self.columns, fill=self.fill, given=given
-                )
-            except FileProblemError as error:
-                error.path = error.path if is_file else "table"
-                raise
-        notes = [note for note in (*past.notes, problems.sentence()) if note]
+            past = read_series(
+                path,
+                errors=errors,
+                time=self.time,
+                target=self.columns,
+                fill=self.fill,
+                display_name=name,
+            )
+        notes = [note for note in (*past.notes, errors.summary()) if note]
         check_columns(self.bundle, past.names)
         short = np.flatnonzero(past.lengths < self.context)
         if short.size:
@@ -160,12 +158,12 @@ class Forecaster(Task[Any, Forecast]):
             ends = past.ends[at : at + SERIES_TOGETHER]
             rows = past.values[ends[:, None] + np.arange(-self.context, 0)]  # (B, context, C)
             scale = scale_of(bundle, rows)
-            output = model(torch.from_numpy(scale.scaled(rows)).to(bundle.device))
+            output = model(torch.from_numpy(scale.transform(rows)).to(bundle.device))
             if isinstance(output, Tensor):
-                means.append(scale.undone(output.float().cpu().numpy()))
+                means.append(scale.inverse(output.float().cpu().numpy()))
                 continue
-            means.append(scale.undone(check_finite(bundle, output.mean.float().cpu().numpy())))
-            levels.append(scale.undone(quantiles(output, self.levels).float().cpu().numpy()))
+            means.append(scale.inverse(check_finite(bundle, output.mean.float().cpu().numpy())))
+            levels.append(scale.inverse(quantiles(output, self.levels).float().cpu().numpy()))
         values = check_finite(bundle, np.concatenate(means))
         if not levels:
             return values, np.empty((0, *values.shape))
@@ -179,7 +177,7 @@ class Forecaster(Task[Any, Forecast]):
                 "the model predicts single values, not a distribution, so there are no quantiles",
             ]
         ends = past.stamps[past.ends - 1]
-        stamps = [[later(int(end), past.step, n + 1) for n in range(self.horizon)] for end in ends]
+        stamps = [[advance(int(end), past.step, n + 1) for n in range(self.horizon)] for end in ends]
         return Forecast(
             names=past.names,
             ids=past.ids,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.pictures import BadPictureError, decode, outline
+from glassformer.data.image_files import BadImageError, decode_image, read_image_header
 from glassformer.errors import (
     FileMissingError,
     FileProblemError,
@@ -105,12 +105,12 @@ class ImageProcessor:
         try:
             if isinstance(source, Path) and not source.is_file():
                 raise FileMissingError(name, kind="image", hint="this model reads images: give their files")
-            found = outline(source)
-            color = decode(source, (found.height, found.width, 3))
+            found = read_image_header(source)
+            color = decode_image(source, (found.height, found.width, 3))
             whole = color
             if self.read.channels != 3:
-                whole = decode(source, (found.height, found.width, self.read.channels))
-        except (BadPictureError, OSError, ValueError) as error:
+                whole = decode_image(source, (found.height, found.width, self.read.channels))
+        except (BadImageError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
             raise FileProblemError(name, f"cannot be read ({error})") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.pictures import MOST_PIXELS, BadPictureError, decode, outline
+from glassformer.data.image_files import MAX_PIXELS, BadImageError, decode_image, read_image_header
 from glassformer.errors import GlassformerError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE as PICTURES
 from glassformer.tasks.finite import finite
@@ -125,15 +125,15 @@ class Ready:
                 raise UnreadableError(
                     f"there is no picture {name}; this model reads pictures, so give the names of their files"
                 )
-            seen = outline(source)
-            whole = decode(source, (seen.height, seen.width, self.read.channels))
+            seen = read_image_header(source)
+            whole = decode_image(source, (seen.height, seen.width, self.read.channels))
             given = whole  # with its colours, for who hears what it is unlike
             if self._hear is not None and self.read.channels != 3:
-                given = decode(source, (seen.height, seen.width, 3))
-        except (BadPictureError, OSError, ValueError) as error:
+                given = decode_image(source, (seen.height, seen.width, 3))
+        except (BadImageError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
-            told = str(error) if isinstance(error, BadPictureError) else f"cannot be read ({error})"
+            told = str(error) if isinstance(error, BadImageError) else f"cannot be read ({error})"
             raise UnreadableError(f"{name} {told}") from None
         fitted = self._cropped(self._resized(whole))
         if fitted.shape[:2] != self.read.image_size:
@@ -163,7 +163,7 @@ class Ready:
                 high = wide = side
             case _:
                 raise GlassformerError(f"{PICTURES} sets size to {size!r}, which is not supported")
-        if min(high, wide) < 1 or high * wide > MOST_PIXELS:
+        if min(high, wide) < 1 or high * wide > MAX_PIXELS:
             raise GlassformerError(f"{PICTURES} brings pictures to {high:,} x {wide:,}; mend its size")
         return resampled(image, (high, wide), self.about.get("resample", 2))
 

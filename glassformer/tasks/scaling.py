@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.spread import Doubles, mean_and_spread, mean_size
+from glassformer.data.stable_stats import Doubles, mean_abs, mean_and_std
 from glassformer.data.windows import Scaler
 from glassformer.errors import ShapeError
 
@@ -34,20 +34,20 @@ class WindowScale:
     @classmethod
     def standardize(cls, windows: Doubles) -> WindowScale:
         """To mean 0 and deviation 1: (..., T, C). A constant column is divided by its value."""
-        mean, spread = mean_and_spread(windows)
+        mean, spread = mean_and_std(windows)
         return cls(shift=mean, size=_nonzero(np.where(spread == 0, np.abs(mean), spread)))
 
     @classmethod
     def unit_mean(cls, windows: Doubles) -> WindowScale:
         """To a mean absolute value of 1, not shifted: (..., T, C)."""
-        size = mean_size(windows)
+        size = mean_abs(windows)
         return cls(shift=np.zeros_like(size), size=_nonzero(size))
 
-    def scaled(self, values: Doubles) -> Floats:
+    def transform(self, values: Doubles) -> Floats:
         """(..., T, C) -> (..., T, C)."""
         return ((values - self.shift) / self.size).astype(np.float32)
 
-    def undone(self, values: Floats) -> Doubles:
+    def inverse(self, values: Floats) -> Doubles:
         """Predictions (..., N, C) for scaled values, in the series' own units."""
         return values.astype(np.float64) * self.size + self.shift
 

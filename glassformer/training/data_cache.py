@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from glassformer.data.stamps import Stamp, by_content, by_time
+from glassformer.data.sources import Stamp, stamp_by_content, stamp_by_time
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.replacing import replacing
@@ -58,14 +58,14 @@ class DataCache:
         extra: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self._fingerprints = folder, fingerprints
-        self.fingerprint = _digest(*fingerprints(by_time))
+        self.fingerprint = _digest(*fingerprints(stamp_by_time))
         self.extra = dict(extra or {})
         self.damaged = False
 
     @cached_property
     def contents(self) -> str:
         """The fingerprint by file contents."""
-        return _digest(*self._fingerprints(cache(by_content)))
+        return _digest(*self._fingerprints(cache(stamp_by_content)))
 
     @property
     def _copy(self) -> Path:

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.data import Batch, Batches, Place
+from glassformer.data import Batch, Batches, DataPosition
+from glassformer.data.batches import PackedBatches, PackedPairs, split_batch
 from glassformer.data.examples import Arrays, Examples, PairExamples
-from glassformer.data.packing import PackedBatches, PackedPairs, halves
 from glassformer.errors import InvalidValueError
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.task import Task
@@ -47,7 +47,7 @@ class StepBatches:
     """The micro-batches of one process in one step, and the position in the data after it."""
 
     batches: tuple[MicroBatch, ...]
-    after: Place
+    after: DataPosition
     epoch: int
 
 
@@ -63,7 +63,7 @@ class DataLoader:
     ranks: int = 1
     pin_memory: bool = False
 
-    def steps(self, start: Place) -> Iterator[StepBatches]:
+    def steps(self, start: DataPosition) -> Iterator[StepBatches]:
         stream = self.batches.stream(start)
         while True:
             batches = list(islice(stream, self.accumulate))
@@ -85,8 +85,8 @@ class DataLoader:
     def halve(self, batch: MicroBatch) -> tuple[MicroBatch, ...]:
         """The same rows as two smaller batches; a single row stays one."""
         return tuple(
-            self.load(batch.index, Batch(batch.epoch, rows, Place(batch.epoch)))
-            for rows in halves(batch.rows)
+            self.load(batch.index, Batch(batch.epoch, rows, DataPosition(batch.epoch)))
+            for rows in split_batch(batch.rows)
         )
 
 
@@ -109,13 +109,13 @@ def make_batches(task: Task, options: TrainingOptions, seed: int) -> tuple[Batch
 class Prefetcher:
     """Loads steps in a thread; an error there is raised by `next`."""
 
-    def __init__(self, loader: DataLoader, start: Place) -> None:
+    def __init__(self, loader: DataLoader, start: DataPosition) -> None:
         self._queue: Queue[StepBatches | BaseException] = Queue(PREFETCHED_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._load, args=(loader, start), daemon=True)
         self._thread.start()
 
-    def _load(self, loader: DataLoader, start: Place) -> None:
+    def _load(self, loader: DataLoader, start: DataPosition) -> None:
         try:
             for step in loader.steps(start):
                 if not self._put(step):

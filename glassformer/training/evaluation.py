@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from glassformer.data.tables import numbered
+from glassformer.data.readers import parse_columns
 from glassformer.errors import FileMissingError, InvalidValueError, MissingValueError, NonFiniteError
 from glassformer.families.sidecars import JOB_FILE, read_object
 from glassformer.pretrained.run_folder import result_of
@@ -65,7 +65,7 @@ def evaluate_files(
         if key is None or (key == "column" and len(columns) != 1):
             expected = "one column" if key else f"no columns for {name}"
             raise InvalidValueError("columns", list(columns), expected)
-        found = numbered(columns)
+        found = parse_columns(columns)
         recipe["data"][key] = found[0] if key == "column" else found
     for override in overrides:
         if not override.startswith("data."):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from glassformer.core.distributions import Parameters, mapped
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
-from glassformer.data.examples import IGNORED
+from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
 CUTMIX_SIDE = (0.25, 0.75)  # smallest and largest rectangle, as a fraction of the image's side
@@ -30,7 +30,7 @@ def count_values(batch: Mapping[str, Any]) -> int:
 
 def count_labels(batch: Mapping[str, Any]) -> int:
     """Number of labels in a batch, padding excluded."""
-    return int((batch["labels"] != IGNORED).sum())
+    return int((batch["labels"] != IGNORE_INDEX).sum())
 
 
 class Learner(nn.Module):
@@ -74,7 +74,7 @@ def r_drop_loss(logits: Tensor, labels: Tensor, *, smoothing: float, weight: flo
     one, other = F.log_softmax(logits.float(), -1).chunk(2)  # (B, ..., V) each
     # KL(one, other) + KL(other, one) in one product
     divergence = ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (B, ...)
-    return loss + weight / 4 * torch.where(labels != IGNORED, divergence, 0.0).sum()
+    return loss + weight / 4 * torch.where(labels != IGNORE_INDEX, divergence, 0.0).sum()
 
 
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
@@ -199,7 +199,7 @@ class TextLabelLearner(LabelLearner):
         loss = self.loss(self.model.head(x, context), labels)
         if not self.mlm_weight:
             return loss
-        targets = torch.where(masked, ids, IGNORED)
+        targets = torch.where(masked, ids, IGNORE_INDEX)
         mlm_loss = projected_cross_entropy(x, self.model.embed.token.weight, targets)
         return loss + self.mlm_weight * len(labels) * mlm_loss / masked.sum().clamp(min=1)
 

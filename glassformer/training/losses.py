@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.data.examples import IGNORED
+from glassformer.data.examples import IGNORE_INDEX
 
 # Logits in memory at once. On a GPU few large products are faster, and the kernel needs no second copy.
 CPU_LOGITS, GPU_LOGITS = 1 << 24, 1 << 30
@@ -28,7 +28,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> 
     """
     flat = logits.flatten(0, -2).float()
     return F.cross_entropy(
-        flat, labels.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
+        flat, labels.flatten(), reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing
     )
 
 
@@ -48,7 +48,7 @@ def projected_cross_entropy(
     twice. Under autocast the products use its dtype; sums are float32. The default chunk is as many tokens as
     give `CPU_LOGITS` or `GPU_LOGITS` logits.
 
-    >>> x, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 6, 2, IGNORED, 1])
+    >>> x, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 6, 2, IGNORE_INDEX, 1])
     >>> plain = cross_entropy(x @ weight.T, labels)
     >>> bool(torch.isclose(projected_cross_entropy(x, weight, labels, chunk=2), plain))
     True
@@ -123,7 +123,7 @@ def _loss_and_grad(
         from glassformer.training.cross_entropy_triton import cross_entropy_with_grad_
 
         logits = F.linear(part, matrix, None if bias is None else bias.to(part.dtype))
-        return cross_entropy_with_grad_(logits, labels, smoothing, IGNORED).sum(), logits
+        return cross_entropy_with_grad_(logits, labels, smoothing, IGNORE_INDEX).sum(), logits
     loss, grad = _chunk_loss(part @ matrix.T, bias, labels, smoothing)
     return loss, grad.to(part.dtype)
 
@@ -135,7 +135,7 @@ def _chunk_loss(
     scores = logits.float()
     if bias is not None:
         scores = scores + bias.float()
-    counted = (labels != IGNORED)[:, None]  # (n, 1)
+    counted = (labels != IGNORE_INDEX)[:, None]  # (n, 1)
     target = labels.clamp(min=0)[:, None]  # (n, 1); any token for ignored labels
     log_sum = scores.logsumexp(-1, keepdim=True)
     target_score = scores.gather(1, target)

@@ -15,12 +15,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.held_out import held_out
-from glassformer.data.problems import Problems
-from glassformer.data.ragged import Ragged
-from glassformer.data.recut import WHOLE, halves
+from glassformer.data.bpe_dropout import NO_SPLIT, split_table
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
-from glassformer.data.store import write_blocks
+from glassformer.data.split import split_source
+from glassformer.data.store import Ragged, write_blocks
 from glassformer.errors import EmptyInputError, FileMissingError, GlassformerError, UnsupportedError
 from glassformer.tokenization import Side, Tokenizer, load_tokenizer
 from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
@@ -46,7 +45,7 @@ def split_sources(make: Callable[[Sequence[str]], Source], data: Any, *, seed: i
     """Training and validation rows: from their own files, or a fraction held out of the training files."""
     train = make(data.train)
     if isinstance(data.valid, float):
-        return held_out(train, data.valid, seed=seed)
+        return split_source(train, data.valid, seed=seed)
     return train, train if data.valid == data.train else make(data.valid)
 
 
@@ -189,7 +188,7 @@ def encode_rows(
     *,
     max_id: int,
     max_len: int | None,
-    problems: Problems,
+    problems: RowErrors,
     progress: Progress,
     keep_texts: int = 0,
 ) -> int:
@@ -209,12 +208,12 @@ def encode_rows(
                 fits = np.max([field.lengths for field in encoded], axis=0) <= max_len
                 if not fits.all():
                     too_long += len(rows) - int(fits.sum())
-                    encoded = [field.only(fits) for field in encoded]
+                    encoded = [field.select(fits) for field in encoded]
                     rows = [row for row, fit in zip(rows, fits, strict=True) if fit]
             texts.extend(rows[: keep_texts - len(texts)])
             yield encoded
 
-    store = write_blocks(folder, fields, blocks(), highest=max_id)
+    store = write_blocks(folder, fields, blocks(), max_id=max_id)
     if not len(store):
         raise EmptyInputError(f"{folder.name} data", "raise data.max_len or provide more data")
     with replacing(folder / "texts.json") as file:
@@ -241,12 +240,14 @@ def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.i
     """
     size = tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size
     unsplittable = tokenizer.special_ids | tokenizer.unknown_ids
-    table = halves(tokenizer.tokens(range(size), side=side), unsplittable)
+    table = split_table(tokenizer.tokens(range(size), side=side), unsplittable)
     for number, parts in enumerate(table.tolist()):
         # the same spelling may decode differently if a vocabulary marks word-internal parts or single bytes
-        if WHOLE not in parts and tokenizer.decode([number], side=side) != tokenizer.decode(parts, side=side):
-            table[number] = WHOLE
-    if (table == WHOLE).all():
+        if NO_SPLIT not in parts and tokenizer.decode([number], side=side) != tokenizer.decode(
+            parts, side=side
+        ):
+            table[number] = NO_SPLIT
+    if (table == NO_SPLIT).all():
         raise UnsupportedError(
             f"the {side} tokenizer", "data.bpe_dropout", "set it to 0, or use tokenizer.kind bpe"
         )

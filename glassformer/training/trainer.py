@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data import Place
-from glassformer.data.packing import NEXT
+from glassformer.data import DataPosition
+from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
 from glassformer.pretrained.run_folder import AVERAGED, BEST
 from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
@@ -84,7 +84,7 @@ class TrainState:
     """
 
     step: int = 0
-    position: Place = field(default_factory=Place)
+    position: DataPosition = field(default_factory=DataPosition)
     skipped: int = 0
     consecutive_skipped: int = 0
     splits: int = 1
@@ -100,7 +100,7 @@ class TrainState:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrainState:
         averaged = [(int(step), float(score)) for step, score in data["averaged"]]
-        return cls(**{**data, "position": Place(*data["position"]), "averaged": averaged})
+        return cls(**{**data, "position": DataPosition(*data["position"]), "averaged": averaged})
 
 
 class Trainer:
@@ -307,7 +307,7 @@ class Trainer:
         self.parallel.sync_batch_norm(self.module)
         if self.ema is not None:
             self.ema.update(step)
-        rows = np.concatenate([batch.rows[batch.rows != NEXT] for batch in batches])
+        rows = np.concatenate([batch.rows[batch.rows != ROW_SEPARATOR] for batch in batches])
         self._pending.append((step, bad, rows[: SHOWN_ROWS + 1].tolist()))
         while len(self._pending) > (1 if self.device.type == "cuda" else 0):
             self._check_step(*self._pending.popleft())

@@ -14,9 +14,9 @@ from torch import Tensor
 from glassformer.baselines import build_baseline, from_dict, to_dict
 from glassformer.baselines import forecast_spec as specs
 from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
-from glassformer.data.windows import Scaler, Windows, by_rows, by_share
+from glassformer.data.windows import Scaler, Windows, split_by_rows, split_by_share
 from glassformer.errors import GlassformerError
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 
@@ -44,9 +44,9 @@ def test_linear_beats_repeating_on_a_sine_with_a_trend(tmp_path: Path) -> None:
     other = 3 * np.cos(time * 2 * np.pi / 24) - 0.01 * time + rng.normal(0, 0.1, 1200)
     rows = [f"{n},{a:.5f},{b:.5f}" for n, (a, b) in enumerate(zip(wave, other, strict=True))]
     (tmp_path / "x.csv").write_text("time,a,b\n" + "\n".join(rows))
-    series = read_series(tmp_path / "x.csv", problems=Problems())
-    parts = by_share(series)
-    scaler = Scaler.fitted(series, parts.train)
+    series = read_series(tmp_path / "x.csv", errors=RowErrors())
+    parts = split_by_share(series)
+    scaler = Scaler.fit(series, parts.train)
     train, test = (
         Windows(series=series, part=part, scaler=scaler, context=48, horizon=24)
         for part in (parts.train, parts.test)
@@ -119,9 +119,9 @@ def test_a_season_needs_its_past() -> None:
 def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
     """Repeating, against one loop over the file; the linear fit, near the published 0.374 / 0.394."""
     path = DATA / "ett" / "ETTh1.csv.gz"
-    series = read_series(path, problems=Problems())
-    parts = by_rows(series, 8640, 11_520, 14_400)
-    scaler = Scaler.fitted(series, parts.train)
+    series = read_series(path, errors=RowErrors())
+    parts = split_by_rows(series, 8640, 11_520, 14_400)
+    scaler = Scaler.fit(series, parts.train)
     train, test = (
         Windows(series=series, part=part, scaler=scaler, context=336, horizon=96)
         for part in (parts.train, parts.test)

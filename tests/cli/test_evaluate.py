@@ -104,11 +104,11 @@ def test_pairs_of_one_language_are_measured_as_a_table_that_names_it(run, told, 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["test.tsv"], "--to"),
+        (["test.tsv"], "`to`"),
         (["test.tsv", "--to", "sideways"], "it writes back, same"),
-        (["several.tsv", "--to", "back"], "leave --to out"),
+        (["several.tsv", "--to", "back"], "leave `to` out"),
         (["test.tsv", "--to", "back", "--set", "data.to=to"], "--columns"),
-        (["no.tsv", "--to", "back"], "'no.tsv' does not exist"),
+        (["no.tsv", "--to", "back"], "not found: no.tsv"),
     ],
 )
 def test_a_language_that_cannot_be_told_is_a_sentence(run, told, place, words, said):
@@ -123,7 +123,7 @@ BAD = {
     "job of another shape": (["runs/x/model", "book.txt", "--job", "lm"], "continue"),
     "missing file": (["runs/x/model", "no.tsv"], "no.tsv"),
     "wrong column": (["runs/x/model", "reviews.tsv", "--columns", "en,de"], "'en'"),
-    "three columns": (["runs/x/model", "test.tsv", "--columns", "1,2,3"], "3 columns"),
+    "three columns": (["runs/x/model", "test.tsv", "--columns", "1,2,3"], "two columns"),
     "not of the data": (["runs/x/model", "test.tsv", "--set", "training.lr=1"], "training.lr"),
     "unknown setting": (["runs/x/model", "test.tsv", "--set", "data.colums=1"], "did you mean 'columns'"),
     "the model's length": (

@@ -1,4 +1,4 @@
-"""Small files, good rows, and all that a reader says of them."""
+"""Small files for the tests of readers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glassformer.data.problems import Problems
-from glassformer.data.sources import Source, Texts
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, TextSource
 from glassformer.data.store import Store
 
 GOOD = b"".join(b"word %d\tWort %d\n" % (n, n) for n in range(20))  # enough that one bad row is no tenth
@@ -17,18 +17,18 @@ X20 = b"x\n" * 20
 
 
 def read(source: Source) -> tuple[list[tuple[str, ...]], list[str]]:
-    """All rows, and what was told of the others, by file name."""
-    problems = Problems()
-    rows = list(source.rows(problems))
-    told = [f"{Path(p.file).name} {p.line}: {p.what}" for p in problems.first]
-    return rows, told
+    """All rows, and the errors of the others, with file names."""
+    errors = RowErrors()
+    rows = list(source.rows(errors))
+    reasons = [f"{Path(p.file).name} {p.line}: {p.reason}" for p in errors.first]
+    return rows, reasons
 
 
 def rows_of(store: Store) -> list[list[list[int]]]:
     """The fields of every row, from all rows read as one batch."""
     if not len(store):
         return []
-    fields, lengths = store.together(np.arange(len(store)))
+    fields, lengths = store.gather(np.arange(len(store)))
     columns = [np.split(ids, sizes.cumsum()[:-1]) for ids, sizes in zip(fields, lengths.T, strict=True)]
     return [[ids.tolist() for ids in row] for row in zip(*columns, strict=True)]
 
@@ -47,6 +47,6 @@ def many(value: object, last: bytes) -> bytes:
     return jsonl(*[value] * 20) + last
 
 
-def joined(source: Texts) -> list[str]:
+def joined(source: TextSource) -> list[str]:
     """Each document whole."""
-    return ["".join(document) for document in source.documents(Problems())]
+    return ["".join(document) for document in source.documents(RowErrors())]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
-from glassformer.data.by_row import uniform
 from glassformer.data.images import ImageSet, prepare_images
-from glassformer.data.problems import Problems
-from glassformer.errors import GlassformerError
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.row_rng import uniform
+from glassformer.errors import InvalidValueError, ShapeError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 RNG = np.random.default_rng(1)
@@ -26,7 +26,7 @@ ALL = Augment(flip=0.5, shift=2, rotate=20, erase=0.5, seed=5)
 @pytest.fixture
 def image_set(tmp_path: Path) -> ImageSet:
     np.savez(tmp_path / "x.npz", images=IMAGES, labels=ROWS % 4)
-    return prepare_images(tmp_path / "x.npz", tmp_path / "set", problems=Problems())
+    return prepare_images(tmp_path / "x.npz", tmp_path / "set", errors=RowErrors())
 
 
 def test_numbers_drawn_are_even_and_unrelated() -> None:
@@ -123,18 +123,18 @@ def test_examples_of_some_rows_change_as_in_the_whole_set(image_set: ImageSet) -
     assert len(some) == 3 and some.lengths(np.arange(2)).tolist() == [[1], [1]]
     one, other = some.batch(np.array([1]), epoch=2), every.batch(np.array([4]), epoch=2)
     assert (one["inputs"] == other["inputs"]).all() and one["labels"].tolist() == [0]
-    with pytest.raises(GlassformerError, match="3 channels"):
+    with pytest.raises(ShapeError):
         ImageExamples(image_set, mean=(0.5,), std=(0.5,))
 
 
 @pytest.mark.parametrize("bad", [{"flip": 2}, {"shift": -1}, {"rotate": 200}, {"padding": "wrap"}])
-def test_what_makes_no_sense_is_refused(bad: dict) -> None:
-    with pytest.raises(GlassformerError, match=next(iter(bad))):
+def test_invalid_augmentation_is_refused(bad: dict) -> None:
+    with pytest.raises(InvalidValueError):
         Augment(**bad)
 
 
 @pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_the_digits_have_their_published_mean_and_spread(tmp_path: Path) -> None:
-    train = prepare_images(DATA / "mnist", tmp_path / "train", problems=Problems())
+    train = prepare_images(DATA / "mnist", tmp_path / "train", errors=RowErrors())
     (mean,), (std,) = channel_statistics(train)
     assert len(train) == 60_000 and round(mean, 4) == 0.1307 and round(std, 4) == 0.3081

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import Batches, Place, Store, write_store
+from glassformer.data import Batches, DataPosition, Store, write_store
 from glassformer.data.batches import Batch
-from glassformer.data.blocks import Blocks
-from glassformer.data.examples import IGNORED
-from glassformer.data.store import Part, write_parts
-from glassformer.errors import GlassformerError
+from glassformer.data.examples import IGNORE_INDEX, Blocks
+from glassformer.data.store import Chunk, write_chunks
+from glassformer.errors import EmptyInputError, InvalidValueError, UnknownNameError
 from tests.data.files import rows_of
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id
@@ -26,7 +25,7 @@ def store_of(lengths: list[int], folder: Path) -> Store:
     """Documents of these lengths; every id is its own, so that it tells where it stood."""
     ends = np.cumsum([0, *lengths])
     rows = [(range(a, b),) for a, b in pairwise(ends)]
-    return write_store(folder / "store", ("text",), rows, highest=70_000)
+    return write_store(folder / "store", ("text",), rows, max_id=70_000)
 
 
 @settings(max_examples=80)
@@ -47,7 +46,7 @@ def test_every_id_is_read_once_and_learned_once_unless_it_is_the_first(
     firsts = {int(n) for n in np.cumsum([0, *lengths[:-1]])}
     real = segments > 0
     assert sorted(ids[real].tolist()) == list(range(total)) and (ids[~real] == PAD).all()
-    learned = labels != IGNORED
+    learned = labels != IGNORE_INDEX
     assert not (learned & ~real).any()
     assert sorted(labels[learned].tolist()) == sorted(set(range(total)) - firsts)
     assert (labels[learned] == ids[learned] + 1).all()
@@ -84,7 +83,7 @@ def test_a_block_is_the_same_alone_later_and_in_another_process_and_epochs_diffe
 def test_blocks_are_batched_and_resumed_like_any_examples(tmp_path: Path) -> None:
     blocks = Blocks(store_of([1000, 500], tmp_path), length=10, seed=0)
     batches = Batches(data=blocks, tokens=45, pool=40)
-    whole = list(batches.epoch(Place(1)))
+    whole = list(batches.epoch(DataPosition(1)))
     assert {len(batch.rows) for batch in whole} == {4, 2}  # pools of 40, 40, 40 and 30 rows
 
     def ids(given: list[Batch]) -> list[list[list[int]]]:
@@ -99,22 +98,22 @@ def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
     assert blocks.batch(np.array([9, 10]), epoch=0)["segments"].tolist() == [[1] * 10, [1] * 3 + [0] * 7]
 
 
-def test_documents_in_pieces_are_stored_whole(tmp_path: Path) -> None:
+def test_documents_in_chunks_are_stored_whole(tmp_path: Path) -> None:
     given = [([1, 2], []), ([3], [1]), ([4, 5], [0, 1]), ([], []), ([6], [1])]  # ids, and where rows end
-    parts = ((Part(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in given)
-    store = write_parts(tmp_path / "s", ("text",), parts, highest=9)
+    parts = ((Chunk(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in given)
+    store = write_chunks(tmp_path / "s", ("text",), parts, max_id=9)
     assert rows_of(store) == [[[1, 2, 3]], [[]], [[4]], [[5, 6]]]
-    ids, ends = store.end_to_end("text")
+    ids, ends = store.concatenated("text")
     assert ids.tolist() == [1, 2, 3, 4, 5, 6] and ends.tolist() == [3, 3, 4, 6]
-    later = write_store(tmp_path / "later", ("text",), ([[1] * n] for n in (1, 2, 5, 3)), highest=9)
-    assert [part.longest("text", together=2) for part in (store, later)] == [3, 5]
+    later = write_store(tmp_path / "later", ("text",), ([[1] * n] for n in (1, 2, 5, 3)), max_id=9)
+    assert [part.max_length("text", rows_per_read=2) for part in (store, later)] == [3, 5]
 
 
-def test_what_cannot_be_cut_is_a_sentence(tmp_path: Path) -> None:
+def test_blocks_need_a_length_a_field_and_text(tmp_path: Path) -> None:
     store = store_of([3], tmp_path)
-    with pytest.raises(GlassformerError, match="at least 1"):
+    with pytest.raises(InvalidValueError):
         Blocks(store, length=0, seed=0)
-    with pytest.raises(GlassformerError, match="no field 'texts'; it has text"):
+    with pytest.raises(UnknownNameError):
         Blocks(store, length=4, seed=0, field="texts")
-    with pytest.raises(GlassformerError, match="no text to learn from"):
+    with pytest.raises(EmptyInputError):
         Blocks(store_of([0, 0], tmp_path / "empty"), length=4, seed=0)

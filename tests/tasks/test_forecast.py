@@ -13,6 +13,7 @@ import torch
 import glassformer
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.errors import (
+    FileProblemError,
     GlassformerError,
     InvalidValueError,
     ShapeError,
@@ -184,9 +185,10 @@ def test_other_models_and_other_inputs_are_errors(tmp_path: Path) -> None:
             forecast(bundle, odd)
     gappy = table()
     gappy["b"][7] = float("nan")
-    with pytest.raises(GlassformerError):
+    with pytest.raises(FileProblemError) as caught:
         forecast(bundle, gappy)
-    assert any("filled in" in note for note in forecast(bundle, gappy, fill="linear").notes)
+    assert caught.value.path == "the table" and caught.value.line == 8
+    assert any("filled" in note for note in forecast(bundle, gappy, fill="linear").notes)
     bundle.job = JobInfo(frequency="15 minutes")
     assert any("15 minutes" in note for note in forecast(bundle, table()).notes)
 

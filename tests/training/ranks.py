@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build
-from glassformer.data.examples import IGNORED
+from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.activation_checkpointing import checkpoint_activations
 from glassformer.training.checkpoint import save_checkpoint
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
@@ -54,7 +54,7 @@ def batch(step: int, piece: int, device: torch.device | None = None) -> dict[str
     """Of its own number of rows, and of labels that count."""
     draw = torch.Generator().manual_seed(1000 * step + piece)
     ids = torch.randint(1, VOCAB, (2 + piece % 3, 8), generator=draw)
-    labels = ids[:, 1:].masked_fill(torch.rand(ids[:, 1:].shape, generator=draw) < 0.2, IGNORED)
+    labels = ids[:, 1:].masked_fill(torch.rand(ids[:, 1:].shape, generator=draw) < 0.2, IGNORE_INDEX)
     return {"ids": ids[:, :-1].to(device), "labels": labels.to(device)}
 
 
@@ -75,7 +75,7 @@ class Run:
         for step in steps:
             mine = [piece for piece in range(PIECES) if piece % parallel.ranks == parallel.rank]
             batches = {piece: batch(step, piece, parallel.device) for piece in mine}
-            counts = [(b["labels"] != IGNORED).sum() for b in batches.values()]
+            counts = [(b["labels"] != IGNORE_INDEX).sum() for b in batches.values()]
             units = parallel.sum(torch.stack(counts).sum())
             lost = torch.zeros((), device=parallel.device)
             for piece, inputs in batches.items():

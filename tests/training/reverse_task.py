@@ -62,7 +62,7 @@ def task_in(
     if not (folder / "data").exists():
         rows = [rng.integers(4, 20, rng.integers(2, 9)).tolist() for _ in range(60)]
         pairs = [(row, [*reversed(row), START]) for row in rows]
-        write_store(folder / "data", ("source", "target"), pairs, highest=20)
+        write_store(folder / "data", ("source", "target"), pairs, max_id=20)
     examples = PairExamples(Store(folder / "data"), pad_id=PAD, start_id=START)
     torch.manual_seed(5)
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "src_vocab_size": 21}

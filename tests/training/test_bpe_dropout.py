@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.data.examples import IGNORED, PairExamples
-from glassformer.data.recut import WHOLE
+from glassformer.data.bpe_dropout import NO_SPLIT
+from glassformer.data.examples import IGNORE_INDEX, PairExamples
 from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.data_cache import no_log
@@ -88,7 +88,7 @@ def test_text_is_unchanged_and_length_within_its_bound(tmp_path: Path, tokenizer
             marks = [[one for one in ids if one in words.special_ids] for ids in (first, made)]
             assert marks[0] == marks[1] and made[-1] == words.eos_id
         assert pair[0][0] == given[0][0]  # the tag
-    together, lengths = learned.together(rows[::-1], 1)
+    together, lengths = learned.gather(rows[::-1], 1)
     for n, made in enumerate(together):
         beside = np.split(made, lengths[:, n].cumsum()[:-1])[::-1]
         one, other = ([pair[n].tolist() for pair in epoch] for epoch in epochs)
@@ -101,9 +101,14 @@ def test_tokens_are_split_as_often_as_requested_and_independently_per_side(tmp_p
     examples: Any = job.train_examples()
     one, other = examples.sides
     rows = np.arange(len(job.corpus.train))
-    (ids, _), stored = job.corpus.train.together(rows)
-    made = [[cut.whole(ids, stored[:, 0], rows, epoch=n)[0] for n in range(epochs)] for cut in (one, other)]
-    halved = sum(len(each) - len(ids) for each in made[0]) / epochs / int((one.table[ids, 0] != WHOLE).sum())
+    (ids, _), stored = job.corpus.train.gather(rows)
+    made = [
+        [cut.without_truncation(ids, stored[:, 0], rows, epoch=n)[0] for n in range(epochs)]
+        for cut in (one, other)
+    ]
+    halved = (
+        sum(len(each) - len(ids) for each in made[0]) / epochs / int((one.table[ids, 0] != NO_SPLIT).sum())
+    )
     assert 0.9 * 3 * chance < halved < 1.1 * ((1 + chance) ** 3 - 1)  # three turns, halves among them
     assert all(a.tolist() != b.tolist() for a, b in zip(*made, strict=True))
 
@@ -117,11 +122,11 @@ def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: P
     for batch in islice(batches.stream(), 60):  # over several epochs
         arrays = examples.batch(batch.rows, epoch=batch.epoch)
         assert arrays["src"].size + arrays["tgt"].size <= tokens
-        kept = [int((arrays[name] != fill).sum()) for name, fill in (("src", 0), ("labels", IGNORED))]
-        _, lengths = job.train_examples().together(batch.rows[batch.rows >= 0], batch.epoch)
+        kept = [int((arrays[name] != fill).sum()) for name, fill in (("src", 0), ("labels", IGNORE_INDEX))]
+        _, lengths = job.train_examples().gather(batch.rows[batch.rows >= 0], batch.epoch)
         assert kept == lengths.sum(0).tolist()
-    both, stored = held.together(np.arange(len(held)), 5)
-    first, lengths = job.corpus.valid.together(np.arange(len(held)))
+    both, stored = held.gather(np.arange(len(held)), 5)
+    first, lengths = job.corpus.valid.gather(np.arange(len(held)))
     assert all((one == two).all() for one, two in zip(both, first, strict=True)) and (stored == lengths).all()
 
 
@@ -130,8 +135,8 @@ def test_without_dropout_the_stored_ids_are_used(tmp_path: Path) -> None:
     learned = job.train_examples()
     rows = np.arange(len(learned))
     assert (learned.lengths(rows) == job.corpus.train.lengths(rows)).all()
-    both, _ = learned.together(rows, 3)
-    first, _ = job.corpus.train.together(rows)
+    both, _ = learned.gather(rows, 3)
+    first, _ = job.corpus.train.gather(rows)
     assert all((one == two).all() for one, two in zip(both, first, strict=True))
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.data.damaged import Damage, DamagedExamples
-from glassformer.data.lines import lines
+from glassformer.data.denoising import Corruption, DenoisingExamples
+from glassformer.data.readers import read_lines
 from glassformer.data.store import write_store
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
@@ -102,7 +102,7 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
 def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
     files = []
     for language in ("en", "de"):
-        first = map(str, islice(lines(DATA / f"multi30k/train.{language}.gz"), 50))
+        first = map(str, islice(read_lines(DATA / f"multi30k/train.{language}.gz"), 50))
         files.append(written(tmp_path / f"train.{language}", list(first)))
     (found,) = trained(
         tmp_path / "run",
@@ -248,10 +248,10 @@ def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any
     whole = sentences(60, 8)
     tokenizer = train_tokenizer(whole, TokenizerPlan(kind=kind, vocab_size=300, tags=(GAP,)))
     ids = [encoded.ids for encoded in tokenizer.encode_batch([PREFIX + line for line in whole])]
-    store = write_store(tmp_path / "store", ("text",), ((row,) for row in ids), highest=299)
+    store = write_store(tmp_path / "store", ("text",), ((row,) for row in ids), max_id=299)
     gap = tokenizer.token_id(GAP)
-    how = Damage(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, begins=word_starts(tokenizer))
-    examples = DamagedExamples(store, how=how, seed=1, pad_id=0, start_id=3)
+    how = Corruption(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, starts_word=word_starts(tokenizer))
+    examples = DenoisingExamples(store, corruption=how, seed=1, pad_id=0, start_id=3)
     changed = gaps = 0
     for n, line in enumerate(whole):
         damaged, target = examples.row(n, 0)
@@ -264,7 +264,7 @@ def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any
         assert examples.row(n, 0)[0].tolist() == damaged.tolist()
     assert changed > 40 and gaps > 15
     rows = np.array([7, 2, 59, 0])  # a sentence is damaged alike whatever stands beside it
-    sides, lengths = examples.together(rows, 3)
+    sides, lengths = examples.gather(rows, 3)
     for side, made in enumerate(sides):
         alone = [examples.row(int(n), 3)[side].tolist() for n in rows]
         assert [row.tolist() for row in np.split(made, lengths[:, side].cumsum()[:-1])] == alone

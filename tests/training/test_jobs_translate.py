@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.data.pairs import pairs
-from glassformer.data.problems import Problems
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import pairs
 from glassformer.errors import GlassformerError, MissingValueError, UnknownNameError
 from glassformer.tokenization import load_tokenizer
 from glassformer.training.data_cache import no_log
@@ -82,8 +82,8 @@ def test_the_language_column_is_not_part_of_the_pair(tmp_path: Path) -> None:
     table = tmp_path / "a.tsv"
     table.write_text("to\tsource\ttarget\nde\tdog\tHund\nfr\tdog\tchien\n")
     rows = [("dog", "Hund", "de"), ("dog", "chien", "fr")]
-    assert list(pairs(table, to="to").rows(Problems())) == rows
-    assert list(pairs(table, columns=(2, 3), to=1).rows(Problems()))[-2:] == rows
+    assert list(pairs(table, to="to").rows(RowErrors())) == rows
+    assert list(pairs(table, columns=(2, 3), to=1).rows(RowErrors()))[-2:] == rows
     with pytest.raises(GlassformerError):
         pairs(table, to=1)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import glassformer
-from glassformer.data.examples import IGNORED
+from glassformer.data.examples import IGNORE_INDEX
 from glassformer.errors import InvalidValueError
 from glassformer.families.registry import spec_of
 from glassformer.training.learner import ImageLearner, PairLearner, TextLabelLearner, cutmix, r_drop_loss
@@ -145,9 +145,9 @@ def test_r_drop_loss_is_both_cross_entropies_and_both_divergences():
     torch.manual_seed(0)
     logits = torch.randn(6, 4, 9, dtype=torch.float64)  # three texts twice
     labels = torch.randint(9, (3, 4))
-    labels[1, 2:] = IGNORED
+    labels[1, 2:] = IGNORE_INDEX
     expected = 0.0
-    for row, column in (labels != IGNORED).nonzero().tolist():
+    for row, column in (labels != IGNORE_INDEX).nonzero().tolist():
         one, other = logits[row, column], logits[row + 3, column]
         for scores in (one, other):
             expected += F.cross_entropy(scores, labels[row, column], label_smoothing=0.1) / 2

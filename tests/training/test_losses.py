@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from glassformer.data.examples import IGNORED
+from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training import losses
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
@@ -32,10 +32,12 @@ def test_chunked_equals_whole(
     weight = torch.randn(vocab, width, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(vocab, dtype=torch.float64, requires_grad=True) if biased else None
     labels = torch.randint(0, vocab, (rows,))
-    labels[torch.rand(rows) < 0.3] = IGNORED
+    labels[torch.rand(rows) < 0.3] = IGNORE_INDEX
     leaves = [t for t in (x, weight, bias) if t is not None]
     logits = F.linear(x, weight, bias)
-    whole = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
+    whole = F.cross_entropy(
+        logits, labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing
+    )
     ours = projected_cross_entropy(x, weight, labels, bias=bias, smoothing=smoothing, chunk=chunk)
     expected = torch.autograd.grad(whole * 3, leaves)
     found = torch.autograd.grad(ours * 3, leaves)
@@ -59,7 +61,7 @@ def test_small_batches_add_up_to_a_large_one() -> None:
 
 def test_ignored_labels_have_no_loss_and_frozen_weights_no_gradient() -> None:
     x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
-    loss = projected_cross_entropy(x, weight, torch.full((3,), IGNORED))
+    loss = projected_cross_entropy(x, weight, torch.full((3,), IGNORE_INDEX))
     (gradient,) = torch.autograd.grad(loss, x)
     assert float(loss.detach()) == 0.0 and not gradient.any()
     with torch.no_grad():

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.data import Place
-from glassformer.data.examples import IGNORED
+from glassformer.data import DataPosition
+from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.optimizer import Constant, Cosine, InverseSqrt, Linear, paper_peak
 from glassformer.training.trainer import Trainer
 from tests.training.reverse_task import OPTIONS, PAD, trainer_in, weights
@@ -42,13 +42,13 @@ def plain(trainer: Trainer, optimizer: str, schedule: str) -> tuple[dict[str, Te
     else:
         moved = torch.optim.Adam(model.parameters(), **given)
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for step, batches in enumerate(islice(trainer.loader.steps(Place()), STEPS), 1):
+    for step, batches in enumerate(islice(trainer.loader.steps(DataPosition()), STEPS), 1):
         tensors = [batch.tensors for batch in batches.batches]
-        units = sum(int((batch["labels"] != IGNORED).sum()) for batch in tensors)
+        units = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in tensors)
         for batch in tensors:
             logits = model(batch["src"], batch["tgt"], src_mask=batch["src"] != PAD)
             flat = logits.flatten(0, 1), batch["labels"].flatten()
-            loss = F.cross_entropy(*flat, reduction="sum", ignore_index=IGNORED, label_smoothing=0.1)
+            loss = F.cross_entropy(*flat, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=0.1)
             (loss / units).backward()
         assert nn.utils.clip_grad_norm_(model.parameters(), CLIP) > CLIP
         for group in moved.param_groups:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.data import Batch, Place
+from glassformer.data import Batch, DataPosition
+from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.data.examples import PairExamples
-from glassformer.data.packing import NEXT
 from glassformer.errors import FileProblemError
 from glassformer.training.model_folders import average_weights
 from glassformer.training.optimizer import build_schedule
@@ -31,12 +31,12 @@ def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path)
         changed = replace(options, batching="rows") if name == "packed" else options
         with trainer_in(tmp_path / name, changed, dropout=0.0) as trainer:
             if name in ("accumulated", "halved"):
-                step = next(trainer.loader.steps(Place()))
+                step = next(trainer.loader.steps(DataPosition()))
                 rows = np.concatenate([batch.rows for batch in step.batches])
                 trainer.state.splits = 2 if name == "halved" else 1
             else:
-                lines = rows if name == "whole" else np.insert(rows, range(1, len(rows)), NEXT)
-                step = replace(step, batches=(trainer.loader.load(0, Batch(0, lines, Place())),))
+                lines = rows if name == "whole" else np.insert(rows, range(1, len(rows)), ROW_SEPARATOR)
+                step = replace(step, batches=(trainer.loader.load(0, Batch(0, lines, DataPosition())),))
             trainer.learner.train()
             result = trainer.train_step(step)
             assert result is not None

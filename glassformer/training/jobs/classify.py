@@ -9,12 +9,11 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.bpe_dropout import BpeDropout
 from glassformer.data.examples import LabelledExamples
-from glassformer.data.labelled import labelled
-from glassformer.data.problems import Problems
-from glassformer.data.ragged import Ragged
-from glassformer.data.recut import Recut
-from glassformer.data.sources import Source
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, labelled_texts
+from glassformer.data.store import Ragged
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
@@ -75,7 +74,7 @@ class Classify(Job):
             limit = max_input_length(self.base.spec)
             raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
         train, valid = split_sources(
-            lambda files: labelled(files, columns=data.columns), data, seed=self.recipe.seed
+            lambda files: labelled_texts(files, columns=data.columns), data, seed=self.recipe.seed
         )
         self.corpus = corpus = prepare_corpus(
             self,
@@ -96,7 +95,7 @@ class Classify(Job):
             self.log(f"{truncated:,} texts are longer than {data.max_len} tokens and are truncated")
 
     def _write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
         """Write ids and class numbers. The first split, or the model, determines the classes."""
         self.classes = self.classes or self._find_classes(source)
@@ -110,7 +109,7 @@ class Classify(Job):
                     raise UnknownNameError("label in the validation data", label, numbers)
             ids = Ragged.of(tokenizer.ids_of([text for text, _ in rows]))
             truncated.append(int((ids.lengths > max_len).sum()))
-            return ids.cut(max_len), Ragged.of([[numbers[label]] for _, label in rows])
+            return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
 
         encode_rows(
             folder,
@@ -127,7 +126,7 @@ class Classify(Job):
 
     def _find_classes(self, source: Source) -> Sequence[str]:
         """The labels of a split; in the order of the base model if it has the same."""
-        found = sort_labels(list({row[1] for row in source.rows(Problems())}))
+        found = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
         if len(found) < 2:
             raise InvalidValueError("the labels of the training data", found, "at least two classes")
         before = classes_of(self.base) if self.base else None
@@ -158,8 +157,10 @@ class Classify(Job):
         dropout = None
         if self.data.bpe_dropout:
             splits = token_splits(self.corpus.tokenizer)
-            dropout = Recut(splits, self.data.bpe_dropout, longest=self.data.max_len, seed=self.recipe.seed)
-        return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, recut=dropout)
+            dropout = BpeDropout(
+                splits, self.data.bpe_dropout, max_length=self.data.max_len, seed=self.recipe.seed
+            )
+        return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
 
     def _encoder(self, spec: Any) -> specs.EncoderOnly:
         if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):

@@ -13,12 +13,20 @@ import torch
 from glassformer import baselines
 from glassformer.bundle import Bundle, build_model, load, save
 from glassformer.core import spec as specs
-from glassformer.data.lines import checked
-from glassformer.data.problems import Problems
+from glassformer.data.readers import require_file
+from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.sources import fingerprint_of
-from glassformer.data.spread import written_of
-from glassformer.data.windows import Part, Parts, Scaler, Windows, by_rows, by_share, faint
+from glassformer.data.sources import fingerprint_files
+from glassformer.data.stable_stats import format_value
+from glassformer.data.windows import (
+    Part,
+    Parts,
+    Scaler,
+    Windows,
+    low_variance_series,
+    split_by_rows,
+    split_by_share,
+)
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import DataCache, no_log
@@ -62,12 +70,12 @@ class Forecast(Job):
         data = self.data
         if len(data.train) != 1:
             raise InvalidValueError("data.train", list(data.train), "one file that holds all series")
-        path, problems = checked(data.train[0]), Problems()
+        path, problems = require_file(data.train[0]), RowErrors()
         target = data.target or (self.evaluated.columns if self.evaluated else None)
         cache = DataCache(
             self.folder / "data",
             lambda stamp: (
-                fingerprint_of([path], stamp=stamp),
+                fingerprint_files([path], stamp=stamp),
                 data.time,
                 target,
                 data.split,
@@ -78,12 +86,12 @@ class Forecast(Job):
         if known is None:
             cache.begin()
         self.series = series = read_series(
-            path, problems=problems, time=data.time, target=target, fill=data.fill or "refuse"
+            path, errors=problems, time=data.time, target=target, fill=data.fill or "refuse"
         )
         if known is None:
             cache.commit()
         self._split()
-        for note in filter(None, (*series.notes, problems.sentence())):
+        for note in filter(None, (*series.notes, problems.summary())):
             self.log(note)
         self.facts |= {
             "series": len(series),
@@ -91,7 +99,7 @@ class Forecast(Job):
             "rows": len(series.values),
             "step": str(series.step),
         }
-        weak = faint(series, self.parts.train, self.scaler) if self.evaluated is None else []
+        weak = low_variance_series(series, self.parts.train, self.scaler) if self.evaluated is None else []
         if weak:
             self.log(
                 f"{len(weak):,} of {len(series):,} series, e.g. '{weak[0]}', have less than a hundredth of "
@@ -112,7 +120,7 @@ class Forecast(Job):
                 return
         else:
             self.parts = split_series(self.series, self.data.split)
-        self.scaler = Scaler.fitted(self.series, self.parts.train)
+        self.scaler = Scaler.fit(self.series, self.parts.train)
 
     def windows(self, part: Part) -> Windows:
         """All windows whose future lies in a part."""
@@ -242,13 +250,13 @@ class Forecast(Job):
         channel, samples = len(self.series.names) - 1, []
 
         def text(values: Any, steps: slice) -> str:
-            numbers = self.scaler.undone(values)[steps, channel]
+            numbers = self.scaler.inverse(values)[steps, channel]
             return " ".join(
-                written_of(float(number), self.scaler.std[channel], SAMPLE_DIGITS) for number in numbers
+                format_value(float(number), self.scaler.std[channel], SAMPLE_DIGITS) for number in numbers
             )
 
         for n, start in enumerate(windows.starts(rows)):
-            when, name = self.series.when(int(start)), self.series.names[channel]
+            when, name = self.series.timestamp(int(start)), self.series.names[channel]
             before = text(arrays["past"][n], slice(-SAMPLE_STEPS, None))
             samples.append(
                 Sample(
@@ -271,11 +279,11 @@ class Forecast(Job):
 def split_series(series: SeriesSet, split: tuple[float, ...]) -> Parts:
     """Split by fractions that add up to one, or at row numbers."""
     if len(split) == 3 and max(split) <= 1:
-        return by_share(series, *split)
+        return split_by_share(series, *split)
     if len(split) != 3 or any(end != int(end) for end in split):
         expected = "three fractions, e.g. [0.7, 0.1, 0.2], or the three rows where the parts end"
         raise InvalidValueError("data.split", list(split), expected)
-    return by_rows(series, *(int(end) for end in split))
+    return split_by_rows(series, *(int(end) for end in split))
 
 
 def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None, int]:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.augment import Augment, ImageExamples, channel_statistics
-from glassformer.data.image_sources import files_at, names_at, one_place
+from glassformer.data.image_files import list_files, list_names, single_path
 from glassformer.data.images import ImageSet, prepare_images
-from glassformer.data.problems import Problems
-from glassformer.data.sources import fingerprint_of
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import fingerprint_files
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.training.data_cache import DataCache
@@ -65,26 +65,26 @@ class Images(Job):
 
     def prepare_data(self) -> None:
         data = self.data
-        train = one_place(data.train)
-        valid = None if isinstance(data.valid, float) else one_place(data.valid)
+        train = single_path(data.train)
+        valid = None if isinstance(data.valid, float) else single_path(data.valid)
         paths = [path for path in (train, valid) if path is not None]
         cache = DataCache(
             self.folder / "data",
             lambda stamp: (
-                [fingerprint_of(files_at(path), stamp=stamp) for path in paths],
+                [fingerprint_files(list_files(path), stamp=stamp) for path in paths],
                 self._size(),
                 self.recipe.model.folder,
             ),
-            extra={"names": fingerprint_of([], *map(names_at, paths))},
+            extra={"names": fingerprint_files([], *map(list_names, paths))},
         )
         notes = cache.load(self.log)
         if notes is None:
             cache.begin()
-            problems = Problems()
+            problems = RowErrors()
             images = prepare_images(
                 train,
                 cache.folder / "train",
-                problems=problems,
+                errors=problems,
                 size=self._size(),
                 channels=self.base_input.channels if self.base_input is not None else None,
                 classes=self.base_classes,
@@ -94,7 +94,7 @@ class Images(Job):
                 held_out = prepare_images(
                     valid,
                     cache.folder / "valid",
-                    problems=problems,
+                    errors=problems,
                     size=images.shape[:2],
                     channels=images.shape[2],
                     split="test",
@@ -105,10 +105,10 @@ class Images(Job):
                         ("data.train", "data.valid"),
                         f"the images have {images.shape[2]} and {held_out.shape[2]} channels",
                     )
-            notes = cache.commit(bad=problems.sentence())
+            notes = cache.commit(bad=problems.summary())
         self.train_set = self.valid_set = ImageSet(cache.folder / "train")
         if isinstance(data.valid, float):
-            self.train_rows, self.valid_rows = self.train_set.held_out(data.valid, seed=self.recipe.seed)
+            self.train_rows, self.valid_rows = self.train_set.split(data.valid, seed=self.recipe.seed)
         elif not self.base_classes:
             self.valid_set = ImageSet(cache.folder / "valid")
         self.mean, self.std = self._statistics()

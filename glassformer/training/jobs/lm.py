@@ -13,13 +13,12 @@ import torch
 from glassformer import baselines
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
-from glassformer.data.blocks import Blocks, RunningBlocks
-from glassformer.data.held_out import cut_at_the_end
-from glassformer.data.problems import Problems
-from glassformer.data.sources import Source, Texts
-from glassformer.data.store import Part, Store, write_parts
-from glassformer.data.tables import kind_of
-from glassformer.data.texts import texts
+from glassformer.data.examples import Blocks
+from glassformer.data.readers import file_format
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, TextSource, texts
+from glassformer.data.split import splits_documents
+from glassformer.data.store import Chunk, Store, write_chunks
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
 from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
@@ -62,9 +61,9 @@ class LanguageModelling(Job):
     def prepare_data(self) -> None:
         data = self.data
         # in a table every row is a document
-        unit = data.unit if kind_of(data.train[0]) == "plain" else "line"
+        unit = data.unit if file_format(data.train[0]) == "plain" else "line"
 
-        def read(files: Sequence[str]) -> Texts:
+        def read(files: Sequence[str]) -> TextSource:
             return texts(files, unit=unit, column=data.column)
 
         train, valid = split_sources(read, data, seed=self.recipe.seed)
@@ -77,16 +76,16 @@ class LanguageModelling(Job):
             self.facts |= {f"{split} documents": documents, f"{split} tokens": tokens}
             listed[split] = f"{tokens:,} tokens in {documents:,} document{'s' * (documents > 1)}"
         self.log(f"{listed['training']} for training, {listed['validation']} for validation")
-        if isinstance(data.valid, float) and cut_at_the_end(read(data.train)):
+        if isinstance(data.valid, float) and splits_documents(read(data.train)):
             self.log(f"the last {data.valid:.1%} of the text is held out")
 
     def _write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
-        assert isinstance(source, Texts)
+        assert isinstance(source, TextSource)
         encoder = DocumentEncoder(tokenizer, end=eos_id(tokenizer), progress=Progress("characters", self.log))
-        store = write_parts(
-            folder, ("text",), encoder.parts(source.pieces(problems)), highest=max_id(tokenizer)
+        store = write_chunks(
+            folder, ("text",), encoder.parts(source.pieces(problems)), max_id=max_id(tokenizer)
         )
         (tokens,) = store.sizes()
         if tokens <= len(store):
@@ -110,7 +109,7 @@ class LanguageModelling(Job):
         reasons = [] if tuning else [reason]
         if self.data.length is None:
             limit = MAX_CONTEXT if self.base is None else max_input_length(self.base.spec)
-            length = min(choose_context_length(tokens, store.longest("text")), limit)
+            length = min(choose_context_length(tokens, store.max_length("text")), limit)
             self.recipe = replace(self.recipe, data=replace(self.data, length=length))
             reasons.append(f"context length {length} tokens")
         length = self.context_length
@@ -135,8 +134,10 @@ class LanguageModelling(Job):
             self.base is not None and not isinstance(self.base.spec, specs.DecoderOnly)
         )
         # a single document needs no segment ids, and all its batches then have the same arrays
-        kind = RunningBlocks if recurrent or len(store) == 1 else Blocks
-        return kind(store, length=self.context_length, seed=seed, pad_id=self.corpus.pad_id)
+        segments = not recurrent and len(store) > 1
+        return Blocks(
+            store, length=self.context_length, seed=seed, pad_id=self.corpus.pad_id, segments=segments
+        )
 
     def build(self) -> Bundle:
         """The model with its tokenizer, as it will be saved."""
@@ -226,7 +227,7 @@ class DocumentEncoder:
         self.begin = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
         self.characters = self.bytes = 0
 
-    def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Part]]:
+    def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Chunk]]:
         """The ids of all documents, many pieces at a time."""
         document = None  # the current one
 
@@ -257,8 +258,8 @@ class DocumentEncoder:
         self.bytes += sign * len(text.encode())
 
 
-def _part(ids: list[int], ends: list[int]) -> Part:
-    return Part(ids=np.array(ids, np.int64), ends=np.array(ends, np.int64))
+def _part(ids: list[int], ends: list[int]) -> Chunk:
+    return Chunk(ids=np.array(ids, np.int64), ends=np.array(ends, np.int64))
 
 
 def choose_context_length(tokens: int, longest: int) -> int:
@@ -275,7 +276,7 @@ def choose_context_length(tokens: int, longest: int) -> int:
 
 def sample_prompts(store: Store, count: int, *, max_tokens: int) -> Iterator[tuple[list[int], list[int]]]:
     """Up to `count` prompts spread over a text with what follows each, both of at most `max_tokens`."""
-    ids, ends = store.end_to_end("text")
+    ids, ends = store.concatenated("text")
     starts: set[int] = set()
     for n in range(count):
         start = n * len(ids) // count

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.damaged import Damage, DamagedExamples
-from glassformer.data.problems import Problems
-from glassformer.data.ragged import Ragged
-from glassformer.data.sources import Source
-from glassformer.data.store import Store
-from glassformer.data.texts import texts
+from glassformer.data.denoising import Corruption, DenoisingExamples
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, texts
+from glassformer.data.store import Ragged, Store
 from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
@@ -65,7 +63,7 @@ class Restore(Job):
         log_counts(self, self.corpus, "sentences", self.corpus.total("too_long"), data.max_len)
 
     def _write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
         def encode(rows: list[Row]) -> tuple[Ragged]:
             return (Ragged.of(tokenizer.ids_of([PREFIX + normalize_spaces(text) for (text,) in rows])),)
@@ -86,24 +84,24 @@ class Restore(Job):
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         return self.seq2seq.choose_defaults(hardware, self._examples(self.corpus.train))
 
-    def _examples(self, store: Store) -> DamagedExamples:
-        return DamagedExamples(
+    def _examples(self, store: Store) -> DenoisingExamples:
+        return DenoisingExamples(
             store,
-            how=self._corruption,
+            corruption=self._corruption,
             seed=self.recipe.seed,
             pad_id=self.corpus.pad_id,
             start_id=self.seq2seq.start_id,
         )
 
     @cached_property
-    def _corruption(self) -> Damage:
+    def _corruption(self) -> Corruption:
         data = self.data
-        return Damage(
+        return Corruption(
             trim=data.trim,
             gap=data.gap,
             shuffle=data.shuffle,
             gap_id=self.gap_id,
-            begins=word_starts(self.corpus.tokenizer),
+            starts_word=word_starts(self.corpus.tokenizer),
         )
 
     @property

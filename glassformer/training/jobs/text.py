@@ -12,9 +12,8 @@ from typing import Any
 from glassformer import baselines
 from glassformer.bundle import Bundle, build_model
 from glassformer.core.heads import LanguageModelHead
-from glassformer.data.problems import Problems
-from glassformer.data.sources import Source
-from glassformer.data.stamps import Stamp
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, Stamp
 from glassformer.data.store import Store
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
@@ -29,7 +28,7 @@ from glassformer.training.model_setup import fresh_spec
 from glassformer.training.text_encoding import load_or_train_tokenizer
 
 # Writes one split into a folder as token ids, and returns notes to remember.
-WriteSplit = Callable[[Tokenizer, Path, Source, Problems], dict[str, Any]]
+WriteSplit = Callable[[Tokenizer, Path, Source, RowErrors], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ def prepare_corpus(
     tokenizer = load_or_train_tokenizer(
         options,
         folder,
-        lambda: (row[:text_columns] for row in train.rows(Problems())),
+        lambda: (row[:text_columns] for row in train.rows(RowErrors())),
         marks=marks,
         tags=tags,
         base=job.base.tokenizer if job.base else None,
@@ -123,12 +122,12 @@ def prepare_corpus(
     )
     if notes is None:
         cache.extra["own"] = fingerprint(own) or "none"
-        problems = Problems()
+        problems = RowErrors()
         splits = {"valid": valid} if valid is train else {"train": train, "valid": valid}
         written = {
             name: write(tokenizer, cache.folder / name, source, problems) for name, source in splits.items()
         }
-        notes = cache.commit(bad=problems.sentence(), **written)
+        notes = cache.commit(bad=problems.summary(), **written)
     if notes["bad"]:
         job.facts["skipped rows"] = notes["bad"]
         log(notes["bad"])

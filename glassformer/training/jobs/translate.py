@@ -9,15 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from glassformer.data.bpe_dropout import BpeDropout, BpeDropoutPairs
 from glassformer.data.examples import PairExamples
-from glassformer.data.names import TO
-from glassformer.data.pairs import pairs
-from glassformer.data.problems import Problems
-from glassformer.data.ragged import Ragged
-from glassformer.data.recut import Recut
-from glassformer.data.recut_pairs import RecutPairs
-from glassformer.data.sources import Rows, Source
-from glassformer.data.store import Store
+from glassformer.data.readers import LANGUAGE_COLUMN
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, TableSource, pairs
+from glassformer.data.store import Ragged, Store
 from glassformer.errors import MissingValueError
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
 from glassformer.tokenization.documents import has_several
@@ -75,7 +72,7 @@ class Translate(Job):
         def tags() -> list[str]:
             if self.language_column is None:
                 return []
-            return sorted({TAG.format(row[2]) for row in train.rows(Problems())})
+            return sorted({TAG.format(row[2]) for row in train.rows(RowErrors())})
 
         self.corpus = corpus = prepare_corpus(
             self,
@@ -97,14 +94,14 @@ class Translate(Job):
     def _read(self, files: Sequence[str]) -> Source:
         data = self.data
         source = pairs(files, columns=data.columns, to=self.language_column)
-        if files == data.train and data.columns is None and isinstance(source, Rows):
+        if files == data.train and data.columns is None and isinstance(source, TableSource):
             self._check_unread_columns(source)
         return source
 
-    def _check_unread_columns(self, source: Rows) -> None:
+    def _check_unread_columns(self, source: TableSource) -> None:
         """Log the columns that are ignored; a language column must not be, since it would mix languages."""
-        unread = source.unread
-        column = next((one for one in unread if str(one).lower() == TO), None)
+        unread = source.unused_columns
+        column = next((one for one in unread if str(one).lower() == LANGUAGE_COLUMN), None)
         if column is not None and self.language_column is None:
             raise MissingValueError(
                 "data.to",
@@ -115,10 +112,10 @@ class Translate(Job):
             listed = ", ".join(
                 f"'{one}'" if isinstance(one, str) else f"column {one}" for one in unread[:LISTED_COLUMNS]
             )
-            self.log(f"{source.chosen}; ignored: {listed}{', ...' * (len(unread) > LISTED_COLUMNS)}")
+            self.log(f"{source.description}; ignored: {listed}{', ...' * (len(unread) > LISTED_COLUMNS)}")
 
     def _write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: Problems
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
         max_len = self.data.max_len
         languages: set[str] = set()
@@ -159,15 +156,15 @@ class Translate(Job):
             token_splits(tokenizer, side="target") if tokenizer.sides_differ else splits["source"]
         )
         dropout = {
-            side: Recut(
+            side: BpeDropout(
                 splits[side],
                 self.data.bpe_dropout,
-                longest=self.data.max_len,
+                max_length=self.data.max_len,
                 seed=self.recipe.seed + SIDE_SEEDS[side],
             )
             for side in SIDE_SEEDS
         }
-        return RecutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
+        return BpeDropoutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
 
     def task(self) -> Task:
         corpus = self.corpus
@@ -201,7 +198,7 @@ def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Rag
     if len(rows[0]) > 2:
         languages = {row[2] for row in rows}
         tags = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
-        sources = sources.with_one(np.array([tags[row[2]] for row in rows]), tag_place(tokenizer))
+        sources = sources.insert(np.array([tags[row[2]] for row in rows]), tag_place(tokenizer))
     return sources, Ragged.of(ids[len(rows) :])
 
 

@@ -1,8 +1,7 @@
-"""A shuffled order that is worked out, not stored: any part of it costs only that part.
+"""A random permutation that is computed, not stored: any slice of it costs only that slice.
 
-A corpus of a thousand million rows shuffled as a list takes eight gigabytes; this takes a key. The order is a
-keyed permutation (a Feistel network: each half of the number is mixed into the other, which can always be
-undone), and numbers that fall outside 0..n-1 are sent through again until they fall inside.
+A shuffled list of 10^9 rows takes 8 GB; this takes a key. It is a Feistel network (each half of the number is
+mixed into the other, which is invertible); numbers outside 0..n-1 go through again until they are inside.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.errors import GlassformerError
-
 _ROUNDS = 6
 
 
 @dataclass(frozen=True)
-class Order:
+class Permutation:
     """A permutation of 0..size-1 for a seed and an epoch.
 
-    >>> sorted(Order(5, seed=1)[0:5].tolist())
+    >>> sorted(Permutation(5, seed=1)[0:5].tolist())
     [0, 1, 2, 3, 4]
-    >>> bool((Order(10**12, seed=1)[0:3] == Order(10**12, seed=1)[0:3]).all())
+    >>> bool((Permutation(10**12, seed=1)[0:3] == Permutation(10**12, seed=1)[0:3]).all())
     True
     """
 
@@ -31,26 +28,22 @@ class Order:
     seed: int = 0
     epoch: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.size < 1 << 60:
-            raise GlassformerError(f"an order of {self.size} rows cannot be made; give 0 or more")
-
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, part: slice) -> NDArray[np.int64]:
-        """The rows that stand at these places."""
+        """The rows at these positions."""
         start, stop, step = part.indices(self.size)
         return self.at(np.arange(start, stop, step, dtype=np.int64))
 
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows that stand at `places`, each in 0..size-1."""
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows at `positions`, each in 0..size-1."""
         half = max(1, ((max(self.size, 2) - 1).bit_length() + 1) // 2)
         keys = _keys(self.seed, self.epoch)
-        rows = _mixed(places.astype(np.uint64), half, keys)
+        rows = _feistel(positions.astype(np.uint64), half, keys)
         outside = rows >= self.size
-        while outside.any():  # at most 3 in 4 are outside, so a few turns suffice
-            rows[outside] = _mixed(rows[outside], half, keys)
+        while outside.any():  # at most 3 in 4 are outside, so a few rounds suffice
+            rows[outside] = _feistel(rows[outside], half, keys)
             outside = rows >= self.size
         return rows.astype(np.int64)
 
@@ -60,7 +53,7 @@ def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     return words.astype(np.uint64)
 
 
-def _mixed(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A permutation of 0..4^half - 1."""
     low = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
@@ -71,7 +64,7 @@ def _mixed(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> 
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of x (multiplications wrap around on purpose)."""
+    """Every bit of the result depends on every bit of x (multiplications overflow on purpose)."""
     x = (x ^ (x >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return x ^ (x >> np.uint64(32))

@@ -1,0 +1,245 @@
+"""Denoising: corrupt sentences (trimmed, gapped, shuffled) that a model learns to restore.
+
+`corrupt` does it to one sequence; `corrupt_batch` does the same to many at once.
+Letters: R sequences, W words of all of them concatenated, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.data.examples import PairExamples
+from glassformer.data.row_rng import position_keys, uniform
+from glassformer.data.store import Ragged, Store, positions_in_rows
+from glassformer.errors import InvalidValueError
+
+MAX_TRIM = 3  # at most 1 / MAX_TRIM of the words are trimmed
+GAP_EVERY = 8  # one gap, and one more for every GAP_EVERY words
+MAX_GAP = 3  # words of a gap; adjacent gaps become one
+MAX_MOVE = 3  # positions that a shuffled word may move
+GAP = -1  # stands for a gap among word numbers
+DRAWS_PER_SEQUENCE, DRAWS_PER_WORD = 6, 3
+_SENTENCE_SALT, _WORD_SALT = 0xDA3A, 0xDA3B
+
+
+def _check_probabilities(**probabilities: float) -> None:
+    for name, value in probabilities.items():
+        if not 0 <= value <= 1:
+            raise InvalidValueError(name, value, "a probability from 0 to 1")
+
+
+def corrupt(
+    tokens: NDArray[Any],
+    rng: np.random.Generator,
+    *,
+    trim: float,
+    gap: float,
+    shuffle: float,
+    gap_id: int | str,
+    max_move: int = MAX_MOVE,
+) -> NDArray[Any]:
+    """Corrupt words or ids, (T,) -> (T' <= T,); nothing is added but gap marks, and at least one word stays.
+
+    trim, gap, shuffle: the probability of each, drawn independently.
+    gap_id: the mark for one gap, whatever its length.
+
+    >>> words = np.array("a b c d e f".split())
+    >>> corrupt(words, np.random.default_rng(5), trim=0, gap=1, shuffle=0, gap_id="...").tolist()
+    ['a', 'b', '...', 'f']
+    """
+    _check_probabilities(trim=trim, gap=gap, shuffle=shuffle)
+    do_trim, do_gap, do_shuffle = rng.random(3) < (trim, gap, shuffle)
+    if do_shuffle:
+        tokens = _shuffle(tokens, rng, max_move)
+    if do_trim:
+        tokens = _trim(tokens, rng)
+    if do_gap:
+        tokens = _add_gaps(tokens, rng, gap_id)
+    return tokens
+
+
+def _shuffle(tokens: NDArray[Any], rng: np.random.Generator, max_move: int) -> NDArray[Any]:
+    """Sort by position plus noise up to max_move + 1: no word can pass another further away."""
+    noisy = np.arange(len(tokens)) + rng.random(len(tokens)) * (max_move + 1)
+    return tokens[np.argsort(noisy, kind="stable")]
+
+
+def _trim(tokens: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Remove at least one word at the beginning or the end."""
+    most = len(tokens) // MAX_TRIM
+    if not most:
+        return tokens
+    count = int(rng.integers(1, most + 1))
+    return tokens[count:] if rng.random() < 0.5 else tokens[:-count]
+
+
+def _add_gaps(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str) -> NDArray[Any]:
+    """Replace every gap by a mark."""
+    count = len(tokens)
+    if count < 2:
+        return tokens
+    removed = np.zeros(count, bool)
+    gaps = 1 + count // GAP_EVERY
+    starts, sizes = rng.integers(0, count, gaps), rng.integers(1, MAX_GAP + 1, gaps)
+    for start, size in zip(starts, sizes, strict=True):
+        removed[start : start + size] = True
+    if removed.all():
+        removed[-int(rng.integers(2))] = False  # the first or the last: one in the middle would make two gaps
+    opens = removed & ~np.concatenate(([False], removed[:-1]))
+    mark = np.array([gap_id], dtype=tokens.dtype if tokens.dtype.kind in "iuO" else None)
+    wide = tokens.astype(np.promote_types(tokens.dtype, mark.dtype))  # the mark may be longer than any word
+    return np.where(opens, mark.astype(wide.dtype), wide)[~removed | opens]
+
+
+def corrupt_batch(
+    counts: NDArray[np.int64],
+    *,
+    sequence_draws: NDArray[np.float64],
+    word_draws: NDArray[np.float64],
+    trim: float,
+    gap: float,
+    shuffle: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What `corrupt` leaves of many sequences, as word numbers counted through all of them.
+
+    counts: words per sequence, (R,). sequence_draws (R, DRAWS_PER_SEQUENCE) and word_draws
+    (W, DRAWS_PER_WORD): uniform random numbers in [0, 1).
+    Returns the numbers, with GAP for a gap, (W' <= W,), and how many each sequence has, (R,).
+    """
+    first = counts.cumsum() - counts
+    position, row = positions_in_rows(counts), np.repeat(np.arange(len(counts)), counts)  # (W,)
+    trims, gaps, shuffles = (sequence_draws[:, :3] < (trim, gap, shuffle)).T
+
+    order = np.arange(len(word_draws))
+    moving = np.flatnonzero(shuffles[row])
+    noisy = position[moving] + word_draws[moving, 0] * (MAX_MOVE + 1)
+    order[moving] = moving[np.lexsort((noisy, row[moving]))]
+
+    trimmed = np.where(
+        trims & (counts >= MAX_TRIM), 1 + _randint(sequence_draws[:, 3], counts // MAX_TRIM), 0
+    )
+    start = np.where(sequence_draws[:, 4] < 0.5, trimmed, 0)
+    counts = counts - trimmed
+    order = order[(position >= start[row]) & (position < (start + counts)[row])]
+    position, row = positions_in_rows(counts), np.repeat(np.arange(len(counts)), counts)
+
+    gap_counts = np.where(gaps & (counts > 1), 1 + counts // GAP_EVERY, 0)
+    removed = _in_gap(counts, gap_counts, first, word_draws)
+    empty = (counts > 0) & (np.bincount(row[removed], minlength=len(counts)) == counts)
+    spared = counts.cumsum() - np.where(sequence_draws[:, 5] < 0.5, counts, 1)  # the first word or the last
+    removed[spared[empty]] = False
+    opens = removed & ~(np.concatenate(([False], removed))[:-1] & (position > 0))
+    order[opens] = GAP
+    stays = opens | ~removed
+    return order[stays], np.bincount(row[stays], minlength=len(counts))
+
+
+def _in_gap(
+    counts: NDArray[np.int64],
+    gap_counts: NDArray[np.int64],
+    first: NDArray[np.int64],
+    word_draws: NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    """Which words lie in a gap; gap n of a sequence uses the numbers drawn for its word n."""
+    draws = word_draws[np.repeat(first, gap_counts) + positions_in_rows(gap_counts)]
+    sizes = np.repeat(counts, gap_counts)
+    start = _randint(draws[:, 1], sizes)
+    end = np.minimum(start + 1 + _randint(draws[:, 2], MAX_GAP), sizes)
+    offset = np.repeat(counts.cumsum() - counts, gap_counts)
+    total = int(counts.sum())
+    opened = np.bincount(offset + start, minlength=total + 1)
+    closed = np.bincount(offset + end, minlength=total + 1)
+    return (opened - closed).cumsum()[:-1] > 0
+
+
+def _randint(draws: NDArray[np.float64], stop: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Integers in [0, stop)."""
+    return (draws * stop).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """The probability of each corruption, the mark of a gap, and where words start.
+
+    starts_word: for every id whether a word starts with it, (V,).
+    gap_id: the token for a gap; None leaves a gap unmarked.
+    """
+
+    trim: float
+    gap: float
+    shuffle: float
+    gap_id: int | None
+    starts_word: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        _check_probabilities(trim=self.trim, gap=self.gap, shuffle=self.shuffle)
+
+    def apply(self, clean: Ragged, rows: NDArray[np.int64], *, seed: int, epoch: int) -> Ragged:
+        """Corrupt sentences, none of which gets longer; `rows` are their numbers."""
+        starts, counts = self._words(clean)
+        left, lengths = corrupt_batch(
+            counts,
+            sequence_draws=uniform(seed + _SENTENCE_SALT, epoch, rows, DRAWS_PER_SEQUENCE),
+            word_draws=uniform(seed + _WORD_SALT, epoch, position_keys(rows, counts), DRAWS_PER_WORD),
+            trim=self.trim,
+            gap=self.gap,
+            shuffle=self.shuffle,
+        )
+        # The mark of a gap is one more word behind all others: index GAP, -1, finds it.
+        mark = [] if self.gap_id is None else [self.gap_id]
+        ids = np.concatenate((clean.ids, np.array(mark, np.int64)))
+        starts = np.append(starts, len(clean.ids))
+        sizes = np.diff(starts, append=len(ids))[left]
+        row = np.repeat(np.arange(len(rows)), lengths)
+        return Ragged(
+            ids=ids[np.repeat(starts[left], sizes) + positions_in_rows(sizes)],
+            lengths=np.bincount(row, sizes, len(rows)).astype(np.int64),
+        )
+
+    def _words(self, clean: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where words start among all ids, and how many each sentence has."""
+        starts_word = self.starts_word[clean.ids]
+        so_far = np.concatenate(([0], starts_word.cumsum()))
+        ends = clean.lengths.cumsum()
+        before_row = np.repeat(so_far[ends - clean.lengths], clean.lengths)
+        # Ids before the first word belong to it, so that the row's start is the start of its first word.
+        first = positions_in_rows(clean.lengths) == 0
+        starts = first | (starts_word & (so_far[:-1] > before_row))
+        total = np.concatenate(([0], starts.cumsum()))
+        return np.flatnonzero(starts), total[ends] - total[ends - clean.lengths]
+
+
+class DenoisingExamples(PairExamples):
+    """Each sentence of a store as a pair of corrupted and clean text, corrupted anew in every epoch.
+
+    The corruption depends only on seed, epoch and row. The end token of a sentence stays.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        corruption: Corruption,
+        seed: int,
+        pad_id: int,
+        start_id: int,
+        multiple: int = 1,
+    ) -> None:
+        super().__init__(store, pad_id=pad_id, start_id=start_id, multiple=multiple)
+        self.corruption, self.seed = corruption, seed
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sentence's length for both sides: corruption never makes it longer."""
+        return self.store.lengths(rows).repeat(2, axis=1)
+
+    def gather(
+        self, rows: NDArray[np.int64], epoch: int
+    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        (ids,), lengths = self.store.gather(rows)
+        clean, ends = Ragged(ids=ids, lengths=lengths[:, 0]).pop_last()
+        corrupted = self.corruption.apply(clean, rows, seed=self.seed, epoch=epoch).append(ends)
+        return [corrupted.ids, ids], np.stack((corrupted.lengths, lengths[:, 0]), 1)

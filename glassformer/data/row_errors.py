@@ -1,0 +1,118 @@
+"""Rows that cannot be used: counted, reported with file and line, and skipped.
+
+A few bad rows in a large file are skipped with a warning. A file without one good row, or with more than 10 %
+bad rows, is probably the wrong file or read in the wrong way, so that is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import ClassVar
+
+from glassformer.errors import EmptyInputError, GlassformerError
+
+SHOWN = 3  # errors that are kept and shown per file
+MAX_BAD_SHARE = 0.1
+GIVE_UP_AFTER = 1000  # stop reading after this many bad rows without a good one
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A line or value that cannot be used. reason: completes a message that starts with its position."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowError:
+    """One row that was skipped; `line` is None if the file has no lines."""
+
+    file: str
+    line: int | None
+    reason: str
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        position = "" if self.line is None else f" {self.unit} {self.line:,}"
+        return f"{self.file}{position}: {self.reason}"
+
+
+@dataclass(eq=False)
+class TooManyBadRowsError(GlassformerError):
+    """Most likely the wrong file, or the wrong columns. first: the first bad row."""
+
+    path: str
+    bad: int
+    rows: int
+    first: str
+    hint: str = "fix or remove them"
+    template: ClassVar[str] = "{bad:,} of {rows:,} rows of {path} cannot be used: {first}"
+
+
+@dataclass
+class RowCounter:
+    """Counts the good and bad rows of one pass over one file."""
+
+    file: str
+    unit: str = "line"
+    good: int = 0
+    bad: int = 0
+    first: list[RowError] = field(default_factory=list)
+
+    def add_error(self, line: int | None, reason: str, *, file: str | PathLike[str] | None = None) -> None:
+        """Count a bad row. file: if it is not the counter's own (the second of two aligned files)."""
+        self.bad += 1
+        if len(self.first) < SHOWN:
+            self.first.append(RowError(self.file if file is None else fspath(file), line, reason, self.unit))
+        if not self.good and self.bad >= GIVE_UP_AFTER:
+            raise TooManyBadRowsError(self.file, self.bad, self.bad, str(self.first[0]))
+
+    def finish(self) -> None:
+        """Raise an error if the file has no rows or too many bad ones."""
+        if not self.good and not self.bad:
+            raise EmptyInputError(f"file {self.file}", hint="give a file with at least one row")
+        if self.bad > MAX_BAD_SHARE * (self.good + self.bad):
+            raise TooManyBadRowsError(self.file, self.bad, self.good + self.bad, str(self.first[0]))
+
+
+class RowErrors:
+    """Collects the skipped rows of all files that are read.
+
+    >>> errors = RowErrors()
+    >>> counter = errors.start_file("train.tsv")
+    >>> counter.good += 28_999
+    >>> counter.add_error(17, "has 1 column, needs 2")
+    >>> errors.summary()
+    'skipped 1 of 29,000 rows: train.tsv line 17: has 1 column, needs 2'
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, RowCounter] = {}
+
+    def start_file(self, file: str | PathLike[str], *, unit: str = "line") -> RowCounter:
+        """The counter for a new pass over a file; it replaces that of an earlier pass."""
+        counter = self._counters[fspath(file)] = RowCounter(fspath(file), unit)
+        return counter
+
+    @property
+    def count(self) -> int:
+        """How many rows were skipped."""
+        return sum(counter.bad for counter in self._counters.values())
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read, good and bad."""
+        return self.count + sum(counter.good for counter in self._counters.values())
+
+    @property
+    def first(self) -> list[RowError]:
+        """The first few errors, in the order of the files."""
+        return [error for counter in self._counters.values() for error in counter.first][:SHOWN]
+
+    def summary(self) -> str:
+        """How many rows were skipped, and the first few of them; empty if none was."""
+        if not self.count:
+            return ""
+        more = "; ..." if self.count > len(self.first) else ""
+        return f"skipped {self.count:,} of {self.rows:,} rows: {'; '.join(map(str, self.first))}{more}"

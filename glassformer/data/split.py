@@ -1,0 +1,179 @@
+"""Split a source into training rows and a share held out for validation."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, Stamp, TextFiles, TextSource, stamp_by_time
+from glassformer.errors import EmptyInputError, InvalidValueError
+
+Item = TypeVar("Item")
+MAX_CACHED_CHARS = 1 << 24  # of the rows that a pass over one side keeps for the other
+
+
+def split_source(source: Source, share: float, *, seed: int) -> tuple[Source, Source]:
+    """Split a source for training and validation: about `share` of the rows go to the second.
+
+    The side of a row depends only on the seed and its first field, ignoring case, white space and Unicode
+    composition. So the same sentence is never on both sides, however often it occurs.
+    If there are no documents to choose from, the end of the text is held out: see `splits_documents`.
+    """
+    if not 0 < share < 1:
+        raise InvalidValueError("share", share, "a number between 0 and 1, e.g. 0.01")
+    train, valid = (_Side(seed=seed, share=share, held_out=held_out) for held_out in (False, True))
+    if isinstance(source, TextFiles) and splits_documents(source):
+        lengths = [sum(map(len, pieces)) for pieces in source.documents(RowErrors())]
+        sides: tuple[Source, Source] = (
+            _DocumentPart(source, share, lengths, held_out=False),
+            _DocumentPart(source, share, lengths, held_out=True),
+        )
+    elif isinstance(source, TextSource):
+        cache = _OtherSide[tuple[int, str]]()
+        sides = _TextSide(source, train, cache), _TextSide(source, valid, cache)
+    else:
+        rows = _OtherSide[tuple[str, ...]]()
+        sides = _RowSide(source, train, rows), _RowSide(source, valid, rows)
+    for side, name in zip(sides, ("training", "validation"), strict=True):
+        if next(side.rows(RowErrors()), None) is None:
+            raise EmptyInputError(
+                f"{name} split of a share of {share:g}", hint="use another share or a separate file"
+            )
+    return sides
+
+
+def splits_documents(source: Source) -> bool:
+    """Whether the end of each document is held out, rather than whole documents.
+
+    This is so if every file is a document, or if no blank lines separate documents.
+    """
+    if not isinstance(source, TextFiles) or source.unit == "line":
+        return False
+    return source.unit == "file" or all(number == 0 for number, _ in source.pieces(RowErrors()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One of the two sides of a split."""
+
+    seed: int
+    share: float
+    held_out: bool
+
+    def has(self, text: str) -> bool:
+        composed = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        normalized = " ".join(composed.casefold().split())
+        key = str(self.seed).encode()[:64]
+        digest = hashlib.blake2b(normalized.encode(), digest_size=8, key=key).digest()
+        return (int.from_bytes(digest, "big") < self.share * 2**64) is self.held_out
+
+
+class _OtherSide(Generic[Item]):
+    """Keeps what a full pass over one side skipped, if it is small: it is the other side.
+
+    So the validation share is found while the training rows are read, without a second pass.
+    """
+
+    def __init__(self) -> None:
+        self._side: _Side | None = None
+        self._items: list[Item] = []
+
+    def cached(self, side: _Side) -> list[Item] | None:
+        """The items of a side, if a pass over the other side kept them."""
+        return None if self._side is None or self._side == side else self._items
+
+    def select(
+        self, side: _Side, items: Iterable[Item], has: Callable[[Item], bool], chars: Callable[[Item], int]
+    ) -> Iterator[Item]:
+        """Yield the items of a side."""
+        skipped, capacity = list[Item](), MAX_CACHED_CHARS
+        for item in items:
+            if has(item):
+                yield item
+            elif capacity > 0:
+                skipped.append(item)
+                capacity -= chars(item)
+                if capacity <= 0:
+                    skipped.clear()
+        if capacity > 0:
+            self._side, self._items = side, skipped
+
+
+class _RowSide(Source):
+    """The rows of one side."""
+
+    def __init__(self, source: Source, side: _Side, cache: _OtherSide[tuple[str, ...]]) -> None:
+        self.fields, self._source, self._side, self._cache = source.fields, source, side, cache
+
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
+        cached = self._cache.cached(self._side)
+        if cached is not None:
+            return iter(cached)
+        return self._cache.select(
+            self._side,
+            self._source.rows(errors),
+            lambda row: self._side.has(row[0]),
+            lambda row: sum(map(len, row)),
+        )
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return _fingerprint(self._source, stamp, self._side)
+
+
+class _TextSide(TextSource):
+    """The documents of one side, chosen by their first piece."""
+
+    def __init__(self, source: TextSource, side: _Side, cache: _OtherSide[tuple[int, str]]) -> None:
+        self._source, self._side, self._cache = source, side, cache
+
+    def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
+        cached = self._cache.cached(self._side)
+        if cached is not None:
+            return iter(cached)
+        document, inside = -1, False
+
+        def has(item: tuple[int, str]) -> bool:
+            nonlocal document, inside
+            if item[0] != document:
+                document, inside = item[0], self._side.has(item[1])
+            return inside
+
+        return self._cache.select(self._side, self._source.pieces(errors), has, lambda item: len(item[1]))
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return _fingerprint(self._source, stamp, self._side)
+
+
+class _DocumentPart(TextSource):
+    """The beginning, or the held-out end, of every document; the cut is after a line or a word."""
+
+    def __init__(self, source: TextSource, share: float, lengths: list[int], *, held_out: bool) -> None:
+        self._source, self._share, self._lengths, self._held_out = source, share, lengths, held_out
+
+    def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
+        for number, numbered in groupby(self._source.pieces(errors), itemgetter(0)):
+            before = round(self._lengths[number] * (1 - self._share))  # characters before the cut
+            for _, piece in numbered:
+                if before >= len(piece):
+                    before -= len(piece)
+                    part = "" if self._held_out else piece
+                else:
+                    at = piece.rfind("\n", 0, before) + 1 or piece.rfind(" ", 0, before) + 1 or before
+                    cut = at if before else 0
+                    part = piece[cut:] if self._held_out else piece[:cut]
+                    before = 0
+                if part:
+                    yield number, part
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return _fingerprint(self._source, stamp, self._share, self._held_out)
+
+
+def _fingerprint(source: Source, stamp: Stamp, *options: object) -> str:
+    return hashlib.blake2b(repr((source.fingerprint(stamp), options)).encode(), digest_size=16).hexdigest()
