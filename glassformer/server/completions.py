@@ -31,12 +31,10 @@ from glassformer.server.schema import (
     Logprobs,
     Usage,
 )
-from glassformer.tasks.reading import tokenizer_of
-from glassformer.tasks.writing.batches import Plan
-from glassformer.tasks.writing.continuing import continuing
-from glassformer.tasks.writing.ends import shape_of
-from glassformer.tasks.writing.pieces import Place
-from glassformer.tasks.writing.prompts import Pieces
+from glassformer.tasks.base import require_tokenizer
+from glassformer.tasks.segmentation import Segment, segments_of
+from glassformer.tasks.streaming import IncrementalDecoder
+from glassformer.tasks.text_generation import TextGenerator, generation_architecture
 from glassformer.tokenization import Tokenizer
 
 DEFAULT_TOKENS = 16  # as OpenAI has it
@@ -53,8 +51,8 @@ class Completion:
         check_generates(model.bundle)
         assert model.generation is not None  # every model that generates has one
         self.request, self.generation, self.model = request, model.generation, model.id
-        self.tokenizer = tokenizer_of(model.bundle)
-        self.plan = self._plan(model.bundle)
+        self.tokenizer = require_tokenizer(model.bundle)
+        self.task = self._task(model.bundle)
         self.n = request.n or 1
         self._pieces = TokenTexts(self.tokenizer)
         self.ids, self.texts = self._prompts(request.prompt)
@@ -64,15 +62,18 @@ class Completion:
             "model": model.id,
         }
 
-    def _plan(self, bundle: Bundle) -> Plan:
+    def _task(self, bundle: Bundle) -> TextGenerator:
         """Token ids contain the tag of the target language themselves."""
         request, is_text = self.request, _is_text(self.request.prompt)
-        if request.to is not None and shape_of(bundle) == "continues":
+        if request.to is not None and generation_architecture(bundle) == "decoder-only":
             raise unsupported(self.model, "`to`: it does not translate")
         if request.to is not None and not is_text:
             raise unsupported(self.model, "`to` with token ids", "put the language's tag into the ids")
-        return continuing(
-            bundle, _generation_options(request), "plain" if is_text else "keep", to=request.to, by="`to`"
+        return TextGenerator(
+            bundle,
+            special_in_text="plain" if is_text else "keep",
+            to=request.to,
+            **_generation_options(request),
         )
 
     def _prompts(self, prompt: Any) -> tuple[list[list[int]], list[str]]:
@@ -81,9 +82,9 @@ class Completion:
         if len(prompts) * self.n > MAX_ROWS:
             raise PayloadTooLargeError("texts to generate (prompts times n)", MAX_ROWS)
         if isinstance(prompts[0], str):
-            layouts = self.plan.layouts(prompts)
-            return [part.ids for layout in layouts for part in layout if isinstance(part, Place)], prompts
-        check_ids(prompts, vocabulary=self.tokenizer.vocab_size, limit=self.plan.ends.reads)
+            documents = self.task.preprocess(prompts)
+            return [segment.ids for document in documents for segment in segments_of(document)], prompts
+        check_ids(prompts, vocabulary=self.tokenizer.vocab_size, limit=self.task.max_input_tokens)
         return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
 
     def start(self, on_token: Callable[[int, Token], None] | None = None) -> list[GenerationTask]:
@@ -91,14 +92,14 @@ class Completion:
         tasks: list[GenerationTask] = []
         try:
             for index in range(len(self.ids) * self.n):
-                settings = self.plan.settings
-                if settings.seed is not None:
-                    settings = replace(settings, seed=settings.seed + index)
-                plan = replace(self.plan, settings=settings)
+                request = self.task.request
+                if request.config.seed is not None:
+                    config = replace(request.config, seed=request.config.seed + index)
+                    request = replace(request, config=config)
                 listener = None if on_token is None else partial(on_token, index)
                 tasks.append(
                     self.generation.submit(
-                        plan, self.prompt(index), self, listener, top=self.request.logprobs
+                        request, self.prompt(index), self, listener, top=self.request.logprobs
                     )
                 )
         except BaseException:
@@ -121,7 +122,7 @@ class Completion:
         output, logprobs = outputs[0], self.logprobs()
         return CompletionChoice(
             index=index,
-            text=self.echo(index) + self.plan.compose([Place(self.prompt(index))], [output.ids]),
+            text=self.echo(index) + self.task.decode(Segment(self.prompt(index)), output.ids),
             logprobs=None if logprobs is None else logprobs.of(task.tokens[: len(output.ids)]),
             finish_reason=FINISH_REASONS[output.finish_reason],
         )
@@ -138,7 +139,9 @@ class Completion:
         """A fresh collector of log-probabilities, if they are requested."""
         if self.request.logprobs is None:
             return None
-        return TokenLogprobs(self._pieces, self.request.logprobs, bare=self.plan.ends.shape == "rewrites")
+        return TokenLogprobs(
+            self._pieces, self.request.logprobs, bare=self.task.architecture == "encoder-decoder"
+        )
 
     def usage(self, generated: int) -> Usage:
         """Tokens read and generated."""
@@ -253,10 +256,10 @@ class _StreamedChoice:
     """The text of one choice, piece by piece."""
 
     def __init__(self, completion: Completion, index: int) -> None:
-        plan = completion.plan
-        prompt = completion.prompt(index) if plan.ends.shape == "continues" else []
+        task = completion.task
+        prompt = completion.prompt(index) if task.architecture == "decoder-only" else []
         self.index = index
-        self.pieces = Pieces(completion.tokenizer, prompt, plan.settings.stop_strings)
+        self.pieces = IncrementalDecoder(completion.tokenizer, prompt, task.request.config.stop_strings)
         self.pending: list[Token] = []  # reported with the next piece
         self.logprobs = completion.logprobs()
         self.echo = completion.echo(index)

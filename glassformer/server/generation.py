@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from glassformer.bundle import Bundle
 from glassformer.errors import InputTooLongError
-from glassformer.generation import GenerationOutput, Token
+from glassformer.generation import GenerationOutput, GenerationRequest, Token
 from glassformer.generation.continuous import Request, Scheduler, Stats
-from glassformer.tasks.writing.batches import Plan
+from glassformer.tasks.text_generation import generation_architecture
 
 OnToken = Callable[[Token], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
@@ -47,10 +47,11 @@ class GenerationService:
 
     def __init__(self, bundle: Bundle, *, slots: int) -> None:
         self._scheduler = Scheduler(bundle.ready(), slots=slots, queue=MAX_QUEUED)
+        self._reads_source = generation_architecture(bundle) == "encoder-decoder"
 
     def submit(
         self,
-        plan: Plan,
+        request: GenerationRequest,
         ids: list[int],
         caller: Hashable,
         on_token: OnToken | None = None,
@@ -62,7 +63,7 @@ class GenerationService:
         caller: identifies the HTTP request; requests take turns. on_token: called in the running event loop.
         top: how many of the most likely tokens to report at each step; None: no probabilities.
         """
-        if plan.ends.shape == "rewrites" and len(ids) > MAX_SOURCE:
+        if self._reads_source and len(ids) > MAX_SOURCE:
             raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
         task, loop = GenerationTask(), asyncio.get_running_loop()
 
@@ -73,7 +74,7 @@ class GenerationService:
 
         listening = on_token is not None or top is not None
         request = replace(
-            plan.request,
+            request,
             top_logprobs=top or 0,
             on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
         )
@@ -85,13 +86,15 @@ class GenerationService:
         )
         return task
 
-    async def generate_all(self, plan: Plan, sources: Sequence[list[int]]) -> list[list[GenerationOutput]]:
+    async def generate_all(
+        self, request: GenerationRequest, sources: Sequence[list[int]]
+    ) -> list[list[GenerationOutput]]:
         """Generate from each source, some at a time; if one fails, the others are cancelled."""
         free, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
         async def generate(ids: list[int]) -> list[GenerationOutput]:
             async with free:
-                return (await wait_for([self.submit(plan, ids, caller)]))[0]
+                return (await wait_for([self.submit(request, ids, caller)]))[0]
 
         tasks = [asyncio.ensure_future(generate(ids)) for ids in sources]
         try:

@@ -18,9 +18,9 @@ from glassformer.interpret.runs import run_of
 from glassformer.pretrained.run_folder import is_run, result_of
 from glassformer.server.errors import ModelNotFoundError
 from glassformer.server.generation import GenerationService
-from glassformer.tasks.reading import tokenizer_of
-from glassformer.tasks.writing.ends import shape_of
-from glassformer.tasks.writing.sources import language
+from glassformer.tasks.base import require_tokenizer
+from glassformer.tasks.languages import target_language
+from glassformer.tasks.text_generation import generation_architecture
 
 T = TypeVar("T")
 Predicate = Callable[[Bundle], bool]
@@ -101,28 +101,28 @@ def holds(check: Callable[[Bundle], object]) -> Predicate:
 
 def check_generates(bundle: Bundle) -> None:
     """Raise an error if a model does not generate text, or has no tokenizer."""
-    shape_of(bundle)
-    tokenizer_of(bundle)
+    generation_architecture(bundle)
+    require_tokenizer(bundle)
 
 
 def generates(bundle: Bundle) -> bool:
     """Whether a model generates text."""
-    return holds(lambda one: shape_of(one) and tokenizer_of(one) is not None)(bundle)
+    return holds(lambda one: generation_architecture(one) and require_tokenizer(one) is not None)(bundle)
 
 
 def continues(bundle: Bundle) -> bool:
     """Whether a model continues a prompt, as a language model does."""
-    return generates(bundle) and shape_of(bundle) == "continues"
+    return generates(bundle) and generation_architecture(bundle) == "decoder-only"
 
 
 def rewrites(bundle: Bundle) -> bool:
     """Whether a model maps a source to a target, as a translator does."""
-    return generates(bundle) and shape_of(bundle) == "rewrites"
+    return generates(bundle) and generation_architecture(bundle) == "encoder-decoder"
 
 
 def translates(to: str | None) -> Predicate:
     """Whether a model translates into this language; None: it needs no language."""
-    return holds(lambda bundle: language(bundle, to) is not None and rewrites(bundle))
+    return holds(lambda bundle: target_language(bundle, to) is not None and rewrites(bundle))
 
 
 def load_models(

@@ -35,8 +35,8 @@ from glassformer.server.schema import (
     ModelCard,
     ModelList,
 )
-from glassformer.tasks import embed as embedding
-from glassformer.tasks.reading import in_order, reads, room_of, together, tokenizer_of
+from glassformer.tasks.base import max_input_tokens, require_tokenizer, token_input
+from glassformer.tasks.embedding import TextEmbedder, embedding_size
 from glassformer.tokenization import Encoded
 
 MAX_EMBEDDED = 8192  # tokens of a text to embed, if the model itself has no limit
@@ -76,8 +76,8 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/embeddings")
     async def embed(body: EmbeddingRequest) -> EmbeddingResponse:
         """Embed texts: one vector each."""
-        model = models.select(body.model, holds(lambda bundle: reads(bundle) and bundle.tokenizer))
-        width = embedding.width_of(model.bundle)
+        model = models.select(body.model, holds(lambda bundle: token_input(bundle) and bundle.tokenizer))
+        width = embedding_size(model.bundle)
         if body.dimensions not in (None, width):
             raise InvalidValueError("dimensions", body.dimensions, f"{width}, the model's own")
         vectors, tokens = await model.run(lambda bundle: _embed(bundle, body.input))
@@ -101,17 +101,18 @@ def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs[0], str):
-        lengths = [len(encoded) for encoded in tokenizer_of(bundle).encode_batch(inputs)]
-        if min(max(lengths), room_of(bundle)) > MAX_EMBEDDED:
+        lengths = [len(encoded) for encoded in require_tokenizer(bundle).encode_batch(inputs)]
+        if min(max(lengths), max_input_tokens(bundle)) > MAX_EMBEDDED:
             raise InputTooLongError(max(lengths), MAX_EMBEDDED)
-        return embedding.embed(bundle, inputs), sum(lengths)
+        return torch.stack(TextEmbedder(bundle)(inputs)), sum(lengths)
     rows = [inputs] if isinstance(inputs[0], int) else inputs
     return _embed_ids(bundle, rows), sum(map(len, rows))
 
 
-@torch.inference_mode()
 def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
-    check_ids(rows, vocabulary=reads(bundle).vocab_size, limit=min(room_of(bundle), MAX_EMBEDDED))
+    check_ids(
+        rows, vocabulary=token_input(bundle).vocab_size, limit=min(max_input_tokens(bundle), MAX_EMBEDDED)
+    )
     encoded = [
         Encoded(
             ids=ids,
@@ -123,11 +124,8 @@ def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
         for ids in rows
     ]
 
-    def vectors(some: list[int]) -> list[Tensor]:
-        batch = together([encoded[n] for n in some], bundle)
-        return list(embedding.text_vectors(bundle, batch).float().cpu())
-
-    return torch.stack(in_order([len(ids) for ids in rows], vectors))
+    vectors = TextEmbedder(bundle).run_batches(encoded)
+    return torch.stack([vector for vector in vectors if vector is not None])
 
 
 def _base64(vector: Tensor) -> str:

@@ -228,13 +228,13 @@ class TranslateRequest(GenerationParameters):
 
 
 class Translation(BaseModel):
-    """One translation. score: its log-probability; doubts: why it may be wrong."""
+    """One translation. score: its log-probability; warnings: why it may be wrong."""
 
     text: str
     score: float
-    tokens: int
-    ended: Literal["end", "length", "stop"]
-    doubts: list[str]
+    num_tokens: int
+    finish_reason: Literal["end", "length", "stop"]
+    warnings: list[str]
 
 
 class TranslateResponse(BaseModel):

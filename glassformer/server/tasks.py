@@ -26,15 +26,11 @@ from glassformer.server.schema import (
     TranslateResponse,
     Translation,
 )
-from glassformer.tasks.classify import classify as classify_inputs
-from glassformer.tasks.classify import labels_of
-from glassformer.tasks.forecast import forecast as forecast_series
-from glassformer.tasks.forecast import steps_of
-from glassformer.tasks.picturing import reads_pictures
-from glassformer.tasks.unlike import Unlike, unlike_told
-from glassformer.tasks.writing.batches import Plan
-from glassformer.tasks.writing.pieces import Layout, Place
-from glassformer.tasks.writing.rewriting import translating
+from glassformer.tasks.classification import classifier, label_names
+from glassformer.tasks.forecasting import Forecaster, forecast_steps
+from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
+from glassformer.tasks.segmentation import Document, segments_of
+from glassformer.tasks.translation import Translator
 
 MAX_SENTENCES = 4096  # of one request
 TIME = "ds"
@@ -48,20 +44,21 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     async def translate(body: TranslateRequest) -> TranslateResponse:
         """Translate texts; line breaks are kept."""
         model = models.select(body.model, translates(body.to), rewrites)
-        plan, layouts = await asyncio.to_thread(_plan, model, body)
-        sources = [[part.ids for part in layout if isinstance(part, Place)] for layout in layouts]
+        task, documents = await asyncio.to_thread(_prepare, model, body)
+        sources = [[segment.ids for segment in segments_of(document)] for document in documents]
         count = sum(map(len, sources))
         if count > MAX_SENTENCES:
             raise PayloadTooLargeError("sentences", MAX_SENTENCES)
-        assert model.generation is not None  # `_plan` checks it
-        outputs = iter(await model.generation.generate_all(plan, [ids for row in sources for ids in row]))
+        assert model.generation is not None  # `_prepare` checks it
+        inputs = [ids for row in sources for ids in row]
+        outputs = iter(await model.generation.generate_all(task.request, inputs))
         rows = [[next(outputs)[0] for _ in row] for row in sources]
         metrics.count_tokens(
             model.id,
             read=sum(len(ids) for row in sources for ids in row),
             generated=sum(len(output.ids) for row in rows for output in row),
         )
-        translations = [_translation(plan, *pair) for pair in zip(layouts, rows, strict=True)]
+        translations = [_translation(task, *pair) for pair in zip(documents, rows, strict=True)]
         return TranslateResponse(model=model.id, translations=translations)
 
     @router.post("/classify")
@@ -71,12 +68,12 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
         def fits(bundle: Bundle) -> bool:
             head: Any = getattr(bundle.spec, "head", None)
-            labels_of(bundle, getattr(head, "num_labels", 0))
-            return hasattr(head, "num_labels") and reads_pictures(bundle) == of_images
+            label_names(bundle, getattr(head, "num_labels", 0))
+            return hasattr(head, "num_labels") and reads_images(bundle) == of_images
 
         model = models.select(body.model, holds(fits))
         _check_one_of(texts=body.texts, images=body.images)
-        if reads_pictures(model.bundle) != of_images:
+        if reads_images(model.bundle) != of_images:
             feature, instead = ("images", "texts") if of_images else ("texts", "images")
             raise unsupported(model.id, feature, f"send {instead}")
         inputs: Any = body.texts if body.images is None else [_decode_image(image) for image in body.images]
@@ -85,7 +82,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/forecast")
     async def forecast(body: ForecastRequest) -> ForecastResponse:
         """Forecast time series."""
-        model = models.select(body.model, holds(lambda bundle: steps_of(bundle) is not None))
+        model = models.select(body.model, holds(lambda bundle: forecast_steps(bundle) is not None))
         return await model.run(lambda bundle: _forecast(model.id, bundle, body))
 
     return router
@@ -99,23 +96,22 @@ def _check_one_of(**values: object) -> None:
         raise ConflictError(given, "a request has one of them")
 
 
-def _plan(model: ServedModel, body: TranslateRequest) -> tuple[Plan, list[Layout]]:
+def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, list[Document]]:
     _check_one_of(text=body.text, texts=body.texts)
     check_generates(model.bundle)
     options = {**body.generation_options(), "num_return_sequences": 1}
-    plan = translating(model.bundle, options, to=body.to, prefix=body.prefix, split=body.split)
-    return plan, list(plan.layouts([body.text] if body.text is not None else body.texts or []))
+    task = Translator(model.bundle, to=body.to, prefix=body.prefix, split=body.split, **options)
+    return task, list(task.preprocess([body.text] if body.text is not None else body.texts or []))
 
 
-def _translation(plan: Plan, layout: Layout, outputs: list[GenerationOutput]) -> Translation:
-    """A text is put together from the translations of its sentences, and ended as the least complete."""
-    endings = {output.finish_reason for output in outputs}
+def _translation(task: Translator, document: Document, outputs: list[GenerationOutput]) -> Translation:
+    result = task.postprocess(document, [[output] for output in outputs])
     return Translation(
-        text=plan.compose(layout, [output.ids for output in outputs]),
-        score=sum(output.score for output in outputs),
-        tokens=sum(len(output.ids) for output in outputs),
-        ended="length" if "length" in endings else "stop" if "stop" in endings else "end",
-        doubts=list(plan.doubts(layout)),
+        text=result.text,
+        score=result.score,
+        num_tokens=result.num_tokens,
+        finish_reason=result.finish_reason,
+        warnings=list(result.warnings),
     )
 
 
@@ -131,12 +127,10 @@ def _decode_image(image: str) -> bytes:
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
-    unusual: Counter[Unlike] = Counter()
-    found = classify_inputs(
-        bundle, inputs, top=body.top, truncate=body.truncate, hear=lambda what: unusual.update([what])
-    )
-    results = [[LabelScore(label=one.label, score=one.score) for one in labels] for labels in found]
-    notes = [unlike_told(bundle, what, count) for what, count in unusual.items()]
+    found = classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
+    results = [[LabelScore(label=one.label, score=one.score) for one in result.labels] for result in found]
+    warnings: Counter[ImageWarning] = Counter(warning for result in found for warning in result.warnings)
+    notes = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
     return ClassifyResponse(model=model, results=results, notes=notes)
 
 
@@ -146,11 +140,11 @@ def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResp
     table: dict[str, Any] = {TIME: stamps, **body.series.columns}
     options: dict[str, Any] = {} if body.levels is None else {"levels": sorted(body.levels)}
     columns = list(body.series.columns) if bundle.job.columns is None else None
-    found = forecast_series(bundle, table, time=TIME, columns=columns, fill=body.fill, **options)
+    found = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, **options)(table)
     return ForecastResponse(
         model=model,
         columns=list(found.names),
-        stamps=[found.when(0, step) for step in range(found.values.shape[1])],
+        stamps=[found.timestamp(0, step) for step in range(found.values.shape[1])],
         values={name: found.values[0, :, n].tolist() for n, name in enumerate(found.names)},
         quantiles={
             name: {f"{level:g}": found.quantiles[q, 0, :, n].tolist() for q, level in enumerate(found.levels)}

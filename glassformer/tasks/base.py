@@ -51,12 +51,19 @@ Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32], NDArray[np.float64])
 
 @dataclass(eq=False)
 class RejectedInputError(GlassformerError):
-    """One of several inputs cannot be processed. number: counted from 1."""
+    """One of several inputs cannot be processed. number: from 1. The code is that of the reason."""
 
     kind: str
     number: int
     reason: GlassformerError
     template: ClassVar[str] = "{kind} {number:,}: {reason}"
+
+    def __post_init__(self) -> None:
+        self.code = self.reason.code  # type: ignore[misc]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {**self.reason.fields, "kind": self.kind, "number": self.number}
 
 
 @dataclass(frozen=True, kw_only=True)

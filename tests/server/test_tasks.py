@@ -17,14 +17,14 @@ from glassformer.errors import GlassformerError
 from glassformer.generation import GenerationConfig
 from glassformer.server.models import check_generates, load_models
 from glassformer.server.schema import GenerationParameters
-from glassformer.tasks import writing
+from glassformer.tasks import Translator
 from tests.server.harness import KINDS, LINES
 
 
 def test_translate_matches_the_library(server, bundles):
     texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
     for words in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
-        wanted = writing.translate(bundles["translator"], texts, details=True, **words)
+        wanted = Translator(bundles["translator"], **words)(texts)
         with server.client() as client:
             found = client.post("/translate", json={"texts": texts, **words}).json()
         assert found["model"] == "translator"
@@ -32,8 +32,10 @@ def test_translate_matches_the_library(server, bundles):
         assert [one["score"] for one in found["translations"]] == pytest.approx(
             [one.score for one in wanted], abs=1e-4
         )
-        assert [one["ended"] for one in found["translations"]] == [one.ended for one in wanted]
-        assert [tuple(one["doubts"]) for one in found["translations"]] == [one.doubts for one in wanted]
+        assert [one["finish_reason"] for one in found["translations"]] == [
+            one.finish_reason for one in wanted
+        ]
+        assert [tuple(one["warnings"]) for one in found["translations"]] == [one.warnings for one in wanted]
 
 
 def test_unknown_keys_get_a_suggestion(server):
@@ -87,8 +89,8 @@ def test_classify_notes_unusual_images(server):
         assert notes(texts=LINES[:1]) == [] and notes(images=[png(30, 20, shades=255)]) == []
         blank = png(9, 9, shades=1)
         one, other = notes(images=[blank, png(300, 300, shades=255), blank])
-        assert one.startswith("2 pictures are of one shade")
-        assert other.startswith("1 picture is more than 16 times as large as what the model 'pictures'")
+        assert one.startswith("2 images of one shade")
+        assert other.startswith("1 image more than 16 times as large")
 
 
 def test_forecast_matches_the_library(server, bundles):

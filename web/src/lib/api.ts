@@ -747,13 +747,13 @@ export interface TranslateResponse {
   translations: Translation[];
 }
 
-/** One translation. score: its log-probability; doubts: why it may be wrong. */
+/** One translation. score: its log-probability; warnings: why it may be wrong. */
 export interface Translation {
   text: string;
   score: number;
-  tokens: number;
-  ended: "end" | "length" | "stop";
-  doubts: string[];
+  num_tokens: number;
+  finish_reason: "end" | "length" | "stop";
+  warnings: string[];
 }
 
 /** The tokens whose logits a feed-forward unit raises and lowers most. */
