@@ -11,7 +11,8 @@ import torch
 import glassformer
 from glassformer import Mask, SinusoidalPositions, plotting
 from glassformer.cli import dates
-from glassformer.interpret.taken import take
+from glassformer.interpret.schema import TraceInput
+from glassformer.interpret.trace import trace_model
 
 FOLDER = Path(__file__).parent / "pictures"
 
@@ -67,7 +68,7 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
             },
         }
         bundle = glassformer.train(recipe, Path(place) / "run")
-    trace = take(bundle, {"text": source})
+    trace = trace_model(bundle, TraceInput(text=source))
     read = [token.piece for token in trace.sequence("source").tokens]
     # each row writes the piece after the one it reads
     written = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]

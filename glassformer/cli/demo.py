@@ -87,9 +87,9 @@ class Chosen:
 
     @property
     def given(self) -> dict[str, Any]:
-        from glassformer.interpret.sentences import sentences_of
+        from glassformer.interpret.inputs import split_sentences
 
-        return {"text": sentences_of(self.bundle, self.text, self.to)[0], "to": self.to}
+        return {"text": split_sentences(self.bundle, self.text, self.to)[0], "to": self.to}
 
 
 def _check(out: Path) -> None:
@@ -162,22 +162,23 @@ def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = Tru
 
 def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
     """Show in the terminal what was looked at, and write the whole translation as a page to open."""
-    from glassformer.explorer.frozen import single_page
-    from glassformer.interpret.sentences import stands_told
-    from glassformer.interpret.taken import take
+    from glassformer.explorer.static_export import export_page
+    from glassformer.interpret.inputs import emoji_note
+    from glassformer.interpret.schema import TraceInput
+    from glassformer.interpret.trace import trace_model
     from glassformer.weights.replacing import replacing
 
     given = chosen.given
     console.print("[bold]2. How it did it[/]: ", end="")
     console.print(given["text"], markup=False, soft_wrap=True)
-    if (why := stands_told(chosen.bundle, given["text"], given["to"])) is not None:
+    if (why := emoji_note(chosen.bundle, given["text"], given["to"])) is not None:
         console.print(f"  note: {why}", markup=False, soft_wrap=True)
     console.print("  a row for each piece it wrote, a column for each it read; fuller is more\n")
-    _look(console, take(chosen.bundle, given))
+    _look(console, trace_model(chosen.bundle, TraceInput(**given)))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
     with replacing(page) as file:
-        file.write(single_page(chosen.bundle, given, name=MODEL).encode())
+        file.write(export_page(chosen.bundle, TraceInput(**given), name=MODEL).encode())
     so_far.text = f"{page} was written"
     console.print(f"  all of it, head by head: open {page} in a browser\n", markup=False, soft_wrap=True)
 

@@ -84,10 +84,10 @@ def explore(
             webbrowser.open(where)
 
     def fits(bundles: Mapping[str, Any]) -> None:
-        from glassformer.interpret.models import model_info
+        from glassformer.interpret.catalog import describe_model
 
         for name, bundle in bundles.items():
-            model_info(bundle, name)  # one with nothing to show is told so now, not by an empty page
+            describe_model(bundle, name)  # one with nothing to show is told so now, not by an empty page
         if to is not None:
             words["to"] = _language(next(iter(bundles.values())), to)
 
@@ -104,10 +104,11 @@ def _export(
 ) -> None:
     from base64 import b64encode
 
-    from glassformer.explorer.frozen import single_page
-    from glassformer.interpret.examples import example_of
-    from glassformer.interpret.outline import kind_of
-    from glassformer.interpret.sentences import sentences_of, stands_told
+    from glassformer.explorer.static_export import export_page
+    from glassformer.interpret.examples import example_input
+    from glassformer.interpret.inputs import emoji_note, split_sentences
+    from glassformer.interpret.outline import model_kind
+    from glassformer.interpret.schema import TraceInput
     from glassformer.pretrained.run_folder import result_of
     from glassformer.weights.replacing import replacing
 
@@ -115,20 +116,23 @@ def _export(
     if image is not None:
         given["image"] = b64encode(image.read_bytes()).decode()
     bundle = source.opened(str(result_of(located(model))), **opening)
-    wants, asked = ("--image" if kind_of(bundle) == "image" else "--text"), "--image" if image else "--text"
+    wants, asked = (
+        ("--image" if model_kind(bundle) == "image" else "--text"),
+        "--image" if image else "--text",
+    )
     if given and wants != asked:
         raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
     if to is not None:
         to = _language(bundle, to)
     if text is not None or to is not None:
-        example = example_of(bundle)
+        example = example_input(bundle)
         given = {"text": example.text if text is None else text, "to": to or example.to}
-        given["text"], *others = sentences_of(bundle, given["text"] or "", given["to"])
+        given["text"], *others = split_sentences(bundle, given["text"] or "", given["to"])
         if others:
             say(f"note: the text is read in {len(others) + 1} parts, one by one; the page holds the first")
-        if (why := stands_told(bundle, given["text"], given["to"])) is not None:
+        if (why := emoji_note(bundle, given["text"], given["to"])) is not None:
             say(f"note: {why}")
-    written = single_page(bundle, given or None, name=Path(model).resolve().name)
+    written = export_page(bundle, TraceInput(**given) if given else None, name=Path(model).resolve().name)
     page = written.encode()
     with replacing(out) as file:
         file.write(page)
@@ -137,8 +141,8 @@ def _export(
 
 def _language(bundle: Any, to: str) -> str:
     """A language as the model spells it; a sentence where it cannot be told this one."""
-    from glassformer.interpret.outline import kind_of
+    from glassformer.interpret.outline import model_kind
 
-    if kind_of(bundle) != "translate":
+    if model_kind(bundle) != "translate":
         raise GlassformerError("--to is for models that translate; leave it out for this one")
     return spelt_by(bundle, to)

@@ -1,1 +1,1 @@
-"""The explorer's page, built from web/, and one trace written into a page of its own."""
+"""The explorer: its built page, and the export of one trace as a single file."""

@@ -1,17 +1,17 @@
-"""The files of the built page, by the path a browser asks for."""
+"""The files of the built page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileMissingError
 
 FOLDER = Path(__file__).parent / "page"
-SINGLE = "single"  # the page once more, as one script and one style
+SINGLE = "single"  # the page as one script and one style, for exports
 
 
 def files() -> dict[str, Path]:
-    """`index.html`, `assets/...` -> where it lies. The single page's parts and the stamp are not served."""
+    """URL path (`index.html`, `assets/...`) -> file. The parts of the single page are not served."""
     _check_built()
     found = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
     return {
@@ -30,7 +30,5 @@ def single() -> tuple[str, str]:
 
 def _check_built() -> None:
     if not (FOLDER / "index.html").is_file():
-        raise GlassformerError(
-            "the explorer's page was not built when this was installed; in a checkout run 'make page', which "
-            "fetches what it is built with from npm, or install a wheel, which holds it"
-        )
+        hint = "run 'make page' in a checkout, which needs npm, or install a wheel, which contains it"
+        raise FileMissingError(FOLDER / "index.html", "the explorer's page", hint=hint)

@@ -1,4 +1,4 @@
-"""A run folder as training writes it, read while it may still be written: curves, samples, weights."""
+"""A run folder, read while training may still write it: curves, samples, and the weights of its steps."""
 
 from __future__ import annotations
 
@@ -8,117 +8,124 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from glassformer.bundle import Bundle, load
 from glassformer.core.build import canonical, materialise
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, GlassformerError
+from glassformer.interpret.schema import CheckpointInfo, Curve, RunInfo, SampleInfo, ValidationSamples
 from glassformer.pretrained.run_folder import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict
 from glassformer.training.sharded_checkpoint import ShardedTensors
 
-POINTS: Final = 2000  # of a curve that are told at most
-VALIDATIONS: Final = 60  # whose samples are told at most
+MAX_POINTS: Final = 2000  # of a curve
+MAX_VALIDATIONS: Final = 60  # whose samples are listed
 CURVES: Final = ("loss", "perplexity", "lr", "grad_norm", "units_per_second")
 _STEP = re.compile(r"step-(\d{8,})")
 
+Item = TypeVar("Item")
 
-class GoneError(GlassformerError):
-    """Weights that were there are not any more, or cannot be read: a live run drops its older ones."""
+
+@dataclass(eq=False)
+class SnapshotUnreadableError(GlassformerError):
+    """Weights that cannot be read (any more): a live run deletes older ones."""
+
+    step: int
+    problem: str
+    template: ClassVar[str] = "the weights of step {step} cannot be read: {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Weights of one step: a model folder (snapshots, averaged, best), or a checkpoint's own."""
+    """The weights of one step: a model folder, or those of a checkpoint."""
 
     step: int
     path: Path
     checkpoint: bool = False
 
-    def about(self) -> tuple[str, int]:
-        """A stamp, another one where the weights were written anew; and how many bytes they are."""
+    def stamp_and_size(self) -> tuple[str, int]:
+        """A stamp that changes when the weights are overwritten, and their size in bytes."""
         weights = self.path / "model" if self.checkpoint else self.path
         try:
             files = [file.stat() for file in weights.glob("*.safetensors")]
         except OSError:
             files = []
         if not files:
-            raise GoneError(f"the weights of step {self.step} are gone")
+            raise SnapshotUnreadableError(self.step, "they were deleted")
         return f"{max(file.st_mtime_ns for file in files):x}", sum(file.st_size for file in files)
 
 
-def run_info(folder: str | Path, *, id: str, curves: bool = True) -> dict[str, Any]:
-    """What a run has to show so far, as JSON; without `curves`, in short.
+def describe_run(folder: str | Path, *, id: str, curves: bool = True) -> RunInfo:
+    """The state of a run; without `curves` a summary.
 
-    Curves are named train.loss, valid.loss, ...; of a long one every n-th point and the last are told. live:
-    whether a process trains in the folder now. A checkpoint's loss is that of the validation at its step, or
-    of the last step noted before it.
+    Curves are named train.loss, valid.loss, ... A checkpoint's loss is that of the validation at its step, or
+    of the last step logged before it.
     """
     root = Path(folder)
-    history = _history(root)
+    history = read_run_history(root)
     facts = history.facts()
-    recipe = _recipe(root)
+    recipe = _read_recipe(root)
     last = max((line["step"] for line in (*history.steps, *history.validations)), default=0)
     total = facts.get("total steps") or (recipe.get("training") or {}).get("steps")
-    return {
-        "id": id,
-        "name": root.name,
-        "job": str(facts.get("job") or recipe.get("job") or ""),
-        "live": holder_of(root) is not None,
-        "steps": last,
-        "total": total if type(total) is int else None,
-        "curves": _curves(history) if curves else {},
-        "checkpoints": [
-            {"step": one.step, "path": str(one.path.relative_to(root)), "loss": loss_at(history, one.step)}
-            for one in snapshots(root)
-        ],
-        "samples": _samples(history) if curves else [],
-    }
+    return RunInfo(
+        id=id,
+        name=root.name,
+        job=str(facts.get("job") or recipe.get("job") or ""),
+        live=holder_of(root) is not None,
+        steps=last,
+        total=total if isinstance(total, int) else None,
+        curves=_curves(history) if curves else {},
+        checkpoints=tuple(
+            CheckpointInfo(
+                step=one.step, path=str(one.path.relative_to(root)), loss=loss_at(history, one.step)
+            )
+            for one in list_snapshots(root)
+        ),
+        samples=_samples(history) if curves else (),
+    )
 
 
-def _history(root: Path) -> History:
+def read_run_history(root: Path) -> History:
+    """The metrics that a run has logged."""
     try:
         return read_history(root)
     except OSError as error:
-        raise GlassformerError(
-            f"'{root.name}' cannot be read as a run ({error.strerror or error}); give a folder that "
-            "`glassformer train` wrote"
-        ) from None
+        raise FileProblemError(root, f"not a training run ({error.strerror or error})") from None
 
 
-def _recipe(root: Path) -> dict[str, Any]:
+def _read_recipe(root: Path) -> dict[str, Any]:
     try:
         return read_recipe_dict(root / RECIPE)
     except GlassformerError:
         return {}
 
 
-def _curves(history: History) -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, list[tuple[int, float]]] = {}
+def _curves(history: History) -> dict[str, Curve]:
+    points: dict[str, list[tuple[int, float]]] = {}
     for line in history.steps:
-        _add(found, line["step"], {f"train.{name}": line.get(name) for name in CURVES})
+        _add_points(points, line["step"], {f"train.{name}": line.get(name) for name in CURVES})
     for line in history.validations:
         metrics = line.get("metrics")
         if isinstance(metrics, dict):
-            _add(found, line["step"], {f"valid.{name}": value for name, value in metrics.items()})
+            _add_points(points, line["step"], {f"valid.{name}": value for name, value in metrics.items()})
     return {
-        name: {"step": [step for step, _ in points], "value": [value for _, value in points]}
-        for name, points in ((name, thinned(points, POINTS)) for name, points in found.items())
+        name: Curve(step=tuple(step for step, _ in few), value=tuple(value for _, value in few))
+        for name, few in ((name, thin_out(many, MAX_POINTS)) for name, many in points.items())
     }
 
 
-def _add(found: dict[str, list[tuple[int, float]]], step: int, values: Mapping[str, Any]) -> None:
+def _add_points(points: dict[str, list[tuple[int, float]]], step: int, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found.setdefault(name, []).append((step, float(value)))
+            points.setdefault(name, []).append((step, float(value)))
 
 
-def thinned(items: list[Any], most: int) -> list[Any]:
-    """At most so many of the items, evenly spread, the first and the last among them.
+def thin_out(items: list[Item], most: int) -> list[Item]:
+    """At most `most` of the items, evenly spread, including the first and the last.
 
-    >>> thinned(list(range(10)), 4)
+    >>> thin_out(list(range(10)), 4)
     [0, 3, 6, 9]
     """
     if len(items) <= most:
@@ -126,20 +133,26 @@ def thinned(items: list[Any], most: int) -> list[Any]:
     return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]
 
 
-def _samples(history: History) -> list[dict[str, Any]]:
-    shown = [line for line in history.validations if line.get("samples")]
-    return [
-        {"step": line["step"], "items": [_sample(one) for one in line["samples"] if isinstance(one, dict)]}
-        for line in thinned(shown, VALIDATIONS)
-    ]
+def _samples(history: History) -> tuple[ValidationSamples, ...]:
+    validations = [line for line in history.validations if line.get("samples")]
+    return tuple(
+        ValidationSamples(step=line["step"], items=tuple(_sample(one) for one in line["samples"]))
+        for line in thin_out(validations, MAX_VALIDATIONS)
+    )
 
 
-def _sample(one: Line) -> dict[str, Any]:
-    return {"source": one.get("source", ""), "wanted": one.get("expected"), "got": one.get("got", "")}
+def _sample(one: Line) -> SampleInfo:
+    return SampleInfo(source=one.get("source", ""), wanted=one.get("expected"), got=one.get("got", ""))
+
+
+def first_sample(history: History) -> SampleInfo | None:
+    """The first sample that the run predicts at every validation, if any."""
+    samples = _samples(history)
+    return samples[0].items[0] if samples and samples[0].items else None
 
 
 def loss_at(history: History, step: int) -> float | None:
-    """The loss of the validation at a step, else that of the last step noted up to it."""
+    """The validation loss at a step, else the last training loss logged up to it."""
     for line in history.validations:
         value = (line.get("metrics") or {}).get("loss")
         if line["step"] == step and isinstance(value, int | float):
@@ -148,28 +161,22 @@ def loss_at(history: History, step: int) -> float | None:
     return float(before[-1]["loss"]) if before else None
 
 
-def first_sample(folder: str | Path) -> dict[str, Any] | None:
-    """What the run itself tries at every validation, if it does."""
-    told = _samples(_history(Path(folder)))
-    return told[0]["items"][0] if told and told[0]["items"] else None
-
-
-def snapshots(folder: str | Path) -> list[Snapshot]:
-    """The weights that the folder holds, by step; of one step a model folder before a checkpoint."""
+def list_snapshots(folder: str | Path) -> list[Snapshot]:
+    """The weights in a run folder by step; for the same step a model folder is preferred to a checkpoint."""
     root = Path(folder)
-    found: dict[int, Snapshot] = {}
-    for step, path in _steps(root / "checkpoints"):
-        found[step] = Snapshot(step=step, path=path, checkpoint=True)
-    best = _best_step(found.values())
+    snapshots: dict[int, Snapshot] = {}
+    for step, path in _step_folders(root / "checkpoints"):
+        snapshots[step] = Snapshot(step=step, path=path, checkpoint=True)
+    best = _best_step(snapshots.values())
     if best is not None and (root / BEST).is_dir():
-        found[best] = Snapshot(step=best, path=root / BEST)
+        snapshots[best] = Snapshot(step=best, path=root / BEST)
     for name in (AVERAGED, SNAPSHOTS):
-        for step, path in _steps(root / name):
-            found[step] = Snapshot(step=step, path=path)
-    return [found[step] for step in sorted(found)]
+        for step, path in _step_folders(root / name):
+            snapshots[step] = Snapshot(step=step, path=path)
+    return [snapshots[step] for step in sorted(snapshots)]
 
 
-def _steps(root: Path) -> list[tuple[int, Path]]:
+def _step_folders(root: Path) -> list[tuple[int, Path]]:
     try:
         paths = list(root.iterdir())
     except OSError:
@@ -178,46 +185,44 @@ def _steps(root: Path) -> list[tuple[int, Path]]:
 
 
 def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
-    """The step of the folder `best`, as the newest checkpoint that can be read tells it."""
+    """The step of the folder `best`, from the newest readable checkpoint."""
     for one in sorted(checkpoints, key=lambda one: -one.step):
         try:
             step = json.loads((one.path / "state.json").read_bytes())["state"]["best_step"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        return step if type(step) is int and step > 0 else None
+        return step if isinstance(step, int) and step > 0 else None
     return None
 
 
-def opened(folder: str | Path, snapshot: Snapshot) -> Bundle:
-    """The model with the weights of a snapshot; a checkpoint's go into the model that the folder has saved.
-
-    One that cannot be read, as where a live run has dropped it by now, is a GoneError.
-    """
+def load_snapshot(folder: str | Path, snapshot: Snapshot) -> Bundle:
+    """The model with the weights of a snapshot; those of a checkpoint go into a model folder of the run."""
     try:
         if not snapshot.checkpoint:
             return load(snapshot.path)
-        bundle = load(_like(Path(folder)))
+        bundle = load(_model_folder(Path(folder), snapshot))
         weights = ShardedTensors(snapshot.path / "model")
         own = canonical(bundle.model)
         if {name: tuple(one.shape) for name, one in own.items()} != dict(weights.shapes):
-            raise GoneError(f"'{snapshot.path.name}' holds the weights of another model")
+            raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
+    except SnapshotUnreadableError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise GoneError(f"the weights of step {snapshot.step} cannot be read ({error})") from error
+        raise SnapshotUnreadableError(snapshot.step, str(error)) from error
     materialise(bundle.model, tensors)
     bundle.model.eval()
     return bundle
 
 
 def run_of(model: Path) -> Path | None:
-    """The run that a model's folder is a result of, if it is one's."""
+    """The run folder that a model folder is the result of, if any."""
     return model.parent if model.name in (MODEL, BEST) and is_run(model.parent) else None
 
 
-def _like(root: Path) -> Path:
-    """A model folder of the run, which says what its checkpoints are of."""
-    saved = [root / BEST, root / MODEL, *(path for _, path in _steps(root / SNAPSHOTS))]
-    for path in saved:
+def _model_folder(root: Path, snapshot: Snapshot) -> Path:
+    """A model folder of the run, which describes the model of its checkpoints."""
+    for path in (root / BEST, root / MODEL, *(path for _, path in _step_folders(root / SNAPSHOTS))):
         if (path / "spec.json").is_file() or (path / "config.json").is_file():
             return path
-    raise GoneError(f"'{root.name}' has saved no model yet; wait for its first validation")
+    raise SnapshotUnreadableError(snapshot.step, f"the run '{root.name}' has not saved a model yet")

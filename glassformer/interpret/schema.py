@@ -20,7 +20,7 @@ StackName = Literal["encoder", "decoder"]
 
 
 @dataclass(eq=False)
-class NotFoundError(UnknownNameError):
+class ItemNotFoundError(UnknownNameError):
     """A model, run, trace, tensor or layer that does not exist."""
 
 
@@ -36,6 +36,10 @@ class TooLargeError(GlassformerError):
     template: ClassVar[str] = "{what} has {size:,} {unit}; the limit is {limit:,}"
 
 
+MAX_INTERVENTIONS: Final = 256  # in one trace
+MAX_SCALE: Final = 1000.0  # of a residual
+MAX_STRETCH: Final = 64.0  # of positions
+FORBID_EXTRA: Final = {"extra": "forbid"}  # for the server, which validates requests with pydantic
 OMIT: Final = {"omit_none": True}  # metadata of a field that is left out of the JSON if it is None
 
 
@@ -78,7 +82,7 @@ class TraceInput:
         for name in values:
             if name not in known:
                 raise UnknownNameError("input field", str(name), sorted(known))
-        result = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        result: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         if isinstance(series := result.get("series"), Mapping):
             columns = {name: tuple(column) for name, column in series["columns"].items()}
             result["series"] = SeriesColumns(columns=columns, truth=series.get("truth"))
@@ -89,6 +93,7 @@ class TraceInput:
 class HeadOff:
     """The output of one attention head becomes zero."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["head_off"] = "head_off"
     attention: str
     head: int
@@ -98,6 +103,7 @@ class HeadOff:
 class LayerOff:
     """A block such as `encoder.blocks.3` passes its input on unchanged."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["layer_off"] = "layer_off"
     block: str
 
@@ -106,6 +112,7 @@ class LayerOff:
 class MaskToken:
     """No token may attend to this one; all positions stay the same."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["mask_token"] = "mask_token"
     sequence: str
     position: int
@@ -115,6 +122,7 @@ class MaskToken:
 class SwapTokens:
     """Two tokens, or image patches, change places."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["swap"] = "swap"
     sequence: str
     positions: tuple[int, int]
@@ -124,6 +132,7 @@ class SwapTokens:
 class ScaleResidual:
     """The residual stream at one site (`decoder.blocks.2.resid_out`) is multiplied at one position."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["residual"] = "residual"
     name: str
     position: int
@@ -134,6 +143,7 @@ class ScaleResidual:
 class StretchPositions:
     """All position ids of a stack are multiplied."""
 
+    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["positions"] = "positions"
     stack: str
     stretch: float
@@ -156,9 +166,8 @@ def intervention_from_json(values: Mapping[str, Any]) -> Intervention:
     >>> intervention_from_json({"kind": "swap", "sequence": "source", "positions": [0, 2]})
     SwapTokens(kind='swap', sequence='source', positions=(0, 2))
     """
-    return INTERVENTIONS[values["kind"]](
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+    options: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+    return INTERVENTIONS[options["kind"]](**options)
 
 
 # Models

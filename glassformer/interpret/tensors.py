@@ -1,193 +1,214 @@
-"""Any tensor of a trace by name: recorded ones, and those worked out when asked for, no more than is asked.
+"""Any tensor of a trace by name and slice: recorded ones, and those computed on demand.
 
-B rows, H heads, T queries, S keys.
+A slice is written `0,3,:,5:9`: one item per dimension, each an index (which drops the dimension), `a:b`,
+`a:b:step` or `:`. B rows, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Several
+import math
+import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.errors import GlassformerError
-from glassformer.interpret.kinds import TooLargeError, UnknownNameError
-from glassformer.interpret.outline import StackInfo, stacks_of
-from glassformer.interpret.positions import TAILS, position_tensor
-from glassformer.interpret.slices import Item, count_after, parse
-from glassformer.interpret.stations import growth_of
-from glassformer.interpret.taken import Trace
+from glassformer.errors import InvalidValueError, ShapeError
+from glassformer.interpret.comparison import residual_change
+from glassformer.interpret.head_patterns import thumbnails
+from glassformer.interpret.logit_lens import lens_table
+from glassformer.interpret.outline import describe_stacks, residual_sites
+from glassformer.interpret.position_tables import TABLES, position_tensor
+from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
+from glassformer.interpret.trace import Trace
 
 Dtype = Literal["float32", "float64", "uint8", "int32"]
+Item = int | slice
 STAGES = ("dot", "scaled", "masked", "weights")
-MOST_BYTES = 32_000_000  # of an answer
-MOST_WORKED_OUT = 128_000_000  # numbers, before they are pooled
+MAX_BYTES = 32_000_000  # of one response
+MAX_COMPUTED = 128_000_000  # numbers, before pooling
+_ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
 
-class Cut(NamedTuple):
-    """A part of a tensor, ready to be sent: its numbers, all of one of four kinds."""
+class TensorSlice(NamedTuple):
+    """Part of a tensor, of one of four dtypes."""
 
     values: Tensor
 
     @property
     def dtype(self) -> Dtype:
-        """What the bytes are of."""
-        named: dict[torch.dtype, Dtype] = {
+        names: dict[torch.dtype, Dtype] = {
             torch.uint8: "uint8",
             torch.int32: "int32",
             torch.float64: "float64",
         }
-        return named.get(self.values.dtype, "float32")
+        return names.get(self.values.dtype, "float32")
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
     def data(self) -> bytes:
-        """The numbers, row by row, little-endian."""
+        """The numbers in row-major order, little-endian."""
         array = self.values.contiguous().numpy()
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def cut(
-    trace: Trace, name: str, slices: str = "", *, pool: int | None = None, minus: Trace | None = None
-) -> Cut:
-    """A part of the tensor of that name.
+def parse_slice(text: str, shape: Sequence[int]) -> tuple[Item, ...]:
+    """The items of a slice, one for each dimension; missing ones take the whole dimension.
 
-    slices: as in `trace.slices`. pool: the last two dimensions are brought to at most so many places each, by
-    the largest of each patch. minus: the same part of another trace, subtracted; where both are equal, also
-    both minus infinity, that is 0.
+    >>> parse_slice("0,2:5", (1, 8, 8))
+    (0, slice(2, 5, 1), slice(0, 8, 1))
+    """
+    written = text.split(",") if text.strip() else []
+    if len(written) > len(shape):
+        raise InvalidValueError("slice", text, f"at most {len(shape)} items, one for each dimension")
+    items = [_parse_item(item.strip(), size) for item, size in zip(written, shape, strict=False)]
+    return (*items, *(slice(0, size, 1) for size in shape[len(items) :]))
+
+
+def _parse_item(text: str, size: int) -> Item:
+    match = _ITEM.fullmatch(text)
+    if match is None:
+        raise InvalidValueError("slice", text, "an index, a:b, a:b:step or : for each dimension")
+    index, first, last, step = match.groups()
+    if index is not None:
+        if int(index) >= size:
+            raise InvalidValueError("slice", text, f"an index below {size}")
+        return int(index)
+    begin, end, by = int(first or 0), int(last) if last else size, int(step or 1)
+    whole = begin == 0 and end == size  # also of an empty dimension
+    if by < 1 or not (begin < end <= size or whole):
+        raise InvalidValueError("slice", text, f"a:b:step with a < b <= {size} and step >= 1")
+    return slice(begin, end, by)
+
+
+def sliced_shape(items: Sequence[Item], shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a tensor of this shape after slicing.
+
+    >>> sliced_shape((0, slice(2, 5, 2)), (1, 8))
+    (2,)
+    """
+    pairs = zip(items, shape, strict=True)
+    return tuple(len(range(*item.indices(size))) for item, size in pairs if isinstance(item, slice))
+
+
+def read_tensor(
+    trace: Trace, name: str, slices: str = "", *, pool: int | None = None, minus: Trace | None = None
+) -> TensorSlice:
+    """Part of the tensor `name`.
+
+    pool: reduce the last two dimensions to at most this many entries each, by maximum. minus: subtract the
+    same part of another trace; equal entries, including two of minus infinity, give 0.
     """
     if pool is not None and pool < 1:
-        raise GlassformerError(f"pool is {pool}; it must be at least 1")
+        raise InvalidValueError("pool", pool, "at least 1")
     if minus is not None and name.endswith(".change"):
-        from glassformer.interpret.difference import change_table
-
-        table = change_table(trace, minus, name.removesuffix(".change"))
-        found = table[parse(slices, table.shape)]
+        table = residual_change(trace, minus, name.removesuffix(".change"))
+        found = table[parse_slice(slices, table.shape)]
     else:
         found = _part(trace, name, slices)
         if minus is not None:
-            found = _difference(found, _part(minus, name, slices, like=found), name)
-    found = found if pool is None else _pooled(found, pool)
-    kinds = {torch.uint8, torch.int32}
-    if name.startswith("forecast."):  # in the series' own units: a swing may ride upon a large offset
-        kinds.add(torch.float64)
-    kind = found.dtype if found.dtype in kinds else torch.float32
-    if found.numel() * kind.itemsize > MOST_BYTES:
+            found = _difference(found, _part(minus, name, slices), name)
+    found = found if pool is None else _max_pool(found, pool)
+    dtypes = {torch.uint8, torch.int32}
+    if name.startswith("forecast."):  # in the units of the data: small changes may ride on a large offset
+        dtypes.add(torch.float64)
+    dtype = found.dtype if found.dtype in dtypes else torch.float32
+    if (size := found.numel() * dtype.itemsize) > MAX_BYTES:
+        raise TooLargeError(name, size, MAX_BYTES, "bytes", hint="slice or pool it")
+    return TensorSlice(found.detach().to("cpu", dtype))
+
+
+def _part(trace: Trace, name: str, slices: str) -> Tensor:
+    owner, _, tail = name.rpartition(".")
+    if tail in STAGES and owner in trace.record.attended:
+        return _attention_matrix(trace, owner, tail, slices)
+    if tail in ("top", "prob") and owner.endswith(".lens"):
+        return _lens(trace, owner.removesuffix(".lens"), tail, slices)
+    whole = _whole_tensor(trace, name)
+    items = parse_slice(slices, whole.shape)
+    _check_size(name, items, whole.shape)
+    return whole[items]
+
+
+def _check_size(name: str, items: Sequence[Item], shape: Sequence[int]) -> None:
+    if (count := math.prod(sliced_shape(items, shape))) > MAX_COMPUTED:
         raise TooLargeError(
-            f"'{name}' is {found.numel():,} numbers so, and at most {MOST_BYTES // 4:,} are sent at once; "
-            "slice it, or pool it"
+            name, count, MAX_COMPUTED, "numbers", hint="slice it to one head or fewer positions"
         )
-    return Cut(found.detach().to("cpu", kind))
 
 
-def _part(trace: Trace, name: str, slices: str, like: Tensor | None = None) -> Tensor:
-    attention, _, stage = name.rpartition(".")
-    try:
-        if stage in STAGES and attention in trace.record.attended:
-            return _matrix(trace, attention, stage, slices)
-        if stage in ("top", "prob") and attention.endswith(".lens"):
-            return _lens(trace, attention.removesuffix(".lens"), stage, slices)
-        known = _known(trace, name)
-        items = parse(slices, known.shape)
-    except GlassformerError as error:
-        if like is None or isinstance(error, UnknownNameError):
-            raise
-        raise GlassformerError(f"the other trace's '{name}' has another shape ({error})") from None
-    _check_count(name, items, known.shape)
-    return known[items]
-
-
-def _check_count(name: str, items: Several[Item], shape: Several[int]) -> None:
-    if (count := count_after(items, shape)) > MOST_WORKED_OUT:
-        raise TooLargeError(f"'{name}' is {count:,} numbers so; slice it, to one head or fewer places")
-
-
-def _matrix(trace: Trace, attention: str, stage: str, slices: str) -> Tensor:
-    """Scores or weights (B, H, T, S) of the heads that are asked for, and of no other."""
+def _attention_matrix(trace: Trace, attention: str, stage: str, slices: str) -> Tensor:
+    """Part of the scores or weights (B, H, T, S); only the requested heads are computed."""
     record = trace.record
     q, k = record[f"{attention}.q"], record[f"{attention}.k"]
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    items = parse(slices, shape)
+    items = parse_slice(slices, shape)
     rows, heads, *rest = items
-    asked = [heads] if isinstance(heads, int) else list(range(*heads.indices(shape[1])))
-    _check_count(attention, (slice(0, shape[0], 1), slice(0, len(asked), 1), *rest), shape)
+    selected = [heads] if isinstance(heads, int) else list(range(*heads.indices(shape[1])))
+    _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), *rest), shape)
     with torch.inference_mode():
-        if len(asked) == shape[1]:
-            found = _stage(trace, attention, stage, None)
-        else:
-            each = [_stage(trace, attention, stage, head)[(slice(None), *rest)] for head in asked]
-            joined = each[0] if isinstance(heads, int) else torch.stack(each, 1)
-            return joined[rows]
-        return found[items]
-
-
-def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
-    """The lens (layers + 1, T), worked out at the places that are asked for."""
-    from glassformer.interpret.lens import lens_table
-
-    shape = lens_table(trace, stack, ())[0].shape
-    items = parse(slices, shape)
-    places = [items[1]] if isinstance(items[1], int) else range(*items[1].indices(shape[1]))
-    return lens_table(trace, stack, places)[("top", "prob").index(which)][items]
+        if len(selected) == shape[1]:
+            return _stage(trace, attention, stage, None)[items]
+        each = [_stage(trace, attention, stage, head)[(slice(None), *rest)] for head in selected]
+        return (each[0] if isinstance(heads, int) else torch.stack(each, 1))[rows]
 
 
 def _stage(trace: Trace, attention: str, stage: str, head: int | None) -> Tensor:
     match stage:
-        case "weights":
-            return trace.record.weights(attention, head)
         case "dot" | "scaled" | "masked":
             return trace.record.scores(attention, head, stage)
-    raise UnknownNameError(f"an attention has no stage '{stage}'")
+    return trace.record.weights(attention, head)
 
 
-def _known(trace: Trace, name: str) -> Tensor:
-    """A tensor that was recorded, or kept, or is worked out whole; the last kind once."""
+def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
+    """Part of the logit lens (layers + 1, T), computed at the requested positions."""
+    shape = lens_table(trace, stack, ())[0].shape
+    items = parse_slice(slices, shape)
+    positions = [items[1]] if isinstance(items[1], int) else range(*items[1].indices(shape[1]))
+    return lens_table(trace, stack, positions)[("top", "prob").index(which)][items]
+
+
+def _whole_tensor(trace: Trace, name: str) -> Tensor:
+    """A recorded tensor, or one derived from the trace, which is then stored with it."""
     if name in trace.record:
         return trace.record[name]
-    if name not in trace.kept:
-        trace.kept.update(_derived(trace, name))
-    return trace.kept[name]
+    if name not in trace.derived:
+        trace.derived[name] = _derive(trace, name)
+    return trace.derived[name]
 
 
-def _derived(trace: Trace, name: str) -> dict[str, Tensor]:
-    stacks = {stack.name: stack for stack in stacks_of(trace.bundle)}
-    first, _, tail = name.rpartition(".")
-    if tail == "growth" and first in stacks:
-        return {name: growth(trace, stacks[first])}
-    if tail == "thumbnails" and first in trace.record.attended:
-        from glassformer.interpret.heads import thumbnails
-
-        return {name: thumbnails(trace.record.weights(first))}
-    for known in TAILS:
-        if tail == known and first.endswith(".position"):
-            return {name: position_tensor(trace.bundle.model, first.removesuffix(".position"), known)}
-    raise UnknownNameError(
-        f"this trace has no tensor '{name[:120]}'; its `tensors` lists those that were recorded"
-    )
+def _derive(trace: Trace, name: str) -> Tensor:
+    stacks = {stack.name: stack for stack in describe_stacks(trace.bundle)}
+    owner, _, tail = name.rpartition(".")
+    if tail == "growth" and owner in stacks:
+        return residual_norms(trace, stacks[owner])
+    if tail == "thumbnails" and owner in trace.record.attended:
+        return thumbnails(trace.record.weights(owner))
+    for table in TABLES:
+        if tail == table and owner.endswith(".position"):
+            return position_tensor(trace.bundle.model, owner.removesuffix(".position"), table)
+    raise ItemNotFoundError("tensor", name, trace.record)
 
 
-def growth(trace: Trace, stack: StackInfo) -> Tensor:
-    """The length of the residual stream's vectors (sites, T), the mean over rows."""
-    sites = [trace.record[site].float().norm(dim=-1).mean(0) for site in growth_of(stack, trace.record)]
-    return torch.stack(sites)
+def residual_norms(trace: Trace, stack: StackInfo) -> Tensor:
+    """The norms of the residual stream (sites, T), averaged over rows."""
+    sites = residual_sites(stack, trace.record)
+    return torch.stack([trace.record[site].float().norm(dim=-1).mean(0) for site in sites])
 
 
 def _difference(one: Tensor, other: Tensor, name: str) -> Tensor:
     if one.shape != other.shape:
-        raise GlassformerError(
-            f"'{name}' is {tuple(one.shape)} here and {tuple(other.shape)} in the other trace; compare "
-            "traces of as many tokens"
-        )
+        raise ShapeError(f"{name} of the other trace", other.shape, f"{tuple(one.shape)}, as in this trace")
     one, other = one.float(), other.float()
     return torch.where(one == other, 0.0, one - other)
 
 
-def _pooled(x: Tensor, most: int) -> Tensor:
-    """The last two dimensions (or the only one) at most `most` long, by the largest of each patch."""
+def _max_pool(x: Tensor, most: int) -> Tensor:
+    """Reduce the last two dimensions (or the only one) to at most `most` entries, by maximum."""
     if x.dim() == 0:
         return x
     flat = x.float().reshape(-1, x.shape[-2] if x.dim() > 1 else 1, x.shape[-1])

@@ -16,7 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from glassformer import __version__
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
-from glassformer.interpret.explored import Explored
+from glassformer.interpret.catalog import Catalog
 from glassformer.server import metrics as metrics_module
 from glassformer.server.errors import (
     ErrorResponse,
@@ -82,7 +82,7 @@ def create_app(
 
     app.include_router(openai_router(models, metrics))
     app.include_router(tasks_router(models, metrics))
-    app.include_router(trace_router(Explored(bundles=dict(bundles), runs=dict(runs or {}))))
+    app.include_router(trace_router(Catalog(bundles, runs)))
     app.include_router(docs_router(app))
     mount_page(app)
     # the last one added runs first

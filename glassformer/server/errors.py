@@ -27,7 +27,7 @@ from glassformer.generation.continuous import (
     SchedulerClosedError,
     SchedulerFullError,
 )
-from glassformer.interpret.kinds import TooLargeError, UnknownNameError
+from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
 
 MAX_STRING = 1000  # characters of one string in an error; it may quote what a client sent
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -142,7 +142,7 @@ STATUS: dict[type[GlassformerError], int] = {
     CrossOriginError: 403,
     ModelNotFoundError: 404,
     RouteNotFoundError: 404,
-    UnknownNameError: 404,
+    ItemNotFoundError: 404,
     MethodNotAllowedError: 405,
     PayloadTooLargeError: 413,
     TooLargeError: 413,

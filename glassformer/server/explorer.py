@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from os import PathLike
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.staticfiles import StaticFiles
 
 from glassformer.errors import GlassformerError
 from glassformer.explorer.page import FOLDER, files
 from glassformer.interpret import schema
-from glassformer.interpret.changes import MOST as MAX_CHANGES
-from glassformer.interpret.difference import difference_info
-from glassformer.interpret.explored import Explored
-from glassformer.interpret.film import FRAMES as MAX_FRAMES
-from glassformer.interpret.film import Films, run_info
-from glassformer.interpret.heads import heads_info
-from glassformer.interpret.kinds import UnknownNameError, as_json
-from glassformer.interpret.lens import lens_info, next_info
-from glassformer.interpret.tensors import cut
-from glassformer.interpret.units import unit_info
+from glassformer.interpret.catalog import Catalog
+from glassformer.interpret.comparison import compare_traces
+from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.inputs import split_sentences
+from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
+from glassformer.interpret.runs import describe_run
+from glassformer.interpret.search_view import next_step, search_tree
+from glassformer.interpret.snapshots import MAX_FRAMES, SnapshotViewer
+from glassformer.interpret.tensors import read_tensor
 from glassformer.server.schema import (
     MAX_COLUMNS,
     MAX_IDS,
@@ -71,21 +69,14 @@ class TraceRequest(RequestModel):
     to: Language | None = None
     question: Text | None = None
     context: Text | None = None
-    changes: (
-        Annotated[
-            list[Annotated[schema.Intervention, Field(discriminator="kind")]], Field(max_length=MAX_CHANGES)
-        ]
-        | None
-    ) = None
+    changes: Annotated[
+        list[Annotated[schema.Intervention, Field(discriminator="kind")]],
+        Field(max_length=schema.MAX_INTERVENTIONS),
+    ] = Field(default_factory=list)
 
-    @field_validator("changes")
-    @classmethod
-    def _check_indices(cls, changes: list[schema.Intervention] | None) -> list[schema.Intervention] | None:
-        for change in changes or ():
-            values = [value if isinstance(value, tuple) else (value,) for value in vars(change).values()]
-            if any(isinstance(item, int) and not 0 <= item < 2**31 for value in values for item in value):
-                raise ValueError("heads and positions are counted from 0")
-        return changes
+    def input(self) -> schema.TraceInput:
+        values = self.model_dump(exclude={"model", "changes"}, exclude_none=True)
+        return schema.TraceInput.from_json(values)
 
 
 class SentencesRequest(RequestModel):
@@ -113,7 +104,7 @@ class SearchRequest(GenerationParameters):
 
 
 class ModelsResponse(BaseModel):
-    """The models and training runs that can be explored."""
+    """The models and training runs that can be catalog."""
 
     models: list[schema.ModelInfo]
     runs: list[schema.RunInfo]
@@ -125,25 +116,25 @@ class SentencesResponse(BaseModel):
     sentences: list[str]
 
 
-def trace_router(explored: Explored) -> APIRouter:
+def trace_router(catalog: Catalog) -> APIRouter:
     """The routes over these models, runs and traces."""
     router = APIRouter(tags=["trace"])
-    films = Films(explored.store)
+    snapshots = SnapshotViewer(catalog.store)
 
     @router.get("/models", response_model=ModelsResponse)
     def models() -> JSONResponse:
         """List the models and training runs."""
-        return _json({"models": explored.models(), "runs": _runs(explored)})
+        return _json({"models": catalog.models(), "runs": catalog.runs()})
 
     @router.post("/trace", response_model=schema.TraceInfo)
     def trace(body: TraceRequest) -> JSONResponse:
         """Run a model on an input and record every tensor; a repeated request is answered from the store."""
-        return JSONResponse(explored.take(body.model_dump(exclude_none=True)).info())
+        return _json(catalog.take(body.model, body.input(), body.changes).info())
 
     @router.get("/trace/{id}", response_model=schema.TraceInfo)
     def get_trace(id: TraceId) -> JSONResponse:
         """A stored trace."""
-        return JSONResponse(explored.trace(id).info())
+        return _json(catalog.store.get(id).info())
 
     @router.get("/trace/{id}/tensor", response_class=Response)
     def tensor(
@@ -154,25 +145,25 @@ def trace_router(explored: Explored) -> APIRouter:
         minus: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Response:
         """Part of a tensor, little-endian and row-major; the headers have its shape and dtype."""
-        other = None if minus is None else explored.trace(minus)
-        found = cut(explored.trace(id), name, slices, pool=pool, minus=other)
+        other = None if minus is None else catalog.store.get(minus)
+        found = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
         headers = {"X-Shape": ",".join(map(str, found.shape)), "X-Dtype": found.dtype}
         return Response(found.data(), media_type="application/octet-stream", headers=headers)
 
     @router.get("/trace/{id}/next", response_model=schema.NextInfo)
-    def next_tokens(id: TraceId, position: Position = None, count: Count = 50) -> JSONResponse:
+    def next_predictions(id: TraceId, position: Position = None, count: Count = 50) -> JSONResponse:
         """The most likely next tokens at a position."""
-        return _json(next_info(explored.trace(id), position, count))
+        return _json(next_tokens(catalog.store.get(id), position, count))
 
     @router.get("/trace/{id}/heads", response_model=schema.HeadsInfo)
     def heads(id: TraceId) -> JSONResponse:
         """What every attention head does, compared with chance."""
-        return _json(heads_info(explored.trace(id)))
+        return _json(describe_heads(catalog.store.get(id)))
 
     @router.get("/trace/{id}/lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
         """The logit lens: what the output head predicts after each layer."""
-        return _json(lens_info(explored.trace(id), position, top))
+        return _json(logit_lens(catalog.store.get(id), position, top))
 
     @router.get("/trace/{id}/unit", response_model=schema.UnitInfo)
     def unit(
@@ -182,27 +173,23 @@ def trace_router(explored: Explored) -> APIRouter:
         top: Annotated[int, Query(ge=1, le=200)] = 12,
     ) -> JSONResponse:
         """The tokens that a feed-forward unit promotes and suppresses."""
-        return _json(unit_info(explored.trace(id), ffn, unit, top))
+        return _json(unit_tokens(catalog.store.get(id), ffn, unit, top))
 
     @router.get("/trace/{id}/difference/{other}", response_model=schema.DifferenceInfo)
     def difference(id: TraceId, other: TraceId) -> JSONResponse:
         """What changed from one trace to another."""
-        return _json(difference_info(explored.trace(id), explored.trace(other)))
+        return _json(compare_traces(catalog.store.get(id), catalog.store.get(other)))
 
     @router.post("/trace/sentences", response_model=SentencesResponse)
     def sentences(body: SentencesRequest) -> JSONResponse:
         """The sentences that `translate` would translate one by one."""
-        from glassformer.interpret.sentences import sentences_of
-
-        return _json({"sentences": sentences_of(explored.bundle(body.model), body.text, body.to)})
+        return _json({"sentences": split_sentences(catalog.bundle(body.model), body.text, body.to)})
 
     @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:
         """One step of generation."""
-        from glassformer.interpret.search import step_info
-
-        found = step_info(
-            explored.bundle(body.model),
+        found = next_step(
+            catalog.bundle(body.model),
             text=body.text,
             written=body.written or (),
             to=body.to,
@@ -214,15 +201,13 @@ def trace_router(explored: Explored) -> APIRouter:
     @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:
         """A beam search as a tree."""
-        from glassformer.interpret.search import search_info
-
-        bundle = explored.bundle(body.model)
-        return _json(search_info(bundle, text=body.text, to=body.to, **body.generation_options()))
+        bundle = catalog.bundle(body.model)
+        return _json(search_tree(bundle, text=body.text, to=body.to, **body.generation_options()))
 
     @router.get("/runs/{id}", response_model=schema.RunInfo)
     def run(id: RunId) -> JSONResponse:
         """A training run so far: curves, samples and checkpoints."""
-        return _json(run_info(_run(explored, id), id=id))
+        return _json(describe_run(catalog.run_folder(id), id=id))
 
     @router.get("/runs/{id}/film", response_model=schema.SnapshotsInfo)
     def film(
@@ -232,29 +217,13 @@ def trace_router(explored: Explored) -> APIRouter:
         most: Annotated[int, Query(ge=2, le=MAX_FRAMES)] = MAX_FRAMES,
     ) -> JSONResponse:
         """Traces of one input with the weights of successive checkpoints."""
-        return _json(films.film(_run(explored, id), id=id, text=text, target=target, most=most))
+        return _json(snapshots.frames(catalog.run_folder(id), id=id, text=text, target=target, most=most))
 
     return router
 
 
 def _json(content: Any) -> JSONResponse:
-    return JSONResponse(as_json(content))
-
-
-def _runs(explored: Explored) -> list[dict[str, Any]]:
-    """Summaries of the runs; a folder that is gone or still empty is left out."""
-    found = []
-    for id, folder in explored.runs.items():
-        with suppress(GlassformerError):
-            found.append(run_info(folder, id=id, curves=False))
-    return found
-
-
-def _run(explored: Explored, id: str) -> Any:
-    if id not in explored.runs:
-        known = ", ".join(explored.runs) or "none"
-        raise UnknownNameError(f"there is no run '{id[:80]}'; there are: {known}")
-    return explored.runs[id]
+    return JSONResponse(schema.to_json(content))
 
 
 class PageFiles(StaticFiles):

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image, ImageOps
 
 import glassformer
-from glassformer.interpret.examples import example_of
+from glassformer.interpret.examples import example_input
 
 
 @pytest.fixture(scope="module")
 def seven() -> Image.Image:
     """A drawn digit, light on dark."""
-    drawn = example_of(glassformer.load("pocket-digits")).image
+    drawn = example_input(glassformer.load("pocket-digits")).image
     assert drawn is not None
     return Image.open(io.BytesIO(base64.b64decode(drawn.partition(",")[2]))).convert("L")
 

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page
 
 import glassformer
 from glassformer.bundle import Bundle
-from glassformer.interpret.models import model_info
-from glassformer.interpret.taken import Trace, take
+from glassformer.interpret.examples import example_input
+from glassformer.interpret.schema import TraceInput, intervention_from_json, to_json
+from glassformer.interpret.trace import Trace, trace_model
 from tests.explorer.made import GIVEN, RUN, make
 from tests.explorer.seen import settled
 from tests.explorer.tabs import Look, Tabs
@@ -46,9 +47,9 @@ def traced(bundles: dict[str, Bundle]) -> Traced:
     @cache
     def taken(name: str, told: str) -> Trace:
         given = json.loads(told)
-        changes = tuple(given.pop("changes", ()))
-        example = model_info(bundles[name], name)["example"]
-        return take(bundles[name], {**example, **given}, changes, model=name)
+        changes = tuple(map(intervention_from_json, given.pop("changes", ())))
+        example = to_json(example_input(bundles[name]))
+        return trace_model(bundles[name], TraceInput.from_json({**example, **given}), changes, model=name)
 
     return lambda name, **given: taken(name, json.dumps({**GIVEN.get(name, {}), **given}))
 

@@ -8,6 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
+from glassformer.interpret.schema import to_json
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
 from tests.explorer.seen import address, go, settled
@@ -88,7 +89,7 @@ WIDE = """() => {
   };
   const out = [...document.querySelectorAll('body *')].filter((one) => {
     const box = one.getBoundingClientRect();
-    return box.width > 1 && box.right > wide + 1 && !cut(one);
+    return box.width > 1 && box.right > wide + 1 && !read_tensor(one);
   });
   return [document.documentElement.scrollWidth - wide,
     out.slice(0, 3).map((one) => one.outerHTML.slice(0, 120))];
@@ -99,7 +100,7 @@ WIDE = """() => {
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_nothing_is_wider_than_a_phone(opened: Opened, traced: Traced, language: str) -> None:
     found = []
-    stations = [(RUN, "model", {"at": one["id"]}) for one in traced(RUN).info()["stations"]]
+    stations = [(RUN, "model", {"at": one["id"]}) for one in to_json(traced(RUN).info())["stations"]]
     with opened(address(RUN, **GIVEN[RUN]), language=language, width=390, height=844) as page:
         for name, view, words in seen_in(language, VIEWS + stations):
             where = every(page, name, view, words)
@@ -137,7 +138,7 @@ def tab(page: Page) -> dict[str, str]:
 
 
 def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Traced) -> None:
-    stations = [one["id"] for one in traced(RUN).info()["stations"]]
+    stations = [one["id"] for one in to_json(traced(RUN).info())["stations"]]
     with opened(address(RUN, **GIVEN[RUN])) as page:
         seen = [tab(page)]
         while "station" not in seen[-1] and len(seen) < 40:

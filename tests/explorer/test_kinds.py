@@ -12,10 +12,10 @@ from pytest import approx
 
 from glassformer.bundle import Bundle
 from glassformer.generation import pick
-from glassformer.interpret.heads import heads_info
-from glassformer.interpret.lens import lens_info
-from glassformer.interpret.models import model_info
-from glassformer.interpret.units import unit_info
+from glassformer.interpret.catalog import describe_model
+from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.logit_lens import logit_lens, unit_tokens
+from glassformer.interpret.schema import to_json
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
 from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
@@ -24,7 +24,7 @@ from tests.explorer.seen import address, go, number, numbers, settled, texts, wr
 @pytest.mark.parametrize("name", GIVEN)
 def test_every_station_opens_by_the_keyboard(opened: Opened, traced: Traced, name: str) -> None:
     trace = traced(name)
-    stations = trace.info()["stations"]
+    stations = to_json(trace.info())["stations"]
     with opened(address(name, **GIVEN[name])) as page:
         drawn = page.locator("svg [data-station]").evaluate_all("all => all.map(one => one.dataset.station)")
         assert {one["id"] for one in stations} <= set(drawn)
@@ -70,7 +70,7 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
     opened: Opened, traced: Traced, name: str, station: str, head: int, query: int, key: int
 ) -> None:
     trace = traced(name)
-    found = next(one for one in trace.info()["stations"] if one["id"] == station)
+    found = next(one for one in to_json(trace.info())["stations"] if one["id"] == station)
     attention = found["tensors"]["q"].removesuffix(".q")
     scores = {
         stage: float(trace.record.scores(attention, head, stage)[0, query, key])
@@ -157,7 +157,7 @@ def test_the_lens_says_what_the_library_reads_off_each_layer(
     opened: Opened, traced: Traced, name: str
 ) -> None:
     trace = traced(name)
-    told = lens_info(trace, 0 if name == "labels" else 3)  # one label for all places
+    told = to_json(logit_lens(trace, 0 if name == "labels" else 3))  # one label for all places
     with opened(address(name, **GIVEN[name], at="head", pos=3)) as page:
         lens = page.locator("[data-figure=lens]")
         for n, layer in enumerate(told["layers"]):
@@ -172,7 +172,7 @@ def test_the_lens_says_what_the_library_reads_off_each_layer(
 
 @pytest.mark.parametrize("name", [RUN, "rotary", "pictures"])
 def test_heads_do_what_the_library_says_they_do(opened: Opened, traced: Traced, name: str) -> None:
-    told = heads_info(traced(name))["attentions"]
+    told = to_json(describe_heads(traced(name)))["attentions"]
     with opened(address(name, "heads", **GIVEN[name])) as page:
         page.locator("[data-attention]").first.wait_for()
         for attention in told:
@@ -203,7 +203,7 @@ def test_labels_of_texts_and_pictures_are_the_librarys(
     import base64
 
     picture = tmp_path / "seven.png"
-    given = traced("pictures").info()["input"]["image"]
+    given = to_json(traced("pictures").info())["input"]["image"]
     picture.write_bytes(base64.b64decode(given.split(",", 1)[1]))
     answers = {
         "labels": bundles["labels"].classify([GIVEN["labels"]["text"]]),
@@ -233,7 +233,7 @@ def test_two_sentences_are_as_alike_as_the_library_says(opened: Opened, bundles:
 def test_a_forecast_and_its_errors_are_the_librarys(
     opened: Opened, bundles: dict[str, Bundle], traced: Traced
 ) -> None:
-    given = traced("series").info()["input"]["series"]
+    given = to_json(traced("series").info())["input"]["series"]
     held = given["truth"]
     columns = {name: np.array(values) for name, values in given["columns"].items()}
     past = {name: values[:-held] for name, values in columns.items()}
@@ -263,7 +263,7 @@ def test_a_forecast_and_its_errors_are_the_librarys(
 
 def test_sums_norms_and_units_on_the_way_are_the_librarys(opened: Opened, traced: Traced) -> None:
     trace = traced(RUN)
-    stations = {one["id"]: one for one in trace.info()["stations"]}
+    stations = {one["id"]: one for one in to_json(trace.info())["stations"]}
     with opened(address(RUN, **GIVEN[RUN], at="decoder.1.norm_ffn", pos=2)) as page:
         tensors = stations["decoder.1.norm_ffn"]["tensors"]
         for role in ("before", "sublayer", "sum"):
@@ -281,9 +281,9 @@ def test_a_unit_that_names_no_words_says_why(opened: Opened, traced: Traced) -> 
     whys = {RUN: "only through the decoder", "labels": "head has no vocabulary"}
     with opened(address(RUN, **GIVEN[RUN])) as page:
         for name, why in whys.items():
-            vocabulary = model_info(traced(name).bundle, name)["outline"]["head"]["vocab"]
+            vocabulary = describe_model(traced(name).bundle, name).outline.head.vocab
             assert (vocabulary is None) == ("no vocabulary" in why)
-            assert not unit_info(traced(name), "encoder.blocks.1.ffn", 0)["promotes"]
+            assert not unit_tokens(traced(name), "encoder.blocks.1.ffn", 0).promotes
             units = '[data-figure="encoder.1.ffn-units"] .unit'
             go(page, address(name, **GIVEN[name], at="encoder.1.ffn"), units)
             assert why in page.locator(units).inner_text()

@@ -18,10 +18,12 @@ from playwright.sync_api import Page
 from pytest import approx
 
 from glassformer.bundle import Bundle
-from glassformer.interpret.difference import difference_info
-from glassformer.interpret.film import Films, run_info
-from glassformer.interpret.search import search_info
-from glassformer.interpret.store import Store
+from glassformer.interpret.catalog import TraceStore
+from glassformer.interpret.comparison import compare_traces
+from glassformer.interpret.runs import describe_run
+from glassformer.interpret.schema import to_json
+from glassformer.interpret.search_view import search_tree
+from glassformer.interpret.snapshots import SnapshotViewer
 from glassformer.training.lock import RunLock
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
@@ -40,7 +42,7 @@ def words_of(page: Page) -> dict[str, str]:
 def greedy(traced: Traced, written: list[int]) -> list[int]:
     """How the reversing model goes on by itself, worked out with nothing but its forward."""
     trace = traced(RUN)
-    inputs, start = trace.ready.inputs, trace.sequence("target").prefix
+    inputs, start = trace.prepared.inputs, trace.sequence("target").prefix
     first = inputs["tgt"][0, :start].tolist()
     end = trace.bundle.tokenizer.eos_id
     while len(written) < 20 and (not written or written[-1] != end):
@@ -78,8 +80,8 @@ def test_an_answer_tells_where_another_token_was_likelier(
 ) -> None:
     """It is what beams found, and they compare whole texts."""
     trace = traced("translator")
-    start = trace.ready.start
-    written = trace.ready.inputs["tgt"][0, start:].tolist()
+    start = trace.prepared.start
+    written = trace.prepared.inputs["tgt"][0, start:].tolist()
     order = trace.record["head.logits"][0, start - 1 : -1].argsort(descending=True).tolist()
     ranks = [falling.index(index) + 1 for falling, index in zip(order, written, strict=True)]
     second, first = (
@@ -129,7 +131,7 @@ def test_a_prompt_is_continued_as_the_library_does(opened: Opened, bundles: dict
 
 
 def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str, Bundle]) -> None:
-    told = search_info(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64)
+    told = to_json(search_tree(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64))
     with opened(address(RUN, "decoding", text=TEXT, way="beam", beams=3, penalty=0.6)) as page:
         tree = page.locator("[data-figure=beam-tree] [data-node]")
         shown = tree.evaluate_all(
@@ -191,7 +193,7 @@ CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
 def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Traced) -> None:
     before = traced(RUN)
     target = before.sequence("target").tokens
-    held = {"target": [token.id for token in target[len(target) - before.outcome["written"] :]]}
+    held = {"target": [token.id for token in target[len(target) - before.outcome.written :]]}
     said = set()
     with opened(address(RUN, "change", text=TEXT)) as page:
         for what, (tab, clicks, changes) in CHANGES.items():
@@ -202,15 +204,15 @@ def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Tra
             settled(page)
             assert json.loads(words_of(page)["changes"]) == changes, what
             free = traced(RUN, changes=changes)
-            assert page.locator("[data-side=before]").inner_text() == before.outcome["text"]
-            assert page.locator("[data-side=after]").inner_text() == free.outcome["text"], what
-            told = difference_info(traced(RUN, **held), traced(RUN, **held, changes=changes))
+            assert page.locator("[data-side=before]").inner_text() == before.outcome.text
+            assert page.locator("[data-side=after]").inner_text() == free.outcome.text, what
+            told = to_json(compare_traces(traced(RUN, **held), traced(RUN, **held, changes=changes)))
             assert number(page.locator("[data-kl]")) == approx(told["kl"], abs=1e-5), what
             places = numbers(page.locator("[data-figure=divergence] [data-token]"))
             assert places == approx(told["positions"], abs=1e-5), what
             last = page.locator("[data-figure=divergence] [data-token] small").last
             assert last.inner_text() == page.locator("[data-kl]").inner_text(), what
-            said.add(free.outcome["text"])
+            said.add(free.outcome.text)
             page.locator("[data-change]").click()  # undone
             page.wait_for_selector("[data-offer]")
         assert len(said) > 2  # these changes do change something
@@ -221,7 +223,7 @@ def test_only_a_model_that_writes_has_decoding_in_its_menu(opened: Opened, trace
         for name, given in GIVEN.items():
             go(page, address(name, **given))
             views = page.locator("[data-go]").evaluate_all("all => all.map(one => one.dataset.go)")
-            writes = traced(name).outcome["kind"] in ("translate", "generate")
+            writes = traced(name).outcome.kind in ("translate", "generate")
             assert views == ["model", "heads", *["decoding"] * writes, "change", "learning"], name
         go(page, address("pictures", "decoding"), "[data-figure=labels]")  # an address may name it
         assert "does not write" in page.inner_text("main")
@@ -377,9 +379,9 @@ def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
-    store = Store()
-    told = Films(store).film(folders[RUN], id=RUN, text=TEXT)
-    run = run_info(folders[RUN], id=RUN)
+    store = TraceStore()
+    told = to_json(SnapshotViewer(store).frames(folders[RUN], id=RUN, text=TEXT))
+    run = to_json(describe_run(folders[RUN], id=RUN))
     shares = []
     with opened(address(RUN, "learning", film=TEXT)) as page:
         page.wait_for_selector("[data-figure=heads-forming]")
@@ -412,7 +414,7 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
             "() => document.querySelector('[data-figure=samples]')?.innerText.includes('gold red')"
         )
         settled(page)
-        last = Films(store).film(folders[RUN], id=RUN, text="gold red")["frames"][-1]
+        last = to_json(SnapshotViewer(store).frames(folders[RUN], id=RUN, text="gold red"))["frames"][-1]
         assert texts(page.locator("[data-figure=samples] .own b")) == [last["sample"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,8 @@ from glassformer.api import Pipeline, tiny
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
+from glassformer.interpret.schema import Intervention, TraceInput, intervention_from_json
+from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.verify.inputs import stir
 from tests.tasks.folders import VOCABULARY, words
@@ -116,3 +119,14 @@ def given(made: Bundle) -> dict[str, Any]:
         case _, spec.MaskedLanguageModel():
             return {"text": "the [MASK] sat on the [MASK]."}
     return {"text": TEXT}
+
+
+def interventions(changes: Iterable[dict[str, Any]]) -> list[Intervention]:
+    return [intervention_from_json(one) for one in changes]
+
+
+def trace_of(
+    made: Bundle, values: dict[str, Any], changes: Iterable[dict[str, Any]] = (), *, model: str = "model"
+) -> Trace:
+    """The trace of JSON values, as the server passes them on."""
+    return trace_model(made, TraceInput.from_json(values), interventions(changes), model=model)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from glassformer import Bundle, tiny
 from glassformer.core.observe import observe
-from glassformer.interpret.altered import altered
-from glassformer.interpret.kinds import Given, Kind
-from glassformer.interpret.ready import Ready
-from glassformer.interpret.taken import Trace
+from glassformer.interpret.inputs import PreparedInput
+from glassformer.interpret.interventions import apply_interventions
+from glassformer.interpret.schema import FillOutcome, Kind, TraceInput, TraceSeconds
+from glassformer.interpret.trace import Trace
+from tests.interpret.models import interventions
 
 
 def drawn(family: str, **words: Any) -> Any:
@@ -49,14 +50,15 @@ def traced(
     model: Any, inputs: dict[str, Any], kind: Kind = "generate", changes: Sequence[Any] = (), id: str = "a"
 ) -> Trace:
     """The trace of one forward."""
-    made = altered(model, inputs, changes)
+    given = interventions(changes)
+    made = apply_interventions(model, inputs, given)
     return Trace(
         id=id,
         model="model",
         bundle=Bundle(model=model),
-        ready=Ready(kind=kind, given=Given(), sequences=(), inputs=made.inputs),
-        changes=tuple(changes),
+        prepared=PreparedInput(kind=kind, input=TraceInput(), sequences=(), inputs=made.inputs),
+        interventions=tuple(given),
         record=observe(made.model, made.inputs, edit=made.edit),
-        outcome={"kind": kind},
-        seconds={},
+        outcome=FillOutcome(masks=()),
+        seconds=TraceSeconds(),
     )

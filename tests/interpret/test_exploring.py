@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,14 @@ import torch
 from starlette.testclient import TestClient
 
 from glassformer.bundle import load, save
-from glassformer.interpret.difference import change_table, difference_info
-from glassformer.interpret.heads import heads_info
-from glassformer.interpret.lens import lens_info
-from glassformer.interpret.search import search_info, step_info
-from glassformer.interpret.taken import take
-from glassformer.interpret.units import unit_info
+from glassformer.interpret.comparison import compare_traces, residual_change
+from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.logit_lens import logit_lens, unit_tokens
+from glassformer.interpret.schema import to_json
+from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.server.app import create_app
 from glassformer.server.security import Address
-from tests.interpret.models import TEXT, bundle, given
+from tests.interpret.models import TEXT, bundle, given, trace_of
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
 ADDRESS, BASE = Address(host="127.0.0.1", port=8000), "http://127.0.0.1:8000"
@@ -46,41 +44,44 @@ def asked(client: TestClient, model: str, **words: Any) -> str:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_heads_lens_and_units_of_every_kind(client: TestClient, model: str) -> None:
-    id, trace = asked(client, model), take(bundle(model), given(bundle(model)), model=model)
-    assert told(client.get(f"/trace/{id}/heads")) == json.loads(json.dumps(heads_info(trace)))
+    id, trace = asked(client, model), trace_of(bundle(model), given(bundle(model)), model=model)
+    assert told(client.get(f"/trace/{id}/heads")) == to_json(describe_heads(trace))
     stack = "encoder" if model in ("bert", "vit", "patchtst", "sentence") else "decoder"
     ffn = f"{stack}.blocks.0.ffn"
     unit = told(client.get(f"/trace/{id}/unit", params={"ffn": ffn, "unit": 1, "top": 3}))
-    assert unit == unit_info(trace, ffn, 1, 3)
+    assert unit == to_json(unit_tokens(trace, ffn, 1, 3))
     assert bool(unit["promotes"]) == (model in ("original", "gpt2", "bert"))
     lens = client.get(f"/trace/{id}/lens", params={"position": 1, "top": 2})
     if model in ("patchtst", "sentence"):
-        assert lens.status_code == 422 and "no scores to words" in lens.json()["error"]["message"]
+        assert lens.status_code == 422 and lens.json()["error"]["code"] == "unsupported"
     else:
-        assert told(lens) == lens_info(trace, 1, 2)
+        assert told(lens) == to_json(logit_lens(trace, 1, 2))
 
 
 def test_a_difference_and_its_tensor(client: TestClient) -> None:
     made = bundle("gpt2")
     one, other = asked(client, "gpt2"), asked(client, "gpt2", changes=OFF)
-    before, after = take(made, given(made), model="gpt2"), take(made, given(made), OFF, model="gpt2")
+    before, after = (
+        trace_of(made, given(made), model="gpt2"),
+        trace_of(made, given(made), OFF, model="gpt2"),
+    )
     found = told(client.get(f"/trace/{one}/difference/{other}"))
-    assert found == json.loads(json.dumps(difference_info(before, after)))
+    assert found == to_json(compare_traces(before, after))
     name = found["residual"][0]["name"]
     answer = client.get(f"/trace/{one}/tensor", params={"name": name, "minus": other})
     shape = [int(size) for size in answer.headers["X-Shape"].split(",")]
     table = np.frombuffer(answer.content, "<f4").reshape(shape)
-    assert np.array_equal(table, change_table(before, after, "decoder").numpy()) and table.any()
+    assert np.array_equal(table, residual_change(before, after, "decoder").numpy()) and table.any()
 
 
 @pytest.mark.parametrize("model", ["original", "gpt2"])
 def test_steps_and_searches(client: TestClient, model: str) -> None:
     made = bundle(model)
     step = told(client.post("/trace/step", json={"model": model, "text": TEXT, "written": [5, 6]}))
-    assert step == json.loads(json.dumps(step_info(made, text=TEXT, written=[5, 6])))
+    assert step == to_json(next_step(made, text=TEXT, written=[5, 6]))
     asking: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 4, "length_penalty": 0.6}
     found = told(client.post("/trace/search", json={"model": model, "text": TEXT, **asking}))
-    assert found == json.loads(json.dumps(search_info(made, text=TEXT, **asking)))
+    assert found == to_json(search_tree(made, text=TEXT, **asking))
 
 
 @pytest.mark.parametrize(

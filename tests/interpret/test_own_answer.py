@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 import glassformer
-from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError
-from glassformer.interpret.changed import Changed
-from glassformer.interpret.search import search_info
-from glassformer.interpret.taken import take
+from glassformer.api import Pipeline
+from glassformer.errors import NonFiniteError
+from glassformer.interpret.interventions import IntervenedModel
+from glassformer.interpret.search_view import search_tree
 from glassformer.tasks import writing
-from tests.interpret.models import TEXT, WRITERS, bundle, wordwise
+from tests.interpret.models import TEXT, WRITERS, bundle, interventions, trace_of, wordwise
 
 SENTENCES = (
     "I would like to learn how it works.",
@@ -31,16 +30,16 @@ NOTHING = {"kind": "residual", "name": "encoder.blocks.0.resid_out", "position":
 
 
 @pytest.fixture(scope="module")
-def pocket() -> Bundle:
+def pocket() -> Pipeline:
     return glassformer.load("pocket")
 
 
 @pytest.mark.parametrize("to", ["de", "ko"])
-def test_pocket_shows_what_it_translates(pocket: Bundle, to: str) -> None:
+def test_pocket_shows_what_it_translates(pocket: Pipeline, to: str) -> None:
     for text in SENTENCES:
         told = pocket.translate(text, to=to)
-        assert take(pocket, {"text": text, "to": to}).outcome["text"] == told
-        assert search_info(pocket, text=text, to=to)["results"][0]["text"] == told
+        assert trace_of(pocket, {"text": text, "to": to}).outcome.text == told
+        assert search_tree(pocket, text=text, to=to).results[0].text == told
 
 
 @pytest.mark.parametrize(
@@ -59,15 +58,15 @@ def test_the_folders_settings_hold(family: str, settings: dict[str, Any]) -> Non
     made.generation |= settings
     (told,) = writing.translate(made, TEXT, details=True)
     for changes in ((), [NOTHING]):
-        outcome = take(made, {"text": TEXT}, changes).outcome
-        assert (outcome["text"], outcome["ended"]) == (told.text, told.ended)
+        outcome = trace_of(made, {"text": TEXT}, changes).outcome
+        assert (outcome.text, outcome.ended) == (told.text, told.ended)
 
 
 def test_a_folder_that_draws_shows_no_drawn_answer() -> None:
     made = bundle("original")
     plain = made.translate(TEXT, num_beams=1)
     made.generation |= {"do_sample": True, "num_return_sequences": 3}
-    assert take(made, {"text": TEXT}).outcome["text"] == plain
+    assert trace_of(made, {"text": TEXT}).outcome.text == plain
 
 
 def without_head(name: str, head: int) -> Callable[[Any], None]:
@@ -102,18 +101,18 @@ BY_HAND: tuple[tuple[dict[str, Any], Callable[[Any], None]], ...] = (
 
 
 @pytest.mark.parametrize("n", range(len(BY_HAND)))
-def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Bundle, n: int) -> None:
+def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Pipeline, n: int) -> None:
     change, by_hand = BY_HAND[n]
     other = copy.deepcopy(pocket.model)
     with torch.no_grad():
         by_hand(other)
-    changed = Bundle(model=other, tokenizer=pocket.tokenizer, job=pocket.job, generation=pocket.generation)
+    changed = Pipeline(model=other, tokenizer=pocket.tokenizer, job=pocket.job, generation=pocket.generation)
     moved = 0
     for text in SENTENCES[:3]:
-        told = glassformer.Pipeline.of(changed).translate(text, to="de")
-        assert take(pocket, {"text": text, "to": "de"}, [change]).outcome["text"] == told
+        told = changed.translate(text, to="de")
+        assert trace_of(pocket, {"text": text, "to": "de"}, [change]).outcome.text == told
         moved += told != pocket.translate(text, to="de")
-    assert moved or change["kind"] == "head_off"  # a trained model may do without one head
+    assert moved or change.kind == "head_off"  # a trained model may do without one head
 
 
 def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:
@@ -122,7 +121,9 @@ def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:
     change = {"kind": "mask_token", "sequence": "target", "position": 2}
     model: Any = made.model
     src = torch.tensor([wordwise().encode(TEXT).ids])
-    begun = Changed(model, [change]).prefill(src, src.eq(src), start_ids=[1], capacity=9)
+    begun = IntervenedModel(model, interventions([change])).prefill(
+        src, src.eq(src), start_ids=[1], capacity=9
+    )
     steps, target = begun.decoder, torch.tensor([[1]])
     steps.select(torch.tensor([0, 0]))
     target = target.expand(2, -1)
@@ -145,5 +146,5 @@ def test_changes_beyond_all_numbers_are_a_sentence() -> None:
     with torch.no_grad():
         down.weight.fill_(3e38)
     change = {"kind": "residual", "name": "decoder.blocks.0.resid_out", "position": 0, "scale": 1000.0}
-    with pytest.raises(GlassformerError, match="no numbers; change less"):
-        take(made, {"text": TEXT}, [change])
+    with pytest.raises(NonFiniteError):
+        trace_of(made, {"text": TEXT}, [change])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.interpret.taken import take
-from glassformer.interpret.tensors import cut
+from glassformer.interpret.schema import to_json
+from glassformer.interpret.tensors import read_tensor
 from glassformer.server.app import create_app
 from glassformer.server.security import Address
-from tests.interpret.models import TEXT, bundle, columns, given, picture, url
+from tests.interpret.models import TEXT, bundle, columns, given, picture, trace_of, url
 
 CHANGES = [
     {"kind": "head_off", "attention": "decoder.blocks.1.cross_attn", "head": 2},
@@ -51,16 +51,16 @@ def numbers(client: TestClient, id: str, name: str, **query: Any) -> np.ndarray:
 def test_every_kind_is_traced_and_its_tensors_are_the_librarys(client: TestClient, model: str) -> None:
     made = bundle(model)
     info = asked(client, model, **given(made))
-    trace = take(made, given(made), model=model)
-    mine = trace.info()
+    trace = trace_of(made, given(made), model=model)
+    mine = to_json(trace.info())
     assert {**info, "seconds": 0} == {**mine, "seconds": 0}
     assert client.get(f"/trace/{info['id']}").json() == info
     for station in info["stations"]:
         for name in station["tensors"].values():
-            assert np.array_equal(numbers(client, info["id"], name), cut(trace, name).values.numpy())
+            assert np.array_equal(numbers(client, info["id"], name), read_tensor(trace, name).values.numpy())
     attention = info["attentions"][0]["name"]
     found = numbers(client, info["id"], f"{attention}.weights", slice="0,1")
-    assert np.array_equal(found, cut(trace, f"{attention}.weights", "0,1").values.numpy())
+    assert np.array_equal(found, read_tensor(trace, f"{attention}.weights", "0,1").values.numpy())
     assert np.allclose(found.sum(-1), 1, atol=1e-5)
 
 

@@ -10,13 +10,12 @@ from starlette.testclient import TestClient
 import glassformer
 from glassformer.bundle import Bundle
 from glassformer.families.sidecars import JobInfo
-from glassformer.interpret.sentences import read_as, sentences_of, stands_told
-from glassformer.interpret.taken import take
+from glassformer.interpret.inputs import emoji_note, replace_emoji, split_sentences
 from glassformer.server.app import create_app
 from glassformer.server.security import Address
 from glassformer.tasks.writing.pieces import Place
 from glassformer.tasks.writing.rewriting import translating
-from tests.interpret.models import bundle
+from tests.interpret.models import bundle, trace_of
 
 PARTS = ("the cat sat on the mat.", "Where is the glass?", "a dog ran after the cat")
 TEXT = f"{PARTS[0]}  {PARTS[1]}\n\n {PARTS[2]} "
@@ -30,8 +29,8 @@ def translator(**about: str) -> Bundle:
 
 def test_each_alone_is_a_part_of_the_whole_translation() -> None:
     made = translator(unit="sentence")
-    assert tuple(sentences_of(made, TEXT)) == PARTS
-    one, other, last = (take(made, {"text": part}).outcome["text"] for part in PARTS)
+    assert tuple(split_sentences(made, TEXT)) == PARTS
+    one, other, last = (trace_of(made, {"text": part}).outcome.text for part in PARTS)
     assert len({one, other, last}) > 1
     assert made.translate(TEXT) == f"{one}  {other}\n\n {last}"
 
@@ -50,15 +49,16 @@ def test_a_picture_is_shown_as_given_and_read_as_a_letter() -> None:
     made = glassformer.load("pocket")
     text = "I like 🍎 and 🍌. Where is the glass? 👋"
     (layout,) = translating(made, {}, to="de").layouts([text])
-    shown = sentences_of(made, text, "de")
+    shown = split_sentences(made, text, "de")
     assert shown == ["I like 🍎 and 🍌.", "Where is the glass?"]
-    sources = [take(made, {"text": one, "to": "de"}).sequence("source") for one in shown]
+    sources = [trace_of(made, {"text": one, "to": "de"}).sequence("source") for one in shown]
     read = [[token.id for token in source.tokens] for source in sources]
     assert read == [part.ids for part in layout if isinstance(part, Place)]
     assert sources[0].text.endswith("I like X and Q.")
-    told = "letters stand for the pictures while the model reads: X for 🍎, Q for 🍌"
-    assert [stands_told(made, one, "de") for one in shown] == [told, None]
-    assert read_as(made, "Hello 👋 there", "de") == ("Hello 👋 there", ())  # it only adorns
+    note = emoji_note(made, shown[0], "de")
+    assert note is not None and "X for 🍎" in note and "Q for 🍌" in note
+    assert emoji_note(made, shown[1], "de") is None
+    assert replace_emoji(made, "Hello 👋 there", "de") == ("Hello 👋 there", ())  # it only adorns
 
 
 def test_what_is_no_translation_is_read_whole() -> None:
@@ -66,8 +66,8 @@ def test_what_is_no_translation_is_read_whole() -> None:
     mends.job = replace(mends.job, name="restore")
     tells.config["task_specific_params"] = {"summarization_cnn": {"num_beams": 1}}
     for made in (mends, tells, writes):
-        assert sentences_of(made, TEXT) == [TEXT]
-    assert len(sentences_of(bundle("bart"), TEXT)) == 2  # its lines
+        assert split_sentences(made, TEXT) == [TEXT]
+    assert len(split_sentences(bundle("bart"), TEXT)) == 2  # its lines
 
 
 def test_the_route_gives_them() -> None:
@@ -81,6 +81,6 @@ def test_the_route_gives_them() -> None:
 
 def test_a_text_in_capitals_is_looked_into_as_it_is_translated() -> None:
     made, text = glassformer.load("pocket"), "WHERE IS THE STATION?"
-    found = take(made, {"text": text, "to": "de"})
-    assert read_as(made, text, "de")[0] == "Where is the station?"
-    assert made.translate(text, to="de") == found.outcome["text"].upper()
+    found = trace_of(made, {"text": text, "to": "de"})
+    assert replace_emoji(made, text, "de")[0] == "Where is the station?"
+    assert made.translate(text, to="de") == found.outcome.text.upper()

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import GlassformerError
-from glassformer.interpret.units import unit_info
+from glassformer.errors import InvalidValueError
+from glassformer.interpret.logit_lens import unit_tokens
+from glassformer.interpret.schema import ItemNotFoundError, UnitInfo
 from tests.interpret.small import drawn, inputs_for, traced
 
 
@@ -36,20 +37,20 @@ def test_a_units_words_are_what_its_vector_says_through_the_norms_and_the_head(f
     if family == "bert":
         vector = pressed(head.norm, head.dense.weight @ vector)
     scores = head.weight @ vector * getattr(head, "scale", 1.0)
-    told = unit_info(trace, ffn, 3, top=5)
+    told = unit_tokens(trace, ffn, 3, top=5)
     for side, best in (("promotes", scores.topk(5)), ("suppresses", scores.topk(5, largest=False))):
-        assert [word["id"] for word in told[side]] == best.indices.tolist()
-        assert [word["logit"] for word in told[side]] == pytest.approx(best.values.tolist(), rel=1e-3)
+        assert [word.id for word in getattr(told, side)] == best.indices.tolist()
+        assert [word.logit for word in getattr(told, side)] == pytest.approx(best.values.tolist(), rel=1e-3)
 
 
 def test_a_stack_the_head_never_sees_and_a_head_without_words_name_nothing() -> None:
     model = drawn("original")
     trace = traced(model, inputs_for(model))
-    nothing: dict[str, Any] = {"promotes": [], "suppresses": []}
-    assert unit_info(trace, "encoder.blocks.0.ffn", 0) == nothing
+    nothing = UnitInfo()
+    assert unit_tokens(trace, "encoder.blocks.0.ffn", 0) == nothing
     picture = drawn("vit")
-    assert unit_info(traced(picture, inputs_for(picture)), "encoder.blocks.0.ffn", 0) == nothing
-    with pytest.raises(GlassformerError, match="no feed-forward"):
-        unit_info(trace, "decoder.blocks.0.self_attn", 0)
-    with pytest.raises(GlassformerError, match="there is no unit 99999"):
-        unit_info(trace, "decoder.blocks.0.ffn", 99999)
+    assert unit_tokens(traced(picture, inputs_for(picture)), "encoder.blocks.0.ffn", 0) == nothing
+    with pytest.raises(ItemNotFoundError):
+        unit_tokens(trace, "decoder.blocks.0.self_attn", 0)
+    with pytest.raises(InvalidValueError):
+        unit_tokens(trace, "decoder.blocks.0.ffn", 99999)

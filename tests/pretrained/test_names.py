@@ -13,8 +13,7 @@ import torch
 import glassformer
 from glassformer import pretrained as models
 from glassformer.errors import GlassformerError
-from glassformer.interpret.series import names_of
-from glassformer.interpret.tags import tag_apart
+from glassformer.interpret.examples import split_language_tag
 from tests.interpret import models as tiny
 
 Shipped = Callable[[str], Path]
@@ -55,7 +54,7 @@ def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -
     (tmp_path / "pairs.tsv").write_text("en\tde\tto\nthe cat\ta dog\tde\n")
     (tmp_path / "lines.txt").write_text("the cat\na dog\n")
     drawn = _picture(tmp_path / "seven.png")
-    columns = names_of(glassformer.load("pocket-series"))
+    columns = glassformer.load("pocket-series").job.columns
     rows = [columns, *([str(n)] * len(columns) for n in range(64))]
     (tmp_path / "series.csv").write_text("".join(",".join(row) + "\n" for row in rows))
     asked = [
@@ -149,26 +148,26 @@ def test_the_explorer_opens_all_of_them_the_translator_first(
 
 
 def test_what_the_page_begins_with_can_be_read(shipped: Shipped) -> None:
-    from glassformer.interpret.models import model_info
-    from glassformer.interpret.taken import take
+    from glassformer.interpret.catalog import describe_model
+    from glassformer.interpret.trace import trace_model
 
     for name in NAMES:
         bundle = glassformer.load(name)
-        told = model_info(bundle, name)
-        take(bundle, told["example"], model=name)
-    told = model_info(glassformer.load("pocket"), "pocket")
-    assert told["languages"] == ["de", "en", "ko"]
-    assert len(told["examples"]) > 3 and told["examples"][0] == told["example"]
-    for one in told["examples"]:
-        take(glassformer.load("pocket"), one, model="pocket")
-    assert told["example"]["to"] in told["languages"] and told["example"]["to"] != "en"
+        told = describe_model(bundle, name)
+        trace_model(bundle, told.example, model=name)
+    told = describe_model(glassformer.load("pocket"), "pocket")
+    assert told.languages == ("de", "en", "ko")
+    assert len(told.examples) > 3 and told.examples[0] == told.example
+    for one in told.examples:
+        trace_model(glassformer.load("pocket"), one, model="pocket")
+    assert told.example.to in told.languages and told.example.to != "en"
 
 
 def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:
     bundle = glassformer.load("pocket")
-    assert tag_apart(bundle, ">>ko<< the cat") == ("the cat", "ko")
-    assert tag_apart(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
-    assert tag_apart(bundle, "a << b") == ("a << b", None)
+    assert split_language_tag(bundle, ">>ko<< the cat") == ("the cat", "ko")
+    assert split_language_tag(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
+    assert split_language_tag(bundle, "a << b") == ("a << b", None)
 
 
 def test_a_word_that_names_nothing_is_told_the_nearest_model(run: Any, shipped: Shipped) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 import glassformer
 from glassformer import pretrained as models
-from glassformer.interpret.examples import example_of
-from glassformer.interpret.models import model_info
-from glassformer.interpret.taken import take
+from glassformer.interpret.catalog import describe_model
+from glassformer.interpret.examples import example_input
+from glassformer.interpret.trace import trace_model
 
 MEGABYTE = 1_000_000
 MOST = {  # bytes of the whole folder
@@ -60,14 +60,14 @@ def test_it_passes_verify(name: str, run: Any) -> None:
 @each
 def test_the_page_has_something_to_begin_with(name: str) -> None:
     bundle = glassformer.load(name)
-    told = model_info(bundle, name)
-    assert told["name"] == name
-    take(bundle, told["example"], model=name)
+    told = describe_model(bundle, name)
+    assert told.name == name
+    trace_model(bundle, told.example, model=name)
 
 
 def test_pocket_translates_into_every_language_it_names(run: Any) -> None:
     languages = set(models.card("pocket").languages)
-    told = model_info(glassformer.load("pocket"), "p")["languages"]
+    told = describe_model(glassformer.load("pocket"), "p").languages
     assert languages == {"en", "de", "fr", "ko"} <= set(told)
     found = {
         to: run("translate", "pocket", "--to", to, "The old man is reading a book.").out
@@ -85,7 +85,7 @@ def test_pocket_lm_goes_on(run: Any) -> None:
 
 
 def test_pocket_digits_reads_the_drawn_seven(run: Any, tmp_path: Path) -> None:
-    drawn = example_of(glassformer.load("pocket-digits")).image
+    drawn = example_input(glassformer.load("pocket-digits")).image
     assert drawn is not None
     (tmp_path / "drawn.png").write_bytes(base64.b64decode(drawn.partition(",")[2]))
     done = run("classify", "pocket-digits", tmp_path / "drawn.png", "--json")
@@ -95,7 +95,7 @@ def test_pocket_digits_reads_the_drawn_seven(run: Any, tmp_path: Path) -> None:
 
 def test_pocket_series_sees_a_wave_go_on(run: Any, tmp_path: Path) -> None:
     """Nearer to what was held back than the last value, repeated."""
-    series = example_of(glassformer.load("pocket-series")).series
+    series = example_input(glassformer.load("pocket-series")).series
     assert series is not None and series.truth
     past = {name: column[: -series.truth] for name, column in series.columns.items()}
     with (tmp_path / "past.csv").open("w", newline="") as file:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.interpret.taken import take
-from glassformer.interpret.tensors import cut
+from glassformer.interpret.schema import SeriesColumns, TraceInput
+from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.trace import trace_model
 from glassformer.tasks import Forecast, Forecaster
 from glassformer.verify.inputs import stir
 
@@ -117,12 +118,12 @@ def test_counts_are_not_scaled() -> None:
 @pytest.mark.parametrize("unit, offset", [(1e-6, 0.0), (1.0, 0.0), (1.0, 1e9), (1e300, 0.0)])
 def test_explorer_shows_the_same_forecast(unit: float, offset: float) -> None:
     bundle, values = model("pocket-series"), unit * waves() + offset
-    trace = take(bundle, {"series": {"columns": {"y": values.tolist()}}})
+    trace = trace_model(bundle, TraceInput(series=SeriesColumns(columns={"y": tuple(values.tolist())})))
     told = forecast_of(bundle, values)
     for name, wanted in (
         ("values", told.values[0].T),
         ("quantiles", told.quantiles[:, 0].transpose(2, 0, 1)),
     ):
-        kept, sent = trace.kept[f"forecast.{name}"].numpy(), cut(trace, f"forecast.{name}").data()
+        kept, sent = trace.derived[f"forecast.{name}"].numpy(), read_tensor(trace, f"forecast.{name}").data()
         assert np.allclose(kept - offset, wanted - offset, rtol=1e-5, atol=1e-6 * unit)
         assert np.array_equal(np.frombuffer(sent, "<f8").reshape(kept.shape), kept)

@@ -10,10 +10,9 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.core.build import build
-from glassformer.errors import GlassformerError
-from glassformer.interpret.outline import stacks_of
-from glassformer.interpret.stations import growth_of
-from glassformer.interpret.taken import take
+from glassformer.errors import InvalidValueError
+from glassformer.interpret.outline import describe_stacks, residual_sites
+from glassformer.interpret.schema import TextOutcome
 from glassformer.tasks import writing
 from glassformer.verify.inputs import outputs
 from tests.interpret.models import (
@@ -24,6 +23,7 @@ from tests.interpret.models import (
     bundle,
     bytewise,
     given,
+    trace_of,
     wordwise,
 )
 
@@ -33,36 +33,36 @@ FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patcht
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_recorded_output_is_the_models_own_and_every_station_is_there(family: str) -> None:
     made = bundle(family)
-    trace = take(made, given(made))
+    trace = trace_of(made, given(made))
     with torch.no_grad():
-        wanted = outputs(made.model(**trace.ready.inputs))
+        wanted = outputs(made.model(**trace.prepared.inputs))
     for name, found in outputs(trace.record.output).items():
         assert torch.equal(found, wanted[name])
     info = trace.info()
-    named = {name for station in info["stations"] for name in station["tensors"].values()}
+    named = {name for station in info.stations for name in station.tensors.values()}
     assert set(trace.record) <= named
-    ids = [station["id"] for station in info["stations"]]
+    ids = [station.id for station in info.stations]
     assert len(set(ids)) == len(ids) and ids[-1] == "head"
-    assert {a["name"] for a in info["attentions"]} == set(trace.record.attentions())
-    for stack in stacks_of(made):
-        layers = [s["layer"] for s in info["stations"] if s["stack"] == stack.name and s["layer"] is not None]
+    assert {a.name for a in info.attentions} == set(trace.record.attentions())
+    for stack in describe_stacks(made):
+        layers = [s.layer for s in info.stations if s.stack == stack.name and s.layer is not None]
         assert layers == sorted(layers) and set(layers) == set(range(stack.layers))
         assert len(trace.sequence(stack.sequence)) == trace.record[f"{stack.embed}.out"].shape[1]
-        assert growth_of(stack, trace.record)[-1] == f"{stack.name}.blocks.{stack.layers - 1}.resid_out"
+        assert residual_sites(stack, trace.record)[-1] == f"{stack.name}.blocks.{stack.layers - 1}.resid_out"
 
 
 @pytest.mark.parametrize("family", ["bert", "t5", "falcon", "palm", "original"])
 def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
     made = bundle(family)
-    trace = take(made, given(made))
-    stations = [s for s in trace.info()["stations"] if s["kind"] == "add_norm"]
+    trace = trace_of(made, given(made))
+    stations = [s for s in trace.info().stations if s.kind == "add_norm"]
     assert stations
     for station in stations:
-        x = {role: trace.record[name] for role, name in station["tensors"].items()}
+        x = {role: trace.record[name] for role, name in station.tensors.items()}
         added = x["before"] + x["sublayer"] + x.get("sublayer_ffn", 0)
         assert torch.allclose(x["sum"], added, atol=1e-5)
-        block = made.model.get_submodule(f"{station['stack']}.blocks.{station['layer']}")
-        norm = getattr(block, station["id"].rpartition(".")[2])
+        block = made.model.get_submodule(f"{station.stack}.blocks.{station.layer}")
+        norm = getattr(block, station.id.rpartition(".")[2])
         before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
         with torch.no_grad():
             assert torch.allclose(norm(before), x["normed"], atol=1e-5)
@@ -72,38 +72,38 @@ def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
 def test_the_target_is_what_translate_writes(family: str) -> None:
     made = bundle(family)
     plain = made.translate(TEXT, num_beams=1)
-    trace = take(made, {"text": TEXT})
+    trace = trace_of(made, {"text": TEXT})
     (told,) = writing.translate(made, TEXT, details=True)
-    assert trace.outcome["text"] == trace.sequence("target").text == told.text != plain
-    written = trace.ready.inputs["tgt"][0, trace.ready.start :].tolist()
-    assert trace.outcome["written"] == len(written) > 0 and trace.outcome["ended"] == told.ended
+    assert trace.outcome.text == trace.sequence("target").text == told.text != plain
+    written = trace.prepared.inputs["tgt"][0, trace.prepared.start :].tolist()
+    assert trace.outcome.written == len(written) > 0 and trace.outcome.ended == told.ended
     # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
     ids = [*written, wordwise().eos_id] if told.ended == "end" else written
-    chances = trace.record.output[0, trace.ready.start - 1 :].log_softmax(-1)
+    chances = trace.record.output[0, trace.prepared.start - 1 :].log_softmax(-1)
     total = sum(float(chances[n, index]) for n, index in enumerate(ids))
     assert told.score == pytest.approx(total / len(ids), abs=1e-4)
-    again = take(made, {"text": TEXT, "target": written})
-    assert torch.equal(again.record.output, trace.record.output) and again.outcome["ended"] is None
+    again = trace_of(made, {"text": TEXT, "target": written})
+    assert torch.equal(again.record.output, trace.record.output) and again.outcome.ended is None
     assert again.id != trace.id
 
 
 def test_text_given_as_target_is_read_as_it_is() -> None:
     made = bundle("original")
-    trace = take(made, {"text": "the cat", "target": "a dog ran"})
+    trace = trace_of(made, {"text": "the cat", "target": "a dog ran"})
     assert [t.piece.strip() for t in trace.sequence("target").tokens][1:] == ["a", "dog", "ran"]
-    assert trace.outcome == {"kind": "translate", "text": "a dog ran", "written": 3, "ended": None}
-    with pytest.raises(GlassformerError, match="knows"):
-        take(made, {"text": "the cat", "target": [10**6]})
+    assert trace.outcome == TextOutcome(kind="translate", text="a dog ran", written=3, ended=None)
+    with pytest.raises(InvalidValueError):
+        trace_of(made, {"text": "the cat", "target": [10**6]})
 
 
 @pytest.mark.parametrize("family", CONTINUERS)
 def test_a_prompt_goes_on_with_what_was_written(family: str) -> None:
     made = bundle(family)
     prompt, written = made.tokenizer.encode("the sea").ids, made.tokenizer.encode(" sang 늙").ids
-    trace = take(made, {"text": "the sea", "target": written})
-    assert trace.ready.inputs["ids"].tolist() == [[*prompt, *written]]
-    assert trace.outcome["text"] == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
-    assert trace.outcome["written"] == len(written) and trace.ready.start == len(prompt)
+    trace = trace_of(made, {"text": "the sea", "target": written})
+    assert trace.prepared.inputs["ids"].tolist() == [[*prompt, *written]]
+    assert trace.outcome.text == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
+    assert trace.outcome.written == len(written) and trace.prepared.start == len(prompt)
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def test_a_change_that_changes_nothing_writes_the_same(settings: dict[str, Any])
     made = bundle("original")
     made.generation |= settings
     nothing = [{"kind": "residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}]
-    plain, changed = take(made, {"text": TEXT}), take(made, {"text": TEXT}, nothing)
-    assert plain.outcome["written"] > 0 and changed.outcome == plain.outcome
-    assert changed.ready.inputs["tgt"].tolist() == plain.ready.inputs["tgt"].tolist()
+    plain, changed = trace_of(made, {"text": TEXT}), trace_of(made, {"text": TEXT}, nothing)
+    assert plain.outcome.written > 0 and changed.outcome == plain.outcome
+    assert changed.prepared.inputs["tgt"].tolist() == plain.prepared.inputs["tgt"].tolist()
 
 
 @pytest.mark.parametrize("changes", [(), [{"kind": "layer_off", "block": "decoder.blocks.0"}]])
 def test_an_answer_without_an_end_stops_where_the_table_of_positions_does(changes: Any) -> None:
     made = bundle("original", max_len=9)
     made.generation |= {"suppress_tokens": [wordwise().eos_id]}
-    trace = take(made, {"text": "the cat"}, changes)
-    assert len(trace.sequence("target")) == 9 and trace.outcome["ended"] == "length"
+    trace = trace_of(made, {"text": "the cat"}, changes)
+    assert len(trace.sequence("target")) == 9 and trace.outcome.ended == "length"
 
 
 def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
@@ -140,14 +140,14 @@ def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
     read = dataclasses.replace(made.spec.input, pad_id=ids[0])
     padded = build(dataclasses.replace(made.spec, input=read)).eval()
     padded.load_state_dict(made.model.state_dict())
-    trace = take(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
-    assert torch.equal(trace.record.output, take(made, {"text": "sos"}).record.output)
+    trace = trace_of(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
+    assert torch.equal(trace.record.output, trace_of(made, {"text": "sos"}).record.output)
 
 
 def test_a_model_may_write_more_tokens_than_its_tokenizer_spells() -> None:
     size = wordwise().vocab_size
     made = bundle("original", src_vocab_size=size + 5, tgt_vocab_size=size + 5)
-    trace = take(made, {"text": TEXT, "target": [size + 4]})
-    assert trace.ready.inputs["tgt"][0, -1] == size + 4
-    with pytest.raises(GlassformerError, match=f"knows {size + 5}"):
-        take(made, {"text": TEXT, "target": [size + 5]})
+    trace = trace_of(made, {"text": TEXT, "target": [size + 4]})
+    assert trace.prepared.inputs["tgt"][0, -1] == size + 4
+    with pytest.raises(InvalidValueError):
+        trace_of(made, {"text": TEXT, "target": [size + 5]})

@@ -9,11 +9,10 @@ import torch
 
 from glassformer.core import spec
 from glassformer.core.positions import alibi_slopes
-from glassformer.interpret.kinds import UnknownNameError
-from glassformer.interpret.outline import stacks_of
-from glassformer.interpret.positions import FAR, position_tensor
-from glassformer.interpret.taken import take
-from tests.interpret.models import bundle, given
+from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.position_tables import MAX_DISTANCE, position_tensor
+from glassformer.interpret.schema import ItemNotFoundError
+from tests.interpret.models import bundle, given, trace_of
 
 
 @pytest.mark.parametrize(
@@ -29,15 +28,15 @@ from tests.interpret.models import bundle, given
 )
 def test_added_tables_are_what_the_forward_added(family: str, owner: str, kind: str) -> None:
     made = bundle(family)
-    trace = take(made, given(made))
+    trace = trace_of(made, given(made))
     added = trace.record[f"{owner}.position"][0]  # (T, D)
     table = position_tensor(made.model, owner, "table")
     assert torch.equal(table[: len(added)], added)
-    stack = next(one for one in stacks_of(made) if one.embed == owner)
+    stack = next(one for one in describe_stacks(made) if one.embed == owner)
     assert (stack.position.kind, stack.position.name) == (kind, f"{owner}.position")
     assert stack.position.max_len == len(table)
     similarity = position_tensor(made.model, owner, "similarity")
-    rows = table[:FAR].double()
+    rows = table[:MAX_DISTANCE].double()
     for distance in (0, 1, len(rows) // 2):
         pairs = (rows[: len(rows) - distance] * rows[distance:]).sum(-1).mean()
         assert float(similarity[distance]) == pytest.approx(
@@ -48,7 +47,7 @@ def test_added_tables_are_what_the_forward_added(family: str, owner: str, kind: 
 @pytest.mark.parametrize("scaling", [None, spec.LinearScaling(factor=4.0)], ids=["plain", "linear"])
 def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScaling | None) -> None:
     made = bundle("llama", rope_scaling=scaling)
-    trace = take(made, given(made))
+    trace = trace_of(made, given(made))
     table = position_tensor(made.model, "decoder", "table")  # (L, R)
     half = table.shape[1] // 2
     name = "decoder.blocks.0.self_attn"
@@ -64,7 +63,7 @@ def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScali
     factor = 1 if scaling is None else scaling.factor
     wanted = [math.cos(3 / factor * 10000 ** (-2 * i / (2 * half))) for i in range(half)]
     assert float(similarity[3]) == pytest.approx(sum(wanted) / half, abs=1e-5) and similarity[0] == 1
-    with pytest.raises(UnknownNameError):
+    with pytest.raises(ItemNotFoundError):
         position_tensor(made.model, "decoder", "table_ahead")
 
 
@@ -72,7 +71,7 @@ def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScali
 def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) -> None:
     words = {"position": "alibi"} if family == "falcon" else {}
     made = bundle(family, **words)
-    trace = take(made, given(made))
+    trace = trace_of(made, given(made))
     bias = trace.record.attended[f"{stack}.blocks.0.self_attn"].bias[0]  # (H, T, S)
     back = position_tensor(made.model, stack, "table")
     causal = made.model.get_submodule(stack).causal
@@ -85,7 +84,7 @@ def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) ->
             elif ahead is not None:
                 assert torch.allclose(bias[:, query, key], ahead[:, key - query], atol=1e-6)
     if causal:
-        with pytest.raises(UnknownNameError):
+        with pytest.raises(ItemNotFoundError):
             position_tensor(made.model, stack, "table_ahead")
     if family == "falcon":
         slopes = alibi_slopes(4)
@@ -97,5 +96,5 @@ def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) ->
 def test_a_model_without_positions_of_its_own_says_so() -> None:
     made = bundle("llama")
     for owner in ("embed", "encoder", "nowhere", ""):
-        with pytest.raises(UnknownNameError):
+        with pytest.raises(ItemNotFoundError):
             position_tensor(made.model, owner, "table")

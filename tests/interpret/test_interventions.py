@@ -1,4 +1,4 @@
-"""Changes do what they say, checked against models and inputs that are changed by hand."""
+"""Interventions against models and inputs that are changed by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from torch import Tensor, nn
 from glassformer import tiny
 from glassformer.core.masks import Mask
 from glassformer.core.observe import observe
-from glassformer.errors import GlassformerError
-from glassformer.interpret.altered import altered
-from glassformer.interpret.changes import parse_changes
+from glassformer.errors import (
+    ConflictError,
+    GlassformerError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from glassformer.interpret.interventions import apply_interventions
 from tests.core.models import SHAPES, H, ids, model_of
+from tests.interpret.models import interventions
 
 SOURCE, TARGET = ids(1, 7, seed=1), ids(1, 6, seed=2)
 
@@ -33,7 +39,7 @@ def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tenso
     """The model's output under the changes; neither weights nor inputs may have moved."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     given = {name: value.clone() for name, value in inputs.items()}
-    made = altered(model, inputs, changes)
+    made = apply_interventions(model, inputs, interventions(changes))
     output = observe(made.model, made.inputs, edit=made.edit).output
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(torch.equal(value, given[name]) for name, value in inputs.items())
@@ -41,7 +47,7 @@ def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tenso
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_head_off_equals_its_columns_of_the_output_projection_set_to_nothing(shape: str) -> None:
+def test_head_off_equals_zeroed_columns_of_the_output_projection(shape: str) -> None:
     model, inputs = model_of(shape), inputs_of(shape)
     names = [f"{stack_of(shape)}.blocks.1.self_attn"]
     if shape == "encoder_decoder":
@@ -60,7 +66,7 @@ def test_a_head_off_equals_its_columns_of_the_output_projection_set_to_nothing(s
 
 @pytest.mark.parametrize("wiring", ["pre", "post", "parallel"])
 @pytest.mark.parametrize("shape", ["encoder_only", "decoder_only"])
-def test_a_layer_off_equals_a_model_without_it(shape: str, wiring: Any) -> None:
+def test_layer_off_equals_a_model_without_the_layer(shape: str, wiring: Any) -> None:
     model, inputs = model_of(shape, wiring=wiring), inputs_of(shape)
     stack = stack_of(shape)
     for layer in (0, 1):
@@ -71,7 +77,7 @@ def test_a_layer_off_equals_a_model_without_it(shape: str, wiring: Any) -> None:
         assert torch.equal(found, observe(other, inputs).output)
 
 
-def test_a_hidden_token_equals_a_padding_mask_with_everyone_where_they_stood() -> None:
+def test_masked_token_equals_padding_with_unchanged_positions() -> None:
     hidden = torch.ones(1, 7, dtype=torch.bool)
     hidden[0, 3] = False
     change = {"kind": "mask_token", "sequence": "input", "position": 3}
@@ -87,12 +93,14 @@ def test_a_hidden_token_equals_a_padding_mask_with_everyone_where_they_stood() -
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "target"}), expected)
 
 
-def test_a_hidden_token_moves_nobody_by_any_scheme() -> None:
-    """Rounded ALiBi counts real tokens: behind a hidden one they must stand where they stood."""
+def test_masked_token_keeps_rounded_alibi_biases() -> None:
+    """Rounded ALiBi counts real tokens: those after a masked one must keep their positions."""
     torch.manual_seed(0)
     model = tiny("falcon", position="alibi").eval()
     plain = observe(model, {"ids": SOURCE})
-    made = altered(model, {"ids": SOURCE}, [{"kind": "mask_token", "sequence": "input", "position": 3}])
+    made = apply_interventions(
+        model, {"ids": SOURCE}, interventions([{"kind": "mask_token", "sequence": "input", "position": 3}])
+    )
     record = observe(made.model, made.inputs)
     for name in record.attentions():
         bias, wanted = record.attended[name].bias, plain.attended[name].bias
@@ -101,7 +109,7 @@ def test_a_hidden_token_moves_nobody_by_any_scheme() -> None:
         assert torch.allclose(record.weights(name)[:, :, 1:].sum(-1), torch.ones(1))
 
 
-def test_a_target_that_starts_with_the_pad_token_still_starts_when_another_is_hidden() -> None:
+def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
     model = model_of("encoder_decoder")
     target = TARGET.clone()
     target[0, 0] = 0
@@ -111,16 +119,16 @@ def test_a_target_that_starts_with_the_pad_token_still_starts_when_another_is_hi
     torch.testing.assert_close(after(model, {"src": SOURCE, "tgt": target}, change), expected)
 
 
-def test_swaps_follow_one_another_and_the_order_says_who_stands_where() -> None:
+def test_swaps_are_applied_in_order() -> None:
     model = model_of("decoder_only")
     changes = [{"kind": "swap", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
-    made = altered(model, {"ids": SOURCE}, changes)
+    made = apply_interventions(model, {"ids": SOURCE}, interventions(changes))
     assert made.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
     assert torch.equal(made.inputs["ids"], SOURCE[:, made.orders["input"]])
     assert torch.equal(after(model, {"ids": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
 
 
-def test_swapped_squares_of_a_picture_are_the_picture_with_these_squares_swapped() -> None:
+def test_swapped_patches_equal_a_swapped_image() -> None:
     torch.manual_seed(0)
     model = tiny("vit").eval()
     embed: Any = model.embed
@@ -140,16 +148,18 @@ def test_swapped_squares_of_a_picture_are_the_picture_with_these_squares_swapped
     expected = observe(model, {"inputs": swapped}).output
     found = after(model, {"inputs": picture}, change)
     torch.testing.assert_close(found, expected if isinstance(expected, Tensor) else expected[0])
-    with pytest.raises(GlassformerError, match="no patches"):
-        altered(model, {"inputs": picture}, [{**change, "positions": [0, first]}])
+    with pytest.raises(InvalidValueError):
+        after(model, {"inputs": picture}, {**change, "positions": [0, first]})
 
 
-def test_a_residual_is_scaled_at_one_place_and_an_off_layer_passes_that_on() -> None:
+def test_residual_is_scaled_at_one_position_and_passed_on_by_a_layer_that_is_off() -> None:
     model = model_of("decoder_only")
     name = "decoder.blocks.0.resid_out"
     record = observe(model, {"ids": SOURCE})
     change = {"kind": "residual", "name": name, "position": 4, "scale": -2}
-    made = altered(model, {"ids": SOURCE}, [change, {"kind": "layer_off", "block": "decoder.blocks.1"}])
+    made = apply_interventions(
+        model, {"ids": SOURCE}, interventions([change, {"kind": "layer_off", "block": "decoder.blocks.1"}])
+    )
     changed = observe(made.model, made.inputs, edit=made.edit)
     expected = record[name].clone()
     expected[:, 4] *= -2
@@ -162,7 +172,7 @@ SCHEMES = ["sinusoidal", "learned", "rotary", "relative", "alibi"]
 
 @pytest.mark.parametrize("position", SCHEMES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_stretch_of_one_changes_no_bit_and_another_one_does(shape: str, position: str) -> None:
+def test_stretch_of_one_is_bit_identical_and_another_is_not(shape: str, position: str) -> None:
     model, inputs = model_of(shape, position=position), inputs_of(shape)
     plain = observe(model, inputs).output
     change = {"kind": "positions", "stack": stack_of(shape), "stretch": 1}
@@ -172,7 +182,7 @@ def test_a_stretch_of_one_changes_no_bit_and_another_one_does(shape: str, positi
 
 
 @pytest.mark.parametrize("position", SCHEMES)
-def test_a_stretch_of_two_is_reading_at_every_other_position(position: str) -> None:
+def test_stretch_of_two_reads_every_other_position(position: str) -> None:
     model = model_of("encoder_only", position=position)
     found = after(model, {"inputs": SOURCE}, {"kind": "positions", "stack": "encoder", "stretch": 2})
     if position in ("relative", "alibi"):  # only row numbers count: as among hidden tokens in between
@@ -187,7 +197,7 @@ def test_a_stretch_of_two_is_reading_at_every_other_position(position: str) -> N
 
 
 @pytest.mark.parametrize("family", ["vit", "patchtst"])
-def test_patches_can_be_hidden_and_their_positions_pressed_together(family: str) -> None:
+def test_patches_can_be_masked_and_their_positions_compressed(family: str) -> None:
     torch.manual_seed(0)
     model: Any = tiny(family).eval()
     embed = model.embed
@@ -204,55 +214,48 @@ def test_patches_can_be_hidden_and_their_positions_pressed_together(family: str)
     same = {"kind": "positions", "stack": "encoder", "stretch": 1.0}
     assert torch.equal(after(model, inputs, same), plain)
     assert not torch.allclose(after(model, inputs, {**same, "stretch": 0.5}), plain)
-    with pytest.raises(GlassformerError, match="beyond the model's table"):
-        altered(model, inputs, [{**same, "stretch": 2.0}])
-    made = altered(model, inputs, [{"kind": "mask_token", "sequence": "input", "position": 2}])
+    with pytest.raises(InvalidValueError) as error:
+        after(model, inputs, {**same, "stretch": 2.0})
+    assert error.value.name == "stretch"
+    made = apply_interventions(
+        model, inputs, interventions([{"kind": "mask_token", "sequence": "input", "position": 2}])
+    )
     record = observe(made.model, made.inputs)
     assert all(not record.weights(name)[..., 2].any() for name in record.attentions())
 
 
+ATTENTION = "decoder.blocks.0.self_attn"
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "error"),
     [
-        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": H}, "heads 0 to 3"),
-        ({"kind": "head_off", "attention": "decoder.blocks.9.self_attn", "head": 0}, "no attention"),
-        ({"kind": "head_off", "attention": "decoder.blocks.0.ffn", "head": 0}, "no attention"),
-        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": -1}, "whole number"),
-        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn", "head": True}, "whole number"),
-        ({"kind": "head_off", "attention": "decoder.blocks.0.self_attn"}, "head_off takes attention, head"),
-        ({"kind": "layer_off", "block": ""}, "no block"),
-        ({"kind": "layer_off", "block": "decoder"}, "no block"),
-        ({"kind": "mask_token", "sequence": "source", "position": 0}, "no sequence 'source'"),
-        ({"kind": "mask_token", "sequence": "input", "position": 7}, "places 0 to 6"),
-        ({"kind": "swap", "sequence": "input", "positions": [0]}, "two places"),
-        ({"kind": "swap", "sequence": "input", "positions": [0, 1], "also": 1}, "'also'"),
-        ({"kind": "residual", "name": "decoder.blocks.0.ffn.up", "position": 0, "scale": 1}, "no residual"),
-        ({"kind": "residual", "name": "decoder.blocks.0.resid_cross", "position": 0, "scale": 1}, "no 'res"),
+        ({"kind": "head_off", "attention": ATTENTION, "head": H}, InvalidValueError),
+        ({"kind": "head_off", "attention": ATTENTION, "head": -1}, InvalidValueError),
+        ({"kind": "head_off", "attention": "decoder.blocks.9.self_attn", "head": 0}, UnknownNameError),
+        ({"kind": "head_off", "attention": "decoder.blocks.0.ffn", "head": 0}, UnknownNameError),
+        ({"kind": "layer_off", "block": ""}, UnknownNameError),
+        ({"kind": "layer_off", "block": "decoder"}, UnknownNameError),
+        ({"kind": "mask_token", "sequence": "source", "position": 0}, UnknownNameError),
+        ({"kind": "mask_token", "sequence": "input", "position": 7}, InvalidValueError),
+        ({"kind": "residual", "name": f"{ATTENTION}.q", "position": 0, "scale": 1}, UnknownNameError),
         (
-            {"kind": "residual", "name": "decoder.blocks.0.resid_in", "position": 0, "scale": "1"},
-            "from -1000",
+            {"kind": "residual", "name": "decoder.blocks.0.resid_cross", "position": 0, "scale": 1},
+            UnknownNameError,
         ),
-        ({"kind": "positions", "stack": "encoder", "stretch": 2}, "no stack 'encoder'"),
-        ({"kind": "positions", "stack": "decoder", "stretch": 0}, "from 0 to 64"),
-        ({"kind": "positions", "stack": "decoder", "stretch": float("nan")}, "from 0 to 64"),
-        ({"kind": "explode"}, "one of the kinds"),
-        ({"kind": "positions", "stack": "decoder", "stretch": 65}, "from 0 to 64"),
-        ("head_off", "one of the kinds"),
+        ({"kind": "positions", "stack": "encoder", "stretch": 2}, UnknownNameError),
     ],
 )
-def test_a_change_that_cannot_be_is_a_sentence(change: Any, told: str) -> None:
-    with pytest.raises(GlassformerError, match=told):
-        altered(model_of("decoder_only"), {"ids": SOURCE}, [change])
+def test_interventions_on_missing_parts_are_rejected(
+    change: dict[str, Any], error: type[GlassformerError]
+) -> None:
+    with pytest.raises(error):
+        apply_interventions(model_of("decoder_only"), {"ids": SOURCE}, interventions([change]))
 
 
-def test_too_many_changes_and_a_model_without_positions_are_sentences() -> None:
-    with pytest.raises(GlassformerError, match="too many"):
-        parse_changes([{"kind": "layer_off", "block": "decoder.blocks.0"}] * 257)
-    with pytest.raises(GlassformerError, match="must be a list"):
-        parse_changes({"kind": "layer_off"})
-    twice = [{"kind": "positions", "stack": "decoder", "stretch": 0.5}] * 2
-    with pytest.raises(GlassformerError, match="stretched twice"):
-        altered(model_of("decoder_only"), {"ids": SOURCE}, twice)
-    bare = model_of("decoder_only", position="none")
-    with pytest.raises(GlassformerError, match="no positions"):
-        altered(bare, {"ids": SOURCE}, [{"kind": "positions", "stack": "decoder", "stretch": 2}])
+def test_positions_are_stretched_once_and_only_if_there_are_any() -> None:
+    stretch = interventions([{"kind": "positions", "stack": "decoder", "stretch": 0.5}])
+    with pytest.raises(ConflictError):
+        apply_interventions(model_of("decoder_only"), {"ids": SOURCE}, stretch * 2)
+    with pytest.raises(UnsupportedError):
+        apply_interventions(model_of("decoder_only", position="none"), {"ids": SOURCE}, stretch)

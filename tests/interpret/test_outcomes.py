@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from glassformer.core import spec
-from glassformer.interpret.outline import kind_of
-from glassformer.interpret.taken import take
+from glassformer.interpret.outline import model_kind
 from tests.interpret.models import (
     ENCODERS,
     TEXT,
@@ -19,6 +18,7 @@ from tests.interpret.models import (
     columns,
     given,
     picture,
+    trace_of,
     url,
     wordwise,
 )
@@ -26,17 +26,17 @@ from tests.interpret.models import (
 
 def test_a_classifier_tells_what_classify_tells() -> None:
     made = classifier()
-    labels = take(made, {"text": TEXT}).outcome["labels"]
+    labels = trace_of(made, {"text": TEXT}).outcome.labels
     wanted = made.classify(TEXT)
-    assert [one["label"] for one in labels] == [one.label for one in wanted]
-    assert np.allclose([one["probability"] for one in labels], [one.score for one in wanted], atol=1e-6)
+    assert [one.label for one in labels] == [one.label for one in wanted]
+    assert np.allclose([one.probability for one in labels], [one.score for one in wanted], atol=1e-6)
 
 
 def test_a_classifier_of_two_stacks_reads_the_text_twice() -> None:
     end = wordwise().eos_id
     made = bundle("bart", head=spec.Classify(num_labels=3, pool="end", end_id=end, hidden="tanh"))
-    trace = take(made, {"text": TEXT})
-    assert [one["probability"] for one in trace.outcome["labels"]] == pytest.approx(
+    trace = trace_of(made, {"text": TEXT})
+    assert [one.probability for one in trace.outcome.labels] == pytest.approx(
         [one.score for one in made.classify(TEXT)], abs=1e-6
     )
     assert len(trace.sequence("source")) == len(trace.sequence("target"))
@@ -47,19 +47,19 @@ def test_a_classifier_of_two_stacks_reads_the_text_twice() -> None:
 def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
     made = bundle(family)
     file = picture(kind=kind)
-    trace = take(made, {"image": url(file, kind.lower())})
+    trace = trace_of(made, {"image": url(file, kind.lower())})
     ((wanted),) = made.classify([file])
-    assert [one["label"] for one in trace.outcome["labels"]] == [one.label for one in wanted]
-    assert [one["probability"] for one in trace.outcome["labels"]] == pytest.approx(
+    assert [one.label for one in trace.outcome.labels] == [one.label for one in wanted]
+    assert [one.probability for one in trace.outcome.labels] == pytest.approx(
         [one.score for one in wanted], abs=1e-5
     )
     (sequence,) = trace.sequences
     assert sequence.grid == (4, 4) and len(sequence) == sequence.prefix + 16
-    assert trace.kept["input.pixels"].shape == (16, 16, 3)
+    assert trace.derived["input.pixels"].shape == (16, 16, 3)
     # a box holds the very pixels that its patch was made of: blank the rest, and the patch stays
     x, y, wide, high = sequence.tokens[sequence.prefix + 6].box
-    blank = torch.zeros_like(trace.ready.inputs["inputs"])
-    blank[..., y : y + high, x : x + wide] = trace.ready.inputs["inputs"][..., y : y + high, x : x + wide]
+    blank = torch.zeros_like(trace.prepared.inputs["inputs"])
+    blank[..., y : y + high, x : x + wide] = trace.prepared.inputs["inputs"][..., y : y + high, x : x + wide]
     with torch.no_grad():
         other = made.model.embed.patch(blank).flatten(2).transpose(1, 2)
     assert torch.allclose(other[0, 6], trace.record["embed.patch"][0, 6], atol=1e-5)
@@ -67,44 +67,44 @@ def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
 
 def test_pictures_without_labels_give_the_vector_of_embed() -> None:
     made = bundle("vit", head=spec.Features(pooler=True))
-    trace = take(made, {"image": url(picture())})
+    trace = trace_of(made, {"image": url(picture())})
     wanted = made.embed([picture()])
-    assert kind_of(made) == "embed" and trace.outcome["vector_name"] == "embedding"
-    assert torch.allclose(trace.kept["embedding"], wanted, atol=1e-5)
+    assert model_kind(made) == "embed" and trace.outcome.vector_name == "embedding"
+    assert torch.allclose(trace.derived["embedding"], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", [None, spec.Features()], ids=["sentence", "features"])
 def test_a_text_has_the_vector_that_embed_gives(head: Any) -> None:
     made = bundle("sentence") if head is None else bundle("bert", head=head)
-    trace = take(made, {"text": TEXT})
-    name = trace.outcome["vector_name"]
-    found = trace.record[name] if name in trace.record else trace.kept[name]
+    trace = trace_of(made, {"text": TEXT})
+    name = trace.outcome.vector_name
+    found = trace.record[name] if name in trace.record else trace.derived[name]
     wanted = made.embed([TEXT])
     assert torch.allclose(found, wanted, atol=1e-5)
-    assert trace.outcome["norm"] == pytest.approx(float(wanted.norm()), abs=1e-5)
+    assert trace.outcome.norm == pytest.approx(float(wanted.norm()), abs=1e-5)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_masks_are_filled_as_fill_does(family: str) -> None:
     made = bundle(family)
     text = "the [MASK] sat on the [MASK]."
-    masks = take(made, {"text": text}).outcome["masks"]
+    masks = trace_of(made, {"text": text}).outcome.masks
     wanted = made.fill(text, top=10).masks
-    assert [[one["id"] for one in mask["guesses"]] for mask in masks] == [
+    assert [[one.id for one in mask.guesses] for mask in masks] == [
         [one.token for one in mask] for mask in wanted
     ]
     for mask, other in zip(masks, wanted, strict=True):
-        found = [one["probability"] for one in mask["guesses"]]
+        found = [one.probability for one in mask.guesses]
         assert found == pytest.approx([one.score for one in other], abs=1e-6)
 
 
 def test_an_answer_is_the_one_that_answer_gives() -> None:
     made = bundle("bert", head=spec.Answer())
     asked = given(made)
-    trace = take(made, asked)
+    trace = trace_of(made, asked)
     wanted = made.answer(asked["question"], asked["context"])
-    assert (trace.outcome["text"], trace.outcome["start"]) == (wanted.text, wanted.start)
-    assert trace.outcome["score"] == pytest.approx(wanted.score, abs=1e-6)
+    assert (trace.outcome.text, trace.outcome.start) == (wanted.text, wanted.start)
+    assert trace.outcome.score == pytest.approx(wanted.score, abs=1e-6)
     (sequence,) = trace.sequences
     for token in sequence.tokens:
         if token.start is not None:
@@ -115,26 +115,26 @@ def test_an_answer_is_the_one_that_answer_gives() -> None:
 def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
     made = bundle("patchtst", distribution=distribution)
     table = columns()
-    trace = take(made, {"series": {"columns": table, "truth": 4}})
+    trace = trace_of(made, {"series": {"columns": table, "truth": 4}})
     told = made.forecast({"ds": list(range(36)), **{name: table[name][:-4] for name in ("load", "oil")}})
-    names = trace.outcome["names"]
-    assert np.allclose(trace.kept[names["forecast"]].numpy(), told.values[0].T, atol=1e-4)
-    assert trace.kept[names["truth"]].numpy() == pytest.approx(
+    names = trace.outcome.names
+    assert np.allclose(trace.derived[names.forecast].numpy(), told.values[0].T, atol=1e-4)
+    assert trace.derived[names.truth].numpy() == pytest.approx(
         np.array([table["load"][-4:], table["oil"][-4:]], np.float32)
     )
-    assert trace.kept[names["past"]][0, -1] == pytest.approx(table["load"][-5])
-    assert (trace.kept[names["persistence"]] == trace.kept[names["past"]][:, -1:]).all()
-    assert trace.info()["rows"] == ["load", "oil"] and len(trace.record["embed.out"]) == 2
+    assert trace.derived[names.past][0, -1] == pytest.approx(table["load"][-5])
+    assert (trace.derived[names.persistence] == trace.derived[names.past][:, -1:]).all()
+    assert trace.info().rows == ("load", "oil") and len(trace.record["embed.out"]) == 2
     if distribution == "none":
-        assert names["quantiles"] is None
+        assert names.quantiles is None
     else:
-        found = trace.kept[names["quantiles"]].numpy()  # (C, Q, N)
+        found = trace.derived[names.quantiles].numpy()  # (C, Q, N)
         assert np.allclose(found, told.quantiles[:, 0].transpose(2, 0, 1), atol=1e-3)
 
 
 def test_a_series_patch_says_which_steps_it_holds() -> None:
     made = bundle("patchtst")
-    trace = take(made, given(made))
+    trace = trace_of(made, given(made))
     (sequence,) = trace.sequences
     values = trace.record["embed.scaled"][0, :, 1]  # (context,)
     for n, token in enumerate(sequence.tokens[sequence.prefix :]):

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from glassformer.interpret.sequences import read_text, written_text
-from glassformer.interpret.taken import take
+from glassformer.interpret.tokens import encoded_sequence, generated_tokens
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret.models import (
     bundle,
     bytewise,
+    trace_of,
     wordpieces,
 )
 from tests.tasks.reversing import KOREAN
@@ -22,7 +22,7 @@ def test_places_cover_the_text_letter_by_letter() -> None:
     """Korean and pictures in pieces of bytes: spans, and bytes only where letters are broken."""
     made = bundle("gpt2", max_len=200)
     read, written = KOREAN[:20], KOREAN[20:]
-    trace = take(made, {"text": read, "target": bytewise().encode(written).ids})
+    trace = trace_of(made, {"text": read, "target": bytewise().encode(written).ids})
     (sequence,) = trace.sequences
     assert sequence.text == KOREAN
     covered = set()
@@ -34,7 +34,7 @@ def test_places_cover_the_text_letter_by_letter() -> None:
         else:
             assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
     assert covered == set(range(len(KOREAN)))
-    assert any(token.bytes for token in sequence.tokens[trace.ready.start :])
+    assert any(token.bytes for token in sequence.tokens[trace.prepared.start :])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word"])
@@ -42,7 +42,7 @@ def test_a_decomposed_syllable_is_covered_whole(kind: Any) -> None:
     plan = TokenizerPlan(kind=kind, vocab_size=400 if kind == "byte" else 60)
     tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이 é", "the old sea"] * 4, plan)
     text = unicodedata.normalize("NFD", "안녕 세상 늙은 é")
-    tokens = read_text(tokenizer, tokenizer.encode(text), text, "input").tokens
+    tokens = encoded_sequence(tokenizer, tokenizer.encode(text), text, "input").tokens
     spelt = [text[token.start : token.end] for token in tokens if token.start is not None]
     assert "".join("".join(spelt).split()) == "".join(text.split())
     for token in tokens:
@@ -60,7 +60,7 @@ def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
     ids = tokenizer.encode(text).ids
     decoded = tokenizer.decode(ids)
     end = 0
-    for token in written_text(tokenizer, ids, decoded, "target"):
+    for token in generated_tokens(tokenizer, ids, decoded, "target"):
         if token.special or not token.piece.strip():
             continue
         spelt = decoded[token.start : token.end]

@@ -15,14 +15,13 @@ from glassformer.baselines import spec as baseline_specs
 from glassformer.baselines.build import build_baseline
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
-from glassformer.interpret import taken
-from glassformer.interpret.explored import Explored
-from glassformer.interpret.kinds import Given, TooLargeError, UnknownNameError
-from glassformer.interpret.store import Store
-from glassformer.interpret.taken import memory_of, take
-from glassformer.interpret.tensors import cut
+from glassformer.interpret import trace as tracing
+from glassformer.interpret.catalog import Catalog, TraceStore
+from glassformer.interpret.schema import ItemNotFoundError, LayerOff, TooLargeError, TraceInput
+from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.trace import estimate_bytes, trace_model
 from tests.interpret.models import (
     CONTINUERS,
     ENCODERS,
@@ -32,6 +31,8 @@ from tests.interpret.models import (
     bytewise,
     classifier,
     given,
+    interventions,
+    trace_of,
     wordwise,
 )
 from tests.tasks.reversing import KOREAN
@@ -40,102 +41,96 @@ from tests.tasks.reversing import KOREAN
 @pytest.mark.parametrize("family", [*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "patchtst"])
 def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None:
     made = bundle(family)
-    (info,) = Explored({"one": made}).models()
+    (info,) = Catalog({"one": made}).models()
     numbers = sum(one.numel() for one in made.model.parameters())
-    assert info["parameters"] == numbers and info["bytes"] == 4 * numbers
-    for stack in info["outline"]["stacks"]:
-        parts = [made.model.get_submodule(stack[name]) for name in ("name", "embed")]
+    assert info.parameters == numbers and info.bytes == 4 * numbers
+    for stack in info.outline.stacks:
+        parts = [made.model.get_submodule(name) for name in (stack.name, stack.embed)]
         counts = [sum(one.numel() for one in part.parameters()) for part in parts]
-        assert (
-            sum(stack["parameters"].values()) == sum(counts) and stack["parameters"]["embedding"] == counts[1]
-        )
-        names = dict(made.model.get_submodule(f"{stack['name']}.blocks.0.ffn").named_parameters())
-        assert {f"{one}.bias" for one in stack["biases"]} == {one for one in names if one.endswith("bias")}
-    if info["kind"] in ("translate", "generate", "fill", "classify", "image"):
+        assert sum(stack.parameters.values()) == sum(counts) and stack.parameters["embedding"] == counts[1]
+        names = dict(made.model.get_submodule(f"{stack.name}.blocks.0.ffn").named_parameters())
+        assert {f"{one}.bias" for one in stack.biases} == {one for one in names if one.endswith("bias")}
+    if info.kind in ("translate", "generate", "fill", "classify", "image"):
         scored = [one for one, _ in made.model.head.named_parameters() if one.endswith("bias")]
-        assert info["outline"]["head"]["bias"] == bool(scored)
-    trace = take(made, info["example"])
-    assert trace.kind == info["kind"]
-    for station in trace.info()["stations"]:
-        for name in station["tensors"].values():
-            cut(trace, name)
+        assert info.outline.head.bias == bool(scored)
+    trace = trace_model(made, info.example)
+    assert trace.kind == info.kind
+    for station in trace.info().stations:
+        for name in station.tensors.values():
+            read_tensor(trace, name)
     made.job = replace(made.job, example={"text": "mine"})
-    assert Explored({"one": made}).models()[0]["example"] == {"text": "mine"}
-    if info["image"]:
-        assert trace.sequences[0].grid == tuple(info["image"]["grid"])
-    if info["series"]:
-        assert trace.outcome["columns"] == info["series"]["channels"]
+    assert Catalog({"one": made}).models()[0].example == TraceInput(text="mine")
+    if info.image:
+        assert trace.sequences[0].grid == tuple(info.image.grid)
+    if info.series:
+        assert trace.outcome.columns == info.series.channels
 
 
 def test_labels_and_languages_are_told() -> None:
-    (info,) = Explored({"one": classifier()}).models()
-    assert info["labels"] == ["bad", "so so", "good"] and info["outline"]["head"]["labels"] == 3
+    (info,) = Catalog({"one": classifier()}).models()
+    assert info.labels == ("bad", "so so", "good") and info.outline.head.labels == 3
     from glassformer.tokenization import TokenizerPlan, train_tokenizer
 
     made = bundle("marian")
     made.tokenizer = train_tokenizer(
         [TEXT] * 3, TokenizerPlan(kind="word", vocab_size=wordwise().vocab_size, tags=(">>fra<<", ">>de<<"))
     )
-    (info,) = Explored({"one": made}).models()
-    assert info["languages"] == ["fra", "de"]
-    tagged = take(made, {"text": TEXT, "to": "fra"}).sequence("source")
+    (info,) = Catalog({"one": made}).models()
+    assert info.languages == ("fra", "de")
+    tagged = trace_of(made, {"text": TEXT, "to": "fra"}).sequence("source")
     assert tagged.tokens[0].raw == ">>fra<<" and tagged.tokens[0].special and tagged.tokens[1].start == 0
-    with pytest.raises(GlassformerError, match="no language"):
-        take(made, {"text": TEXT, "to": "xx"})
+    with pytest.raises(GlassformerError):
+        trace_of(made, {"text": TEXT, "to": "xx"})
 
 
 def test_a_baseline_is_left_out_of_the_list() -> None:
     made = build_baseline(vars(baseline_specs)["LSTMLanguageModel"](vocab_size=50, d_model=8, num_layers=1))
-    explored = Explored({"lstm": Bundle(model=made, tokenizer=wordwise()), "gpt2": bundle("gpt2")})
-    assert [info["id"] for info in explored.models()] == ["gpt2"]
-    with pytest.raises(GlassformerError, match="without attention"):
-        explored.take({"model": "lstm", "text": "a"})
+    catalog = Catalog({"lstm": Bundle(model=made, tokenizer=wordwise()), "gpt2": bundle("gpt2")})
+    assert [info.id for info in catalog.models()] == ["gpt2"]
+    with pytest.raises(UnsupportedError):
+        catalog.take("lstm", TraceInput(text="a"))
 
 
-def test_the_same_question_is_answered_from_the_store() -> None:
-    explored = Explored({"one": bundle("gpt2"), "two": bundle("gpt2")})
-    first = explored.take({"model": "one", "text": "the sea"})
-    assert explored.take({"text": "the sea", "model": "one", "changes": []}) is first
-    assert explored.trace(first.id) is first
+def test_repeated_requests_are_answered_from_the_store() -> None:
+    catalog = Catalog({"one": bundle("gpt2"), "two": bundle("gpt2")})
+    input = TraceInput(text="the sea")
+    first = catalog.take("one", input)
+    assert catalog.take("one", TraceInput(text="the sea"), []) is first
+    assert catalog.store.get(first.id) is first
     others = [
-        {"model": "two", "text": "the sea"},
-        {"model": "one", "text": "the sea "},
-        {"model": "one", "text": "the sea", "target": [5]},
-        {
-            "model": "one",
-            "text": "the sea",
-            "changes": [{"kind": "layer_off", "block": "decoder.blocks.0"}],
-        },
+        catalog.take("two", input),
+        catalog.take("one", TraceInput(text="the sea ")),
+        catalog.take("one", TraceInput(text="the sea", target=(5,))),
+        catalog.take("one", input, [LayerOff(block="decoder.blocks.0")]),
     ]
-    assert len({first.id, *(explored.take(other).id for other in others)}) == 5
-    for wrong in ({"model": "three", "text": "a"}, {"text": "a"}):
-        with pytest.raises(GlassformerError, match="model"):
-            explored.take(wrong)
+    assert len({first.id, *(other.id for other in others)}) == 5
+    with pytest.raises(ItemNotFoundError):
+        catalog.take("three", input)
 
 
 def test_the_least_recently_used_are_dropped() -> None:
     made = bundle("gpt2")
-    traces = [take(made, {"text": text}, model="m") for text in ("aa", "bb", "cc", "dd")]
-    store = Store(traces=2)
+    traces = [trace_of(made, {"text": text}, model="m") for text in ("aa", "bb", "cc", "dd")]
+    store = TraceStore(max_traces=2)
     for one in traces[:2]:
         store.put(one)
     store.get(traces[0].id)
     store.put(traces[2])
     assert store.find(traces[0].id) and store.find(traces[2].id) and len(store) == 2
-    with pytest.raises(UnknownNameError, match="dropped"):
+    with pytest.raises(ItemNotFoundError):
         store.get(traces[1].id)
-    room = Store(bytes=traces[0].bytes * 2)
+    room = TraceStore(max_bytes=traces[0].bytes * 2)
     for one in traces:
         room.put(one)
         assert room.bytes <= traces[0].bytes * 2
     assert room.find(traces[3].id) and len(room) >= 1
-    tiny_room = Store(bytes=1)
+    tiny_room = TraceStore(max_bytes=1)
     tiny_room.put(traces[0])
     assert tiny_room.get(traces[0].id) is traces[0]
 
 
 def test_what_a_trace_holds_is_counted_once() -> None:
-    trace = take(bundle("gpt2"), {"text": "the sea"})
+    trace = trace_of(bundle("gpt2"), {"text": "the sea"})
     places = {one.untyped_storage().data_ptr(): one for one in trace.record.tensors.values()}
     assert trace.bytes == sum(one.untyped_storage().nbytes() for one in places.values())
     assert len(places) < len(trace.record.tensors)
@@ -144,20 +139,20 @@ def test_what_a_trace_holds_is_counted_once() -> None:
 @pytest.mark.parametrize("family", ["original", "t5", "llama", "palm", "bert", "vit", "patchtst"])
 def test_what_a_trace_will_hold_is_known_before(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = bundle(family)
-    trace = take(made, given(made))
-    told = memory_of(made, trace.ready)
+    trace = trace_of(made, given(made))
+    told = estimate_bytes(made, trace.prepared)
     assert 0.7 * trace.bytes < told < 1.6 * trace.bytes
-    monkeypatch.setattr(taken, "MEMORY", told - 1)
-    with pytest.raises(TooLargeError, match="shorten"):
-        take(made, given(made))
+    monkeypatch.setattr(tracing, "MAX_BYTES", told - 1)
+    with pytest.raises(TooLargeError):
+        trace_of(made, given(made))
 
 
 def test_many_threads_take_one_trace_of_one_question() -> None:
-    explored = Explored({"one": bundle("gpt2")})
+    catalog = Catalog({"one": bundle("gpt2")})
     found: list[int] = []
 
     def ask() -> None:
-        found.append(id(explored.take({"model": "one", "text": KOREAN[:12]})))
+        found.append(id(catalog.take("one", TraceInput(text=KOREAN[:12]))))
 
     threads = [Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -169,23 +164,23 @@ def test_many_threads_take_one_trace_of_one_question() -> None:
 
 def test_changes_act_on_the_answer_and_leave_the_model_as_it_was() -> None:
     made = bundle("original")
-    before = take(made, {"text": TEXT})
+    before = trace_of(made, {"text": TEXT})
     weights = {name: one.clone() for name, one in made.model.state_dict().items()}
     off = [{"kind": "layer_off", "block": f"decoder.blocks.{n}"} for n in range(2)]
-    after = take(made, {"text": TEXT}, off)
-    assert after.outcome["text"] != before.outcome["text"]
-    ids = before.ready.inputs["tgt"][0, before.ready.start :].tolist()
-    same = take(made, {"text": TEXT, "target": ids}, off)
+    after = trace_of(made, {"text": TEXT}, off)
+    assert after.outcome.text != before.outcome.text
+    ids = before.prepared.inputs["tgt"][0, before.prepared.start :].tolist()
+    same = trace_of(made, {"text": TEXT, "target": ids}, off)
     assert same.record.output.shape == before.record.output.shape
     assert not torch.equal(same.record.output, before.record.output)
     assert all(torch.equal(one, weights[name]) for name, one in made.model.state_dict().items())
-    assert torch.equal(take(made, {"text": TEXT}).record.output, before.record.output)
+    assert torch.equal(trace_of(made, {"text": TEXT}).record.output, before.record.output)
 
 
 def test_swapped_places_swap_their_tokens_too() -> None:
     made = bundle("original")
-    before = take(made, {"text": TEXT}).sequence("source")
-    after = take(
+    before = trace_of(made, {"text": TEXT}).sequence("source")
+    after = trace_of(
         made, {"text": TEXT}, [{"kind": "swap", "sequence": "source", "positions": [1, 4]}]
     ).sequence("source")
     order = [0, 4, 2, 3, 1, *range(5, len(before))]
@@ -196,26 +191,26 @@ def test_an_answer_among_swapped_words_is_the_word_that_stands_there() -> None:
     """As if the words had been swapped in the text itself."""
     made = bundle("bert", head=specs.Answer())
     words = "the dog ran and the cat sat on the mat".split()
-    read = take(made, {"question": "where is the cat?", "context": " ".join(words)})
+    read = trace_of(made, {"question": "where is the cat?", "context": " ".join(words)})
     first = len(read.sequences[0]) - 1 - len(words)  # [CLS] question [SEP] context [SEP]
     alone = 0
     for one, other in itertools.combinations(range(len(words)), 2):
         swapped = list(words)
         swapped[one], swapped[other] = words[other], words[one]
-        plain = take(made, {"question": "where is the cat?", "context": " ".join(swapped)}).outcome
+        plain = trace_of(made, {"question": "where is the cat?", "context": " ".join(swapped)}).outcome
         change = {"kind": "swap", "sequence": "input", "positions": [first + one, first + other]}
-        found = take(made, read.ready.given, [change]).outcome
-        assert found["score"] == pytest.approx(plain["score"], abs=1e-6)
-        if " " not in plain["text"]:
-            assert found["text"] == plain["text"]
-            alone += plain["text"] in (words[one], words[other])
+        found = trace_model(made, read.prepared.input, interventions([change])).outcome
+        assert found.score == pytest.approx(plain.score, abs=1e-6)
+        if " " not in plain.text:
+            assert found.text == plain.text
+            alone += plain.text in (words[one], words[other])
     assert alone
 
 
 def test_a_place_not_yet_written_may_be_changed() -> None:
     made = bundle("original")
     change = {"kind": "residual", "name": "decoder.blocks.0.resid_out", "position": 3, "scale": 0.0}
-    trace = take(made, {"text": TEXT}, [change])
+    trace = trace_of(made, {"text": TEXT}, [change])
     assert not trace.record["decoder.blocks.0.resid_out"][0, 3].any()
 
 
@@ -228,8 +223,8 @@ def test_a_long_input_of_a_large_model_costs_little_beyond_its_forward() -> None
     model = tiny("gpt2", vocab_size=bytewise().vocab_size, **words).eval()
     made = Bundle(model=model, tokenizer=bytewise(), family="gpt2")
     ids = [n % 250 for n in range(511)]
-    asked = Given(text="a", target=tuple(ids))
-    inputs = take(made, asked).ready.inputs
+    asked = TraceInput(text="a", target=tuple(ids))
+    inputs = trace_model(made, asked).prepared.inputs
     plain, whole, opened = [], [], []
     for _ in range(3):
         begun = time.process_time()
@@ -237,11 +232,11 @@ def test_a_long_input_of_a_large_model_costs_little_beyond_its_forward() -> None
             model(**inputs)
         plain.append(time.process_time() - begun)
         begun = time.process_time()
-        trace = take(made, asked)
+        trace = trace_model(made, asked)
         trace.info()
         whole.append(time.process_time() - begun)
         begun = time.process_time()
-        cut(trace, "decoder.blocks.7.self_attn.weights", "0,3")
+        read_tensor(trace, "decoder.blocks.7.self_attn.weights", "0,3")
         opened.append(time.process_time() - begun)
     assert len(trace.sequences[0]) == 512
     assert min(whole) - min(plain) < 1.0
@@ -259,9 +254,9 @@ def test_gaps_to_be_mended_are_tokens_of_the_source() -> None:
     )
     made.job = JobInfo(name="restore", gap="<gap>", before="")
     text = "the cat <gap> the mat."
-    trace = take(made, {"text": text})
+    trace = trace_of(made, {"text": text})
     told = made.restore(text)
-    assert trace.outcome["text"] == told
+    assert trace.outcome.text == told
     source = trace.sequence("source")
     assert [token.raw for token in source.tokens].count("<gap>") == 1
     for token in source.tokens:

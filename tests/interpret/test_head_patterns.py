@@ -9,18 +9,28 @@ import torch
 from torch import Tensor
 
 from glassformer.core.observe import observe
-from glassformer.interpret.heads import Ruler, read_heads, ruler_for, thumbnails
-from glassformer.interpret.patterns import Line, cross_patterns, distances, own_patterns
+from glassformer.interpret.head_patterns import (
+    PatternMatcher,
+    PatternTokens,
+    cross_patterns,
+    distances,
+    match_heads,
+    matcher_for,
+    self_patterns,
+    thumbnails,
+)
 from tests.core.models import H, ids, model_of
 
 WORDS = ["the", "cat", ",", "the", "dog", "and", "a", "cat", "."]
-TEXT = Line(spelled=[None, *WORDS, None], special=[True, *[False] * 9, True])
+TEXT = PatternTokens(texts=[None, *WORDS, None], special=[True, *[False] * 9, True])
 T = len(TEXT)
 
 
-def ruler(line: Line = TEXT, allowed: Tensor | None = None) -> Ruler:
+def ruler(line: PatternTokens = TEXT, allowed: Tensor | None = None) -> PatternMatcher:
     full = torch.ones(len(line), len(line), dtype=torch.bool)
-    return Ruler(own_patterns(line), full if allowed is None else allowed, distances(line, line, "self"))
+    return PatternMatcher(
+        self_patterns(line), full if allowed is None else allowed, distances(line, line, "self")
+    )
 
 
 def exactly(marked: Tensor) -> Tensor:
@@ -33,7 +43,7 @@ def exactly(marked: Tensor) -> Tensor:
     "name", ["previous", "next", "self", "first", "last", "same", "separator", "punctuation"]
 )
 def test_a_head_that_follows_a_pattern_exactly_has_its_role_with_all_of_its_attention(name: str) -> None:
-    pattern = own_patterns(TEXT)[name]
+    pattern = self_patterns(TEXT)[name]
     (head,) = ruler().measure(exactly(pattern))
     # the closing mark is the last token as well, and is told as the mark it is
     assert head.role == ("separator" if name == "last" else name)
@@ -72,8 +82,8 @@ def test_a_causal_head_is_judged_only_where_it_has_a_choice() -> None:
 
 
 def test_rows_and_columns_of_a_picture() -> None:
-    line = Line(spelled=[None] * 13, special=[False] * 13, grid=(3, 4), prefix=1)
-    patterns = own_patterns(line)
+    line = PatternTokens(texts=[None] * 13, special=[False] * 13, grid=(3, 4), prefix=1)
+    patterns = self_patterns(line)
     for name in ("row", "column"):
         (head,) = ruler(line).measure(exactly(patterns[name]))
         assert head.role == name and head.share == pytest.approx(1.0, abs=1e-6)
@@ -84,10 +94,10 @@ def test_rows_and_columns_of_a_picture() -> None:
 
 
 def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> None:
-    source = Line(spelled=[f"s{n}" for n in range(10)], special=[False] * 10)
-    target = Line(spelled=[f"t{n}" for n in range(8)], special=[False] * 8)
+    source = PatternTokens(texts=[f"s{n}" for n in range(10)], special=[False] * 10)
+    target = PatternTokens(texts=[f"t{n}" for n in range(8)], special=[False] * 8)
     full = torch.ones(8, 10, dtype=torch.bool)
-    made = Ruler(cross_patterns(target, source), full, distances(target, source, "cross"))
+    made = PatternMatcher(cross_patterns(target, source), full, distances(target, source, "cross"))
     rows = torch.arange(8)
     along, against = torch.zeros(1, 1, 8, 10), torch.zeros(1, 1, 8, 10)
     along[0, 0, rows, (rows * 9 / 7).round().long()] = 1
@@ -101,7 +111,7 @@ def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> 
 def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glassformer.interpret.heads.AT_ONCE", at_once)
+    monkeypatch.setattr("glassformer.interpret.head_patterns.MAX_WEIGHTS", at_once)
 
     def looking_back(weights: Tensor) -> Tensor:
         weights = weights.clone()
@@ -112,11 +122,11 @@ def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
     name = "decoder.blocks.1.self_attn"
     model, row = model_of("decoder_only"), ids(1, 9)
     record = observe(model, row, edit={f"{name}.weights": looking_back})
-    line = Line(spelled=[str(n) for n in row[0].tolist()], special=[False] * 9)
-    heads = read_heads(record, name, ruler_for(record, name, line, line, "self"))
+    line = PatternTokens(texts=[str(n) for n in row[0].tolist()], special=[False] * 9)
+    heads = match_heads(record, name, matcher_for(record, name, line, line, "self"))
     assert [head.head for head in heads] == list(range(H))
     assert heads[2].role == "previous" and heads[2].scores["previous"] == pytest.approx(1.0)
-    other = read_heads(record, "decoder.blocks.0.self_attn", ruler_for(record, name, line, line, "self"))
+    other = match_heads(record, "decoder.blocks.0.self_attn", matcher_for(record, name, line, line, "self"))
     weights = record.weights("decoder.blocks.0.self_attn")
     by_hand = weights[0, :, torch.arange(1, 9), torch.arange(8)].mean(-1)
     assert [head.scores["previous"] for head in other] == pytest.approx(by_hand.tolist(), abs=1e-6)

@@ -1,0 +1,291 @@
+"""What each attention head does: the share of its attention on known patterns, compared with chance.
+
+A pattern is a bool matrix (T, S) that marks keys M(t) for each query t, among the allowed keys A(t). For a
+head's weights w:
+
+    share  = mean over t of  sum of w(t, s) over s in M(t)
+    chance = mean over t of  |M(t)| / |A(t)|            the share of uniform attention
+    lift   = (share - chance) / (1 - chance)            0 at chance, 1 if all attention is on the pattern
+
+The means are over queries where the head has a choice: some allowed keys are marked and some are not.
+`spread` is the entropy of the weights over that of uniform ones; its chance level is the mean for weights
+drawn uniformly from the simplex, (psi(n + 1) - psi(2)) / ln n for n keys. A head's role is the pattern with
+the largest lift if that is clear; broad patterns (local, spread) count only if no narrow one does.
+
+B rows, H heads, T queries, S keys, P patterns.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from glassformer.core.observe import Record
+from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence
+from glassformer.interpret.trace import Trace
+
+CLEAR: Final = 0.3  # a role needs at least this lift
+MIN_QUERIES: Final = 3  # that must have a choice
+MAX_WEIGHTS: Final = 1 << 25  # held at a time; beyond, heads are read one by one
+LOCAL: Final = 2  # tokens to either side that count as local; on an image, the patches that touch
+BAND: Final = 8  # an alignment lies within an eighth of the source of the diagonal, at least one token
+NARROW: Final = (
+    *("previous", "next", "self", "alignment", "same", "separator", "first", "last", "punctuation"),
+    *("row", "column"),
+)
+BROAD: Final = ("local", "spread")
+_EULER: Final = 0.5772156649015329
+_TINY: Final = 1e-30  # keeps the logarithm of a zero weight finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternTokens:
+    """The tokens of a sequence as patterns need them.
+
+    texts: None for special tokens and patches. grid: rows and columns of image patches, which follow `prefix`
+    tokens.
+    """
+
+    texts: Sequence[str | None]
+    special: Sequence[bool]
+    grid: tuple[int, int] | None = None
+    prefix: int = 0
+
+    def __len__(self) -> int:
+        return len(self.special)
+
+    @classmethod
+    def of(cls, sequence: TokenSequence) -> PatternTokens:
+        tokens = sequence.tokens
+        return cls(
+            texts=[None if one.special or one.raw is None else one.piece for one in tokens],
+            special=[one.special for one in tokens],
+            grid=sequence.grid,
+            prefix=sequence.prefix,
+        )
+
+    def patch_grid(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The row and column of each patch (T,), and which tokens are patches."""
+        assert self.grid is not None
+        index = torch.arange(len(self)) - self.prefix
+        return index // self.grid[1], index % self.grid[1], index >= 0
+
+
+def is_punctuation(text: str | None) -> bool:
+    """Whether a token consists of punctuation only.
+
+    >>> [is_punctuation(text) for text in (".", " ,", "«", "##!", "a.", "$", " ", None)]
+    [True, True, True, True, False, False, False, False]
+    """
+    bare = (text or "").removeprefix("##").strip()
+    return bool(bare) and all(unicodedata.category(letter).startswith("P") for letter in bare)
+
+
+def self_patterns(tokens: PatternTokens) -> dict[str, Tensor]:
+    """The patterns of self-attention, each (T, T).
+
+    previous, next, self: relative to the query. first, last: ends of the sequence. same: the same text
+    elsewhere. separator: special tokens other than the first. local: at most two tokens away. On an image
+    also row and column, without the patch itself; local then means touching patches.
+    """
+    length = len(tokens)
+    at = torch.arange(length)
+    offset = at[None] - at[:, None]  # (T, S)
+    patterns = {"previous": offset == -1, "next": offset == 1, "self": offset == 0}
+    patterns |= _key_patterns(tokens, length)
+    patterns["same"] = _same_text(tokens, tokens) & (offset != 0)
+    if tokens.grid is None:
+        patterns["local"] = offset.abs() <= LOCAL
+        return patterns
+    row, column, patch = tokens.patch_grid()
+    both = patch[:, None] & patch[None]
+    patterns["row"] = both & (row[:, None] == row[None]) & (offset != 0)
+    patterns["column"] = both & (column[:, None] == column[None]) & (offset != 0)
+    touching = torch.maximum((row[:, None] - row[None]).abs(), (column[:, None] - column[None]).abs()) <= 1
+    patterns["local"] = both & touching
+    return patterns
+
+
+def cross_patterns(queries: PatternTokens, keys: PatternTokens) -> dict[str, Tensor]:
+    """The patterns of cross-attention, each (T, S).
+
+    alignment: near the diagonal, along which a translation in the same word order runs. The others: as in
+    self-attention.
+    """
+    patterns = _key_patterns(keys, len(queries)) | {"same": _same_text(queries, keys)}
+    if min(len(queries), len(keys)) > BAND // 2:
+        patterns["alignment"] = _off_diagonal(queries, keys) <= max(1.0, len(keys) / BAND)
+    return patterns
+
+
+def distances(queries: PatternTokens, keys: PatternTokens, kind: Literal["self", "cross"]) -> Tensor:
+    """The distance of each key from each query (T, S): in tokens, in patches, or from the diagonal."""
+    if kind == "cross":
+        return _off_diagonal(queries, keys)
+    at = torch.arange(len(keys)).float()
+    if keys.grid is None:
+        return (at[None] - at[:, None]).abs()
+    row, column, patch = keys.patch_grid()
+    distance = torch.hypot((row[:, None] - row[None]).float(), (column[:, None] - column[None]).float())
+    return distance * (patch[:, None] & patch[None])
+
+
+def _off_diagonal(queries: PatternTokens, keys: PatternTokens) -> Tensor:
+    slope = (len(keys) - 1) / max(len(queries) - 1, 1)
+    return (torch.arange(len(keys))[None] - torch.arange(len(queries))[:, None] * slope).abs()
+
+
+def _key_patterns(keys: PatternTokens, queries: int) -> dict[str, Tensor]:
+    """Patterns that mark the same keys for every query."""
+    at = torch.arange(len(keys))
+    marked = {
+        "first": at == 0,
+        "last": at == len(keys) - 1,
+        "separator": torch.tensor(keys.special, dtype=torch.bool) & (at != 0),
+        "punctuation": torch.tensor([is_punctuation(text) for text in keys.texts], dtype=torch.bool),
+    }
+    return {name: mask.expand(queries, -1) for name, mask in marked.items()}
+
+
+def _same_text(queries: PatternTokens, keys: PatternTokens) -> Tensor:
+    numbers: dict[str, int] = {}
+
+    def numbered(tokens: PatternTokens, none: int) -> Tensor:
+        ids = [none if text is None else numbers.setdefault(text, len(numbers)) for text in tokens.texts]
+        return torch.tensor(ids)
+
+    return numbered(queries, -1)[:, None] == numbered(keys, -2)[None]
+
+
+class PatternMatcher:
+    """Patterns prepared once for all attention layers with the same tokens and mask."""
+
+    def __init__(self, patterns: Mapping[str, Tensor], allowed: Tensor, distance: Tensor) -> None:
+        """patterns by name, allowed keys and distances, each (T, S)."""
+        self.names = list(patterns)
+        marked = torch.stack([patterns[name] & allowed for name in self.names])  # (P, T, S)
+        self.allowed, marks = allowed.sum(-1), marked.sum(-1)  # (T,), (P, T)
+        self.choice = (marks > 0) & (marks < self.allowed)
+        self.queries = self.choice.sum(-1)  # (P,)
+        share = torch.where(self.choice, marks / self.allowed.clamp(min=1), 0.0)
+        self.chance = share.sum(-1) / self.queries.clamp(min=1)  # (P,)
+        self.weighing = torch.cat((marked.float(), distance[None])).permute(1, 0, 2)  # (T, P + 1, S)
+        self.real = int((self.allowed > 0).sum().clamp(min=1))
+
+    def measure(self, weights: Tensor) -> list[HeadInfo]:
+        """Weights (B, H, T, S) -> the scores and role of each head; NaN, from a broken model, counts as 0."""
+        weights = weights.float().nan_to_num(0.0)
+        mean = weights.mean(0)  # (H, T, S); shares are linear in the weights, so rows can be averaged first
+        mass = torch.matmul(self.weighing, mean.permute(1, 2, 0))  # (T, P + 1, H)
+        shares = torch.where(self.choice.T[..., None], mass[:, :-1], 0.0).sum(0)
+        by_head = (shares / self.queries.clamp(min=1)[:, None]).T.tolist()  # H x P
+        distance = (mass[:, -1].sum(0) / self.real).tolist()
+        entropy = -(weights * weights.clamp(min=_TINY).log_()).sum(-1).mean(0)  # (H, T)
+        spread, spread_chance, spread_queries = _spread(entropy, self.allowed)
+        entropies = (entropy.sum(-1) / self.real).tolist()
+        queries = dict(zip(self.names, self.queries.tolist(), strict=True))
+        chances = {n: c for n, c in zip(self.names, self.chance.tolist(), strict=True) if queries[n]}
+        if spread_queries:
+            queries["spread"], chances["spread"] = spread_queries, spread_chance
+        heads = []
+        for head in range(weights.shape[1]):
+            scores = dict(zip(self.names, by_head[head], strict=True)) | {"spread": float(spread[head])}
+            scores = {name: scores[name] for name in chances}
+            lifts = {
+                name: (scores[name] - chance) / (1 - chance)
+                for name, chance in chances.items()
+                if queries[name] >= MIN_QUERIES
+            }
+            role, nearest = _role(lifts)
+            heads.append(
+                HeadInfo(
+                    head=head,
+                    scores=scores,
+                    chances=chances,
+                    role=role,
+                    share=scores.get(nearest, 0.0),
+                    chance=chances.get(nearest, 0.0),
+                    entropy=entropies[head],
+                    distance=distance[head],
+                )
+            )
+        return heads
+
+
+def matcher_for(
+    record: Record, name: str, queries: PatternTokens, keys: PatternTokens, kind: Literal["self", "cross"]
+) -> PatternMatcher:
+    """The matcher of one recorded attention layer."""
+    patterns = self_patterns(keys) if kind == "self" else cross_patterns(queries, keys)
+    device = record[f"{name}.q"].device
+    allowed = record.attended[name].mask.permissions(len(queries), len(keys), device)
+    if allowed is None:
+        allowed = torch.ones(len(queries), len(keys), dtype=torch.bool, device=device)
+    else:
+        allowed = allowed[0, 0].expand(len(queries), len(keys))  # the same for all rows and heads of an input
+    distance = distances(queries, keys, kind).to(device)
+    return PatternMatcher({n: pattern.to(device) for n, pattern in patterns.items()}, allowed, distance)
+
+
+def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[HeadInfo]:
+    """The heads of one recorded attention layer; a large one is read head by head."""
+    q, keys = record[f"{name}.q"], record[f"{name}.k"].shape[2]
+    if q.shape[0] * q.shape[1] * q.shape[2] * keys <= MAX_WEIGHTS:
+        return matcher.measure(record.weights(name))
+    return [
+        replace(matcher.measure(record.weights(name, head=n)[:, None])[0], head=n) for n in range(q.shape[1])
+    ]
+
+
+def describe_heads(trace: Trace) -> HeadsInfo:
+    """The patterns of every head of a trace."""
+    tokens = {one.name: PatternTokens.of(one) for one in trace.sequences}
+    matchers: dict[tuple[Any, ...], PatternMatcher] = {}
+    attentions = []
+    for one in trace.attentions():
+        key = (one.queries, one.keys, one.kind, id(trace.record.attended[one.name].mask))
+        if key not in matchers:
+            matchers[key] = matcher_for(
+                trace.record, one.name, tokens[one.queries], tokens[one.keys], one.kind
+            )
+        heads = match_heads(trace.record, one.name, matchers[key])
+        attentions.append(AttentionHeads(name=one.name, heads=tuple(heads)))
+    return HeadsInfo(attentions=tuple(attentions))
+
+
+def _role(lifts: Mapping[str, float]) -> tuple[str | None, str]:
+    """The role, and the nearest pattern whether clear or not."""
+    nearest = ""
+    for patterns in (NARROW, BROAD):
+        ranked = sorted((name for name in patterns if name in lifts), key=lambda name: -lifts[name])
+        if ranked and lifts[ranked[0]] >= CLEAR:
+            return ranked[0], ranked[0]
+        nearest = nearest or (ranked[0] if ranked else "")
+    return None, nearest
+
+
+def _spread(entropy: Tensor, allowed: Tensor) -> tuple[Tensor, float, int]:
+    """Entropies (H, T) relative to uniform attention (H,), the same for random weights, and the queries."""
+    free = allowed > 1
+    if not bool(free.any()):
+        return entropy.new_zeros(len(entropy)), 0.0, 0
+    count = allowed[free].double()
+    highest = count.log()
+    random = (torch.digamma(count + 1) - (1 - _EULER)) / highest
+    return (entropy[:, free] / highest).mean(-1), float(random.mean()), int(free.sum())
+
+
+def thumbnails(weights: Tensor, most: int = 32) -> Tensor:
+    """Weights (B, H, T, S), averaged over rows -> uint8 images (H, n, m), n and m at most `most`.
+
+    A pixel is the largest weight of its tile, as 255 times its square root so that faint weights show.
+    """
+    mean = weights.float().mean(0)  # (H, T, S)
+    size = [min(most, length) for length in mean.shape[1:]]
+    small = torch.nn.functional.adaptive_max_pool2d(mean[None], size)[0]
+    return (small.clamp(0, 1).sqrt() * 255).round().to(torch.uint8)

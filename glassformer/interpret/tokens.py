@@ -1,0 +1,149 @@
+"""The tokens of a sequence with their text spans, image boxes or series steps."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+
+from glassformer.core import spec as specs
+from glassformer.interpret.schema import SequenceName, TokenSequence, TraceToken
+from glassformer.tokenization import Encoded, Tokenizer
+from glassformer.tokenization.display import letters, readable
+from glassformer.tokenization.tokenizer import Side
+
+_SEARCH = 8  # characters within which the next character of a token is looked for
+
+
+def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "source") -> tuple[TraceToken, ...]:
+    """The ids as tokens without text spans."""
+    parts = tokenizer.parts(ids, side=side)
+    special = tokenizer.special_ids
+    return tuple(
+        TraceToken(
+            id=index,
+            piece=piece,
+            raw=raw,
+            bytes=part.hex() if isinstance(part, bytes) and not _is_utf8(part) else None,
+            special=index in special,
+        )
+        for index, piece, raw, part in zip(
+            ids, readable(parts), tokenizer.tokens(ids, side=side), parts, strict=True
+        )
+    )
+
+
+def _is_utf8(part: bytes) -> bool:
+    try:
+        part.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def encoded_sequence(
+    tokenizer: Tokenizer, encoded: Encoded, text: str, name: SequenceName, *, second: int = 0
+) -> TokenSequence:
+    """The sequence of an encoded text. second: where the second of two texts starts in `text`.
+
+    Spans include all characters of a composed letter; tokenizers may report only the first.
+    """
+    shifts = [second if part else 0 for part in encoded.sequences]
+    starts = {start + shift for (start, _), shift in zip(encoded.offsets, shifts, strict=True)}
+    tokens = []
+    parts = zip(tokens_of(tokenizer, encoded.ids), encoded.offsets, encoded.sequences, shifts, strict=True)
+    for token, (start, end), part, shift in parts:
+        if part is None:
+            tokens.append(replace(token, special=True))
+            continue
+        start, end = start + shift, end + shift
+        if token.piece.isspace() and text[start:end].strip():
+            tokens.append(token)  # the space that a tokenizer adds before a text is not part of it
+            continue
+        while start < end < len(text) and end not in starts and _joins(text[end]):
+            end += 1
+        tokens.append(replace(token, start=start, end=end))
+    return TokenSequence(name=name, kind="text", text=text, tokens=tuple(tokens))
+
+
+def _joins(character: str) -> bool:
+    """Whether a character combines with the one before: an accent, or a later part of a Korean syllable."""
+    return bool(unicodedata.combining(character)) or "\u1160" <= character <= "\u11ff"
+
+
+def generated_tokens(
+    tokenizer: Tokenizer, ids: Sequence[int], text: str, side: Side, *, first: int = 0
+) -> tuple[TraceToken, ...]:
+    """Generated tokens with their spans in the decoded `text`, which starts at `first`.
+
+    Tokens and text are aligned character by character; characters that only one of them has are skipped.
+    """
+    tokens = tokens_of(tokenizer, ids, side)
+    parts = tokenizer.parts(ids, side=side)
+    data, owners = b"", list[int]()
+    for n, part in enumerate(parts):
+        own = part if isinstance(part, bytes) else part.encode() if not tokens[n].special else b""
+        data += own
+        owners += [n] * len(own)
+    spans: dict[int, tuple[int, int]] = {}
+    at = first
+    for character, start, end in letters(data):
+        index = None if character is None else _find(text, at, character)
+        if index is None:
+            continue
+        at = index + 1
+        for n in set(owners[start:end]):
+            spans[n] = (min(spans.get(n, (index, 0))[0], index), at)
+    return tuple(
+        replace(token, start=spans[n][0], end=spans[n][1]) if n in spans else token
+        for n, token in enumerate(tokens)
+    )
+
+
+def _find(text: str, at: int, character: str) -> int | None:
+    """The next index of the character: here, or a few characters on unless it is a space."""
+    if text[at : at + 1] == character:
+        return at
+    found = -1 if character.isspace() else text.find(character, at, at + _SEARCH)
+    return None if found < 0 else found
+
+
+def image_sequence(read: specs.ImagePatches) -> TokenSequence:
+    """The patches of an image row by row, after the prefix tokens."""
+    height, width = read.patch_size
+    rows, columns = (i // p for i, p in zip(read.image_size, read.patch_size, strict=True))
+    tokens = [
+        TraceToken(piece=f"{row + 1},{column + 1}", box=(column * width, row * height, width, height))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return TokenSequence(
+        name="input",
+        kind="patches",
+        tokens=(*_prefix_tokens(read.prefix), *tokens),
+        grid=(rows, columns),
+        prefix=read.prefix,
+    )
+
+
+def series_sequence(read: specs.SeriesPatches) -> TokenSequence:
+    """The patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
+    skipped = (read.context_length - read.patch_length) % read.stride
+    starts = [skipped + n * read.stride for n in range(read.num_patches)]
+    tokens = [
+        TraceToken(
+            piece=f"{start}\u2013{start + read.patch_length - 1}", span=(start, start + read.patch_length)
+        )
+        for start in starts
+    ]
+    return TokenSequence(
+        name="input", kind="series", tokens=(*_prefix_tokens(read.prefix), *tokens), prefix=read.prefix
+    )
+
+
+_PREFIX = ("[CLS]", "[DIST]")  # the learned tokens before the patches, as published models name them
+
+
+def _prefix_tokens(count: int) -> list[TraceToken]:
+    names = _PREFIX if count <= len(_PREFIX) else tuple(f"[{n}]" for n in range(count))
+    return [TraceToken(piece=name, special=True) for name in names[:count]]

@@ -1,0 +1,132 @@
+"""Steps and searches lead where the verbs lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassformer
+from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
+from glassformer.interpret.search_view import next_step, search_tree
+from glassformer.tasks import writing
+from tests.tasks.reversing import KOREAN, ROWS, reverser, speaker
+
+
+def walked(bundle: Any, text: str, settings: dict[str, Any]) -> tuple[str, list[int]]:
+    """Always the first word, until nothing comes any more."""
+    written: list[int] = []
+    while not (step := next_step(bundle, text=text, written=written, count=3, settings=settings)).ended:
+        assert step.position == len(written) and len(step.tokens) == len(written)
+        written.append(step.words[0].id)
+    return step.text, written
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"repetition_penalty": 1.7}, {"min_new_tokens": 3}, {"max_new_tokens": 2}]
+)
+def test_the_first_word_of_every_step_is_what_translate_writes(settings: dict[str, Any]) -> None:
+    bundle = glassformer.load(reverser())
+    for text in ROWS[-3:]:
+        (plain,) = bundle.translate([text], num_beams=1, **settings)
+        assert walked(bundle, text, settings)[0] == plain
+
+
+@pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2}, {"suppress_tokens": (40, 41)}])
+def test_the_first_word_of_every_step_is_what_generate_writes(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
+    settings = {"max_new_tokens": 12, **settings}
+    for text in ("the old", KOREAN[:6], ""):
+        (plain,) = bundle.generate([text], **settings)
+        assert walked(bundle, text, settings)[0] == plain
+
+
+def test_a_step_tells_the_models_own_scores_and_where_it_ends() -> None:
+    bundle = glassformer.load(reverser())
+    text = ROWS[-1]
+    step = next_step(bundle, text=text, count=10_000)
+    total = sum(word.probability for word in step.words)
+    assert total == pytest.approx(1.0, abs=1e-5)
+    best = step.words[0]
+    assert best.logit - step.logsumexp == pytest.approx(
+        search_tree(bundle, text=text, num_beams=1).nodes[0].logprob, abs=1e-5
+    )
+    assert bundle.tokenizer is not None and bundle.tokenizer.eos_id is not None
+    over = next_step(bundle, text=text, written=[best.id, bundle.tokenizer.eos_id])
+    assert over.ended and over.text == best.text.strip()
+    # another word than the likeliest can be picked, and is gone on from
+    other = step.words[3].id
+    assert next_step(bundle, text=text, written=[other]).tokens[0].id == other
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
+def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: int, penalty: float) -> None:
+    bundle = glassformer.load(reverser())
+    words: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
+    for text in (ROWS[-2], ROWS[5]):
+        found = search_tree(bundle, text=text, **words)
+        (passage,) = writing.translate(bundle, [text], details=True, num_return_sequences=beams, **words)
+        told = [(one.text, pytest.approx(one.score, abs=1e-5)) for one in found.results]
+        assert told == [(one.text, one.score) for one in (passage, *passage.others)]
+        nodes = found.nodes
+        for result in found.results:
+            (last,) = [node for node in nodes if node.place == result.place]
+            path, node = [last], last
+            while node.parent is not None:
+                node = nodes[node.parent]
+                path.insert(0, node)
+            ids = [one.token for one in path]
+            assert tuple(ids[: len(result.ids)]) == result.ids and result.why == last.why
+            total = sum(one.logprob for one in path)
+            assert last.score == pytest.approx(total, abs=1e-5)
+            assert result.score == pytest.approx(total / last.length_term, abs=1e-5)
+            assert "".join(one.text for one in path).strip().startswith(result.text)
+
+
+def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole(tmp_path: Path) -> None:
+    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
+    found = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
+    (passage,) = writing.generate(bundle, [KOREAN[:5]], num_beams=2, max_new_tokens=6, details=True)
+    assert found.results[0].text == passage.text
+    assert found.formula == "Σ log p / n^1"
+    assert all(isinstance(node.text, str) and node.text for node in found.nodes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 17},
+        {"num_beams": 0},
+        {"num_beam": 2},
+        {"text": "  "},
+        {"length_penalty": 99},
+        {"num_beams": 16, "max_new_tokens": 129},
+    ],
+)
+def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(GlassformerError):
+        search_tree(glassformer.load(reverser()), **{"text": ROWS[0], **options})
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [([-1], InvalidValueError), ([10**6], InvalidValueError), ([1] * 257, InputTooLongError)],
+)
+def test_written_must_be_ids_of_the_model(written: list[int], error: type[GlassformerError]) -> None:
+    with pytest.raises(error):
+        next_step(glassformer.load(reverser()), text=ROWS[0], written=written)
+
+
+def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: Path) -> None:
+    bundle = glassformer.load(speaker(tmp_path / "model", max_len=4096))
+    settings = {"max_new_tokens": 12, "stop_strings": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
+    (plain,) = bundle.generate(["the old"], **settings)
+    assert walked(bundle, "the old", settings)[0] == plain
+    for asked in (search_tree, next_step):
+        with pytest.raises(InputTooLongError) as error:
+            asked(bundle, text="the old " * 1000)
+        assert error.value.limit == 1024

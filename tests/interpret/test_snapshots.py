@@ -1,0 +1,201 @@
+"""A run's folder read as a film, while it trains and afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.core.observe import observe
+from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError
+from glassformer.interpret import runs
+from glassformer.interpret import snapshots as viewer
+from glassformer.interpret.catalog import TraceStore
+from glassformer.interpret.runs import Snapshot, describe_run, list_snapshots, load_snapshot
+from glassformer.interpret.schema import SampleInfo, SnapshotsInfo
+from glassformer.interpret.snapshots import SnapshotViewer
+from glassformer.pretrained.run_folder import result_of
+from glassformer.tasks.writing.rewriting import translate
+from glassformer.training.lock import RunLock
+from tests.interpret.models import trace_of
+
+ROWS = [" ".join(row) for n in (1, 2, 3) for row in itertools.product(("red", "blue", "gold"), repeat=n)]
+RECIPE: dict[str, Any] = {
+    "job": "translate",
+    "tokenizer": {"kind": "word"},
+    "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "dropout": 0.0},
+    "training": {
+        **{"steps": 24, "batch": 256, "lr": 5e-3, "warmup": 4, "validate_every": 8, "save_every": 8},
+        **{"keep": 2, "snapshots": 4, "log_every": 2, "max_valid": 4, "device": "cpu"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 24 steps with checkpoints of 16 and 24, and a film of 0, 1, 5 and 24."""
+    place = tmp_path_factory.mktemp("film")
+    lines = [f"{row}\t{' '.join(reversed(row.split()))}\n" for row in ROWS * 6]
+    (place / "pairs.tsv").write_text("".join(lines))
+    recipe = {**RECIPE, "data": {"train": str(place / "pairs.tsv")}}
+    glassformer.train(recipe, place / "run", say=lambda sentence: None)
+    return place / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_a_run_tells_its_curves_samples_and_weights(trained: Path) -> None:
+    told = describe_run(trained, id="one")
+    assert (told.id, told.name, told.job, told.live) == ("one", "run", "translate", False)
+    assert (told.steps, told.total) == (24, 24)
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    curve = told.curves["train.loss"]
+    assert curve.step == tuple(line["step"] for line in steps)
+    assert curve.value == tuple(line["loss"] for line in steps)
+    valid = {line["step"]: line for line in lines if line["kind"] == "valid"}
+    assert told.curves["valid.loss"].step == (8, 16, 24)
+    assert [one.step for one in told.samples] == [8, 16, 24]
+    first = valid[8]["samples"][0]
+    expected = SampleInfo(source=first["source"], wanted=first["expected"], got=first["got"])
+    assert told.samples[0].items[0] == expected
+    assert [one.step for one in told.checkpoints] == [0, 1, 5, 16, 24]
+    losses = {one.step: one.loss for one in told.checkpoints}
+    assert losses[16] == valid[16]["metrics"]["loss"] and losses[0] is None
+    assert losses[5] == next(line["loss"] for line in steps if line["step"] == 4)
+    assert not any(one.path.startswith("/") for one in told.checkpoints)
+    short = describe_run(trained, id="one", curves=False)
+    assert short.curves == {} and short.samples == () and short.steps == 24
+
+
+def test_weights_of_a_checkpoint_are_those_the_film_kept_of_its_step(trained: Path) -> None:
+    kept = next(one for one in list_snapshots(trained) if one.step == 24)
+    assert not kept.checkpoint and kept.path.parent.name == "snapshots"
+    saved = Snapshot(step=24, path=trained / "checkpoints" / "step-00000024", checkpoint=True)
+    rows = {"src": torch.tensor([[5, 6, 3]]), "tgt": torch.tensor([[2, 5]])}
+    outputs = [observe(load_snapshot(trained, one).model, rows).output for one in (kept, saved)]
+    assert torch.equal(*outputs)
+    older = Snapshot(step=16, path=trained / "checkpoints" / "step-00000016", checkpoint=True)
+    assert not torch.equal(outputs[0], observe(load_snapshot(trained, older).model, rows).output)
+
+
+def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) -> None:
+    store = TraceStore()
+    made = SnapshotViewer(store)
+    told = made.frames(trained, id="one")
+    assert [frame.step for frame in told.frames] == [0, 1, 5, 16, 24]
+    sample = describe_run(trained, id="one").samples[0].items[0]
+    assert told.text == sample.source
+    for frame in told.frames:
+        trace = store.get(frame.trace)
+        assert trace.sequence("source").text == sample.source
+        assert trace.sequence("target").text == sample.wanted  # all frames have the same places
+        names = [one.name for one in frame.heads.attentions]
+        assert names == [one.name for one in trace.attentions()]
+        shot = next(one for one in list_snapshots(trained) if one.step == frame.step)
+        (own,) = translate(load_snapshot(trained, shot), [sample.source])
+        assert frame.sample == own
+    ids = [frame.trace for frame in told.frames]
+    assert len(set(ids)) == 5
+    weights = sum(shot.stamp_and_size()[1] for shot in list_snapshots(trained))
+    assert store.bytes == weights + sum(store.get(id).bytes for id in ids)  # each frame has its own weights
+    assert [frame.trace for frame in made.frames(trained, id="one").frames] == ids
+    few = made.frames(trained, id="one", text="red gold", most=2)
+    assert [frame.step for frame in few.frames] == [0, 24] and few.text == "red gold"
+    assert store.get(few.frames[0].trace).sequence("target").text == few.frames[-1].sample
+
+
+def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, taken = TraceStore(), list[str]()
+    trace_model = viewer.trace_model
+
+    def counted(bundle: Any, given: Any, changes: Any = (), *, model: str = "model") -> Any:
+        taken.append(model)
+        return trace_model(bundle, given, changes, model=model)
+
+    loaded = list[int]()
+
+    def counted_too(folder: Any, shot: Any) -> Any:
+        loaded.append(shot.step)
+        return load_snapshot(folder, shot)
+
+    monkeypatch.setattr(viewer, "trace_model", counted)
+    monkeypatch.setattr(viewer, "load_snapshot", counted_too)
+    made = SnapshotViewer(store)
+    first = made.frames(trained, id="one", text="red", target="red", most=2)
+    before, opens = len(taken), len(loaded)
+    assert made.frames(trained, id="one", text="red", target="red", most=2) == first
+    assert len(taken) == before and len(loaded) == opens
+    other = trace_of(load_snapshot(trained, list_snapshots(trained)[0]), {"text": "gold", "target": "gold"})
+    for n in range(60):
+        store.put(replace(other, id=str(n)))
+    assert made.frames(trained, id="one", text="red", target="red", most=2) == first
+    assert len(taken) > before and all(store.find(frame.trace) for frame in first.frames)
+
+
+def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runs.list_snapshots
+
+    def listed_then_gone(folder: Any) -> Any:
+        found = real(folder)
+        shutil.rmtree(run / "checkpoints" / "step-00000016", ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(viewer, "list_snapshots", listed_then_gone)
+    (run / "snapshots" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
+    told = SnapshotViewer(TraceStore()).frames(run, id="one")
+    assert [frame.step for frame in told.frames] == [0, 1, 24]
+
+
+def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_refused(run: Path) -> None:
+    for name in ("best", "model", "snapshots"):
+        shutil.rmtree(run / name)
+    assert SnapshotViewer(TraceStore()).frames(run, id="one") == SnapshotsInfo(frames=())
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(FileProblemError):
+        describe_run(run, id="one")
+
+
+def test_the_model_of_a_run_is_its_result_or_the_best_so_far(run: Path) -> None:
+    assert result_of(run) == run / "model" and result_of(run / "best") == run / "best"
+    shutil.rmtree(run / "model")
+    assert result_of(run) == run / "best"
+    shutil.rmtree(run / "best")
+    with pytest.raises(GlassformerError):
+        result_of(run)
+
+
+def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
+    assert not describe_run(run, id="one").live
+    with RunLock(run):
+        assert describe_run(run, id="one", curves=False).live
+    assert not describe_run(run, id="one").live
+
+
+def test_large_weights_make_fewer_frames_and_long_curves_are_thinned(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "MAX_WEIGHT_BYTES", 1)
+    assert len(SnapshotViewer(TraceStore()).frames(trained, id="one").frames) == 2
+    monkeypatch.setattr(runs, "MAX_POINTS", 5)
+    curve = describe_run(trained, id="one").curves["train.loss"]
+    assert len(curve.step) == 5 and (curve.step[0], curve.step[-1]) == (2, 24)
+    assert all(math.isfinite(value) for value in curve.value)
+    with pytest.raises(InvalidValueError):
+        SnapshotViewer(TraceStore()).frames(trained, id="one", most=13)
