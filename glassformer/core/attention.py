@@ -4,9 +4,9 @@
     memory (B, S, D) --k_proj--> k (B, G, S, K) --attend--> heads (B, H, T, V) --join, out_proj--> (B, T, D)
     memory (B, S, D) --v_proj--> v (B, G, S, V) -/
 
-`MultiHeadAttention` fixes the order of operations: project, split into heads, attend, join, project out. How
-the queries meet their keys (position terms, KV cache, mask, kernel) is up to an `Attend`: `DenseAttention`
-here, and in `inference` those for unpadded rows, beams and continuous batching.
+`MultiHeadAttention` fixes the order of operations: project, split into heads, normalize, attend, join,
+project out. How the queries meet their keys (position terms, KV cache, mask, kernel) is up to an `Attend`:
+`DenseAttention` here, and in `inference` those for unpadded rows, beams and continuous batching.
 
 B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
 """
@@ -24,6 +24,7 @@ from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.linear import Fused, Linear, Norm
 from glassformer.core.masks import Mask
+from glassformer.core.norms import RMSNorm
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import PositionTerms
 from glassformer.errors import InvalidValueError, ShapeError
@@ -74,6 +75,7 @@ class MultiHeadAttention(nn.Module):
         biases: Sequence[str] = ("q", "k", "v", "out"),
         window: int | None = None,
         dropout: float = 0.0,
+        qk_norm: spec.RMSNorm | None = None,
         memory_dim: int | None = None,
     ) -> None:
         super().__init__()
@@ -100,6 +102,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
         self.v_proj = Linear(source, self.num_kv_heads * self.value_dim, bias="v" in biases)
         self.out_proj = Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
+        self.q_norm = None if qk_norm is None else RMSNorm(self.head_dim, eps=qk_norm.eps)
+        self.k_norm = None if qk_norm is None else RMSNorm(self.head_dim, eps=qk_norm.eps)
 
     def forward(
         self,
@@ -159,11 +163,13 @@ class MultiHeadAttention(nn.Module):
         return self._split_keys_values(k, v)
 
     def _split_queries(self, q: Tensor) -> Tensor:
-        return q.unflatten(-1, (self.num_heads, self.head_dim))
+        q = q.unflatten(-1, (self.num_heads, self.head_dim))
+        return q if self.q_norm is None else self.q_norm(q)
 
     def _split_keys_values(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         groups = self.num_kv_heads
-        return k.unflatten(-1, (groups, self.head_dim)), v.unflatten(-1, (groups, self.value_dim))
+        k, v = k.unflatten(-1, (groups, self.head_dim)), v.unflatten(-1, (groups, self.value_dim))
+        return k if self.k_norm is None else self.k_norm(k), v
 
     @property
     def _widths(self) -> list[int]:

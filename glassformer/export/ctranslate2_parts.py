@@ -129,10 +129,14 @@ def _words(stack: spec.Stack, tokens: spec.Input) -> dict[str, Any]:
     for one in (attention, block.cross_attention):
         if one is not None and one.window is not None:
             _refuse("sliding window of the kind this model has")
+        if one is not None and one.qk_norm is not None:
+            _refuse("norm of queries and keys in this export")
         if one is not None and one.value_dim not in (None, one.head_dim or stack.d_model // one.num_heads):
             _refuse("values of another width than keys")
     if stack.num_layers == 0:
         _refuse("stack without layers")
+    if stack.pattern:
+        _refuse("layers that differ in this export")
     return {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_kv_heads,

@@ -145,6 +145,7 @@ class Attention(Part):
     value_dim: width of a value head where it differs from a query/key head.
     scale: what the scores are multiplied by; 1/sqrt(head_dim) when None.
     window: a query sees only this many keys around it, itself counted.
+    qk_norm: queries and keys of each head are normalized before positions act on them.
     """
 
     num_heads: int
@@ -155,6 +156,7 @@ class Attention(Part):
     biases: tuple[Projection, ...] = ("q", "k", "v", "out")
     window: int | None = None
     dropout: float = 0.0
+    qk_norm: RMSNorm | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,133 @@
+"""QK-norm: as the reference has it, and in every way a model is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.qwen3 import modeling_qwen3 as reference
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.masks import Mask
+from glassformer.core.model import EncoderDecoder
+from glassformer.core.observe import observe
+from glassformer.core.positions import PositionTerms, RotaryPositions
+from glassformer.export.onnx import export_onnx
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation.inference_model import prepare_for_inference
+from glassformer.verify import open_exported, stir
+from glassformer.verify.exported import exported_equals_native
+from tests.core.models import VOCAB, model_of
+from tests.generation.continuous.requests import requests
+from tests.generation.continuous.test_crowd import crowd
+from tests.inference.test_layouts import LAYOUTS, gaps
+
+EPS = 1e-3  # large, so that it shows
+
+
+class NormAfterRotary(PositionTerms):
+    """The wrong order."""
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = super().rotate(q, k)
+        return self.q_norm(q), self.k_norm(k)
+
+
+def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
+    torch.manual_seed(0)
+    config = reference.Qwen3Config(
+        hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=10, rms_norm_eps=EPS
+    )
+    config._attn_implementation = "eager"
+    theirs = reference.Qwen3Attention(config, 0).eval()
+    stir(theirs)
+    ours = MultiHeadAttention(
+        24, num_heads=4, num_kv_heads=2, head_dim=10, biases=(), qk_norm=spec.RMSNorm(eps=EPS)
+    )
+    state = {name.replace("o_proj", "out_proj"): x for name, x in theirs.state_dict().items()}
+    ours.load_state_dict(state)
+    x = torch.randn(2, 7, 24)
+    terms = RotaryPositions(10)(torch.arange(7)[None])
+    assert terms.rotary is not None
+    cos, sin = (table[0] for table in terms.rotary)  # (1, T, K)
+    hidden = torch.full((7, 7), -torch.inf).triu(1)[None, None]
+    with torch.no_grad():
+        expected, _ = theirs(x, (cos, sin), hidden)
+        found = ours(x, mask=Mask(causal=True), terms=terms)
+        wrong = NormAfterRotary(terms.rotary)
+        wrong.q_norm, wrong.k_norm = ours.q_norm, ours.k_norm
+        ours.q_norm = ours.k_norm = None
+        other = ours(x, mask=Mask(causal=True), terms=wrong)
+    torch.testing.assert_close(found, expected)
+    assert float((other - expected).abs().max()) > 0.01
+
+
+@pytest.fixture(scope="module", params=["decoder_only", "encoder_decoder"])
+def model(request: pytest.FixtureRequest) -> Any:
+    torch.manual_seed(0)
+    made = model_of(request.param, position="rotary", num_kv_heads=2, qk_norm=spec.RMSNorm(eps=EPS)).eval()
+    stir(made)
+    return made
+
+
+@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
+def test_steps_of_every_layout_give_the_models_scores(lay: Any, model: Any) -> None:
+    allowed = 0.1 if lay is not None and "Int8" in lay.__name__ else 1e-5
+    assert max(gaps(lay, model, 3)) < allowed
+
+
+def test_a_step_without_the_norm_is_noticed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.generation import inference_model
+
+    right = inference_model.fused_copy
+
+    def without(stack: Any, make: Any) -> Any:
+        made = right(stack, make)
+        for attention in made.attentions:
+            attention.q_norm = None
+        return made
+
+    monkeypatch.setattr(inference_model, "fused_copy", without)
+    assert max(gaps(None, model, 3)) > 1e-2
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_greedy_search_and_beams_choose_as_the_plain_model_does(beams: int, model: Any) -> None:
+    start = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
+    config = GenerationConfig(max_new_tokens=9, num_beams=beams)
+    request = GenerationRequest(config=config, eos_token_id=None, pad_token_id=0, **start)
+    ids = torch.tensor([[4, 7, 9, 12], [3, 5, 0, 0]])
+    plain, packed = (generate(one, ids, request) for one in (model, prepare_for_inference(model)))
+    assert [[one.ids for one in row] for row in plain] == [[one.ids for one in row] for row in packed]
+
+
+def test_requests_of_a_batch_get_what_they_get_alone(model: Any) -> None:
+    begins = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
+    crowd(prepare_for_inference(model), requests(8, begins, vocab=VOCAB, most=12))
+
+
+def test_observed_weights_are_those_of_the_forward(model: Any) -> None:
+    ids = torch.randint(1, VOCAB, (2, 6))
+    record = observe(model, (ids, ids) if isinstance(model, EncoderDecoder) else ids)
+    name = "decoder.blocks.1.self_attn"
+    values = record[f"{name}.v"].repeat_interleave(2, 1)
+    torch.testing.assert_close(record.weights(name) @ values, record[f"{name}.heads"])
+
+
+def test_an_onnx_export_equals_the_model(model: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    bundle = Bundle(model=model)
+    export_onnx(bundle, tmp_path / "out")
+    claim = exported_equals_native(bundle, "exported", exported=open_exported(tmp_path / "out"))
+    assert claim.status == "holds", claim
+
+
+def test_norms_are_per_head() -> None:
+    attention = MultiHeadAttention(24, num_heads=4, num_kv_heads=2, qk_norm=spec.RMSNorm())
+    assert isinstance(attention.q_norm, nn.Module) and attention.q_norm.weight.shape == (6,)
+    assert attention.k_norm is not None and attention.k_norm.weight.shape == (6,)
