@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
@@ -30,39 +31,53 @@ def llama(
     num_layers: int = 32,
     max_len: int = 4096,
     window: int | None = None,
+    window_layers: tuple[int, ...] | None = None,
     activation: spec.Activation = "silu",
     norm_eps: float = 1e-5,
     rope_base: float = 10000.0,
     rope_scaling: Scaling = None,
     attention_bias: bool = False,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
     ffn_bias: bool = False,
     attention_dropout: float = 0.0,
     pad_id: int | None = None,
     tied: bool = False,
     head: spec.Head | None = None,
 ) -> spec.DecoderOnly:
-    """LLaMA's spec; the defaults are those of LLaMA 2 with 7 thousand million parameters."""
+    """LLaMA's spec; the defaults are those of LLaMA 2 with 7 thousand million parameters.
+
+    window_layers: the layers that have the window, if not all. qkv_bias: biases without that of `out`.
+    qk_norm: queries and keys of each head are normalized before they are rotated.
+    """
     norm = spec.RMSNorm(eps=norm_eps)
+    block = spec.Block(
+        attention=spec.Attention(
+            num_heads=num_heads,
+            num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
+            head_dim=None if head_dim and head_dim * num_heads == d_model else head_dim,
+            biases=("q", "k", "v", "out") if attention_bias else ("q", "k", "v") if qkv_bias else (),
+            window=window,
+            dropout=attention_dropout,
+            qk_norm=norm if qk_norm else None,
+        ),
+        feed_forward=spec.GatedFeedForward(
+            d_ff=d_ff, activation=activation, biases=("up", "gate", "down") if ffn_bias else ()
+        ),
+        norm=norm,
+        wiring="pre",
+    )
+    pattern: tuple[spec.Block, ...] = ()
+    if window_layers is not None:
+        full = replace(block, attention=replace(block.attention, window=None))
+        pattern = tuple(block if n in window_layers else full for n in range(num_layers))
     return spec.DecoderOnly(
         input=spec.Tokens(vocab_size=vocab_size, pad_id=pad_id),
         decoder=spec.Stack(
             d_model=d_model,
             num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(
-                    num_heads=num_heads,
-                    num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
-                    head_dim=None if head_dim and head_dim * num_heads == d_model else head_dim,
-                    biases=("q", "k", "v", "out") if attention_bias else (),
-                    window=window,
-                    dropout=attention_dropout,
-                ),
-                feed_forward=spec.GatedFeedForward(
-                    d_ff=d_ff, activation=activation, biases=("up", "gate", "down") if ffn_bias else ()
-                ),
-                norm=norm,
-                wiring="pre",
-            ),
+            block=block,
+            pattern=pattern,
             causal=True,
             position=spec.Rotary(base=rope_base, scaling=rope_scaling),
             final_norm=norm,
@@ -148,21 +163,27 @@ def to_config(model: spec.Model) -> dict[str, Any]:
 def rows(model: spec.DecoderOnly) -> tuple[Op, ...]:
     """The rows of this layout, head included."""
     block = model.decoder.block
-    attention = ("weight", "bias") if block.attention.biases else ("weight",)
+    qkv, out = (
+        ("weight", "bias") if part in block.attention.biases else ("weight",) for part in ("q", "out")
+    )
     ffn = ("weight", "bias") if block.feed_forward.biases else ("weight",)
     theirs, ours = "{base}layers.{i}", "decoder.blocks.{i}"
     layers = expand(
         (
             Rename(f"{theirs}.input_layernorm.weight", f"{ours}.norm_self.weight"),
             Rename(f"{theirs}.self_attn.{{q,k,v}}_proj.{{a}}", f"{ours}.self_attn.{{q,k,v}}_proj.{{a}}"),
-            Rename(f"{theirs}.self_attn.o_proj.{{a}}", f"{ours}.self_attn.out_proj.{{a}}"),
+            Rename(f"{theirs}.self_attn.o_proj.{{o}}", f"{ours}.self_attn.out_proj.{{o}}"),
             Rename(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norm_ffn.weight"),
             Rename(f"{theirs}.mlp.{{gate,up,down}}_proj.{{f}}", f"{ours}.ffn.{{gate,up,down}}.{{f}}"),
         ),
         i=model.decoder.num_layers,
-        a=attention,
+        a=qkv,
+        o=out,
         f=ffn,
     )
+    if block.attention.qk_norm is not None:
+        norms = Rename(f"{theirs}.self_attn.{{q,k}}_norm.weight", f"{ours}.self_attn.{{q,k}}_norm.weight")
+        layers = (*layers, *expand((norms,), i=model.decoder.num_layers))
     return (
         *layers,
         Rename("{base}norm.weight", "decoder.final_norm.weight"),

@@ -28,6 +28,8 @@ NAMES = (
     "gpt2",
     "llama",
     "mistral",
+    "qwen2",
+    "qwen3",
     "falcon",
     "palm",
 )
@@ -49,6 +51,8 @@ READERS = {
     "gpt2": ("gpt2",),
     "llama": ("llama",),
     "mistral": ("mistral",),
+    "qwen2": ("qwen2",),
+    "qwen3": ("qwen3",),
     "falcon": ("falcon",),
     "cohere": ("palm",),
 }

@@ -229,6 +229,40 @@ MISTRAL: list[Case] = [
     ),
 ]
 
+# a window on the upper layers, on some named ones, and on all
+_UPPER = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+_NAMED = {
+    "use_sliding_window": True,
+    "sliding_window": 2,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+_GROUPS = {**_LLAMA, "num_key_value_heads": 2}
+
+QWEN2: list[Case] = [
+    ("Qwen2ForCausalLM", {**_GROUPS}),
+    ("Qwen2ForCausalLM", {**_LLAMA, "num_key_value_heads": 3, "tie_word_embeddings": True}),
+    ("Qwen2ForCausalLM", {**_GROUPS, **_UPPER}),
+    ("Qwen2ForCausalLM", {**_GROUPS, **_NAMED, "num_hidden_layers": 3}),
+    ("Qwen2Model", {**_GROUPS, **_UPPER, "max_window_layers": 0, "rms_norm_eps": 1e-3}),
+    ("Qwen2ForSequenceClassification", {**_GROUPS, "num_labels": 3, "pad_token_id": 60}),
+    ("Qwen2ForTokenClassification", {**_GROUPS, "num_labels": 5, "rope_theta": 77.0}),
+    ("Qwen2ForQuestionAnswering", {**_GROUPS, "hidden_act": "gelu"}),
+]
+
+_QWEN3 = {**_GROUPS, "head_dim": 6}
+
+QWEN3: list[Case] = [
+    ("Qwen3ForCausalLM", {**_QWEN3}),
+    ("Qwen3ForCausalLM", {**_QWEN3, "num_key_value_heads": 6, "tie_word_embeddings": True}),
+    ("Qwen3ForCausalLM", {**_QWEN3, "attention_bias": True, "rms_norm_eps": 1e-2}),
+    ("Qwen3ForCausalLM", {**_QWEN3, **_UPPER, "head_dim": 4}),
+    ("Qwen3ForCausalLM", {**_QWEN3, **_NAMED, "num_hidden_layers": 3}),
+    ("Qwen3Model", {**_QWEN3, "num_key_value_heads": 1, "rope_parameters": _LINEAR}),
+    ("Qwen3ForSequenceClassification", {**_QWEN3, "num_labels": 3, "pad_token_id": 60}),
+    ("Qwen3ForTokenClassification", {**_QWEN3, "num_labels": 5}),
+    ("Qwen3ForQuestionAnswering", {**_QWEN3, "rope_theta": 77.0}),
+]
+
 _FALCON = {"vocab_size": 61, "hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 2}
 _GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 3}
 _PLAIN = {"multi_query": False, "parallel_attn": False, "bias": True}
@@ -345,6 +379,8 @@ FAMILIES: dict[str, list[Case]] = {
     "gpt2": every_head(GPT2),
     "llama": every_head(LLAMA),
     "mistral": every_head(MISTRAL),
+    "qwen2": every_head(QWEN2),
+    "qwen3": every_head(QWEN3),
     "falcon": every_head(FALCON),
     "palm": every_head(PALM),
     "bert": every_head(BERT),

@@ -30,7 +30,7 @@ def test_a_width_that_is_none_is_named_with_what_it_must_be(family: str, size: A
 
 def test_an_architecture_that_is_not_read_is_told_without_a_guess() -> None:
     asked = {
-        ("qwen2", "Qwen2ForCausalLM"): "of the model_types these are: bart, bert, ",
+        ("qwen3_moe", "Qwen3MoeForCausalLM"): "of the model_types these are: bart, bert, ",
         ("mixtral", "MixtralForCausalLM"): "of the model_types these are: bart, bert, ",
         ("vit", "ViTForMaskedImageModeling"): "of this model_type these are: ViTForImageClassification, ",
     }

@@ -24,7 +24,7 @@ from tests.generation.test_greedy import PAD, START, model_of  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
-FAMILIES = ["original", "marian", "bart", "t5", "gpt2", "llama", "mistral", "falcon"]
+FAMILIES = ["original", "marian", "bart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "forbidden": {"min_new_tokens": 3, "suppress_tokens": (7, 11)},

@@ -1,0 +1,110 @@
+"""Qwen 2 and 2.5: LLaMA's decoder with biases on queries, keys and values, some layers with a window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from glassformer.core import spec
+from glassformer.families.causal_heads import architectures
+from glassformer.families.family import Config, Family, bases
+from glassformer.families.llama import llama, read_words, rows, write_words
+from glassformer.weights.convert import Table
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+# Qwen 2's spec: the words of `llama`, with the defaults of the 7B model
+qwen2 = partial(
+    llama,
+    vocab_size=152064,
+    d_model=3584,
+    num_heads=28,
+    num_kv_heads=4,
+    d_ff=18944,
+    num_layers=28,
+    max_len=32768,
+    norm_eps=1e-6,
+    rope_base=1000000.0,
+    qkv_bias=True,
+)
+
+
+def read_windows(config: Config) -> dict[str, Any]:
+    """Which layers have a window: those that `layer_types` names, else those from `max_window_layers` on."""
+    layers = config.need("num_hidden_layers", int)
+    used = config.get("use_sliding_window", False)
+    window = config.get("sliding_window", 0 if "sliding_window" in config.values else 4096)
+    first = config.get("max_window_layers", 28)
+    kinds = config.get("layer_types", [SLIDING if used and n >= first else FULL for n in range(layers)])
+    if len(kinds) != layers or not set(kinds) <= {SLIDING, FULL}:
+        config.only("layer_types", None)
+    chosen = tuple(n for n, kind in enumerate(kinds) if kind == SLIDING)
+    if not used or not window or not chosen:
+        return {}
+    return {"window": window, "window_layers": None if len(chosen) == layers else chosen}
+
+
+def write_windows(model: spec.Model) -> dict[str, Any]:
+    """`read_windows` backwards."""
+    assert isinstance(model, spec.DecoderOnly)
+    stack = model.decoder
+    windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
+    return {
+        "use_sliding_window": any(windows),
+        "sliding_window": max((window for window in windows if window), default=None),
+        "max_window_layers": next((n for n, window in enumerate(windows) if window), len(windows)),
+        "layer_types": [SLIDING if window else FULL for window in windows],
+    }
+
+
+def from_config(config: Config) -> spec.DecoderOnly:
+    words = read_words(config, "Qwen2", max_len=32768, kv_heads=32)
+    return qwen2(**words, **read_windows(config))
+
+
+def to_config(model: spec.Model) -> dict[str, Any]:
+    return {"model_type": "qwen2", **write_words(model, "Qwen2"), **write_windows(model)}
+
+
+def table(model: spec.Model, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.DecoderOnly)
+    if isinstance(model.head, spec.Answer):
+        return Table(rows(model), base=bases(model.head, "transformer.", "model."))
+    return Table(rows(model), base=bases(model.head, "model."))
+
+
+_SMALL = {"vocab_size": 151936, "tied": True}
+
+FAMILY = Family(
+    name="qwen2",
+    model_types=("qwen2",),
+    architectures=architectures("Qwen2"),
+    build=qwen2,
+    presets={
+        "qwen2.5-0.5b": {
+            **_SMALL,
+            "d_model": 896,
+            "num_heads": 14,
+            "num_kv_heads": 2,
+            "d_ff": 4864,
+            "num_layers": 24,
+        },
+        "qwen2.5-1.5b": {**_SMALL, "d_model": 1536, "num_heads": 12, "num_kv_heads": 2, "d_ff": 8960},
+        "qwen2.5-7b": {"max_len": 131072},
+    },
+    tiny={
+        "vocab_size": 101,
+        "d_model": 32,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "d_ff": 64,
+        "num_layers": 2,
+        "max_len": 64,
+        "window": 5,
+        "window_layers": (1,),
+    },
+    from_config=from_config,
+    to_config=to_config,
+    table=table,
+)
