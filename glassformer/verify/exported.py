@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError
 from glassformer.export.folder import read_about
-from glassformer.verify.claims import Claim, measured, tolerance_of
+from glassformer.verify.claims import Claim, Measure, measured, tolerance_of
 from glassformer.verify.exported_ctranslate2 import open_ctranslate2
 from glassformer.verify.exported_onnx import open_onnx
-from glassformer.verify.side_by_side import Measure
 
 # Another runtime rounds on other ways, and smaller weights are other weights: what a number may differ by,
 # by what the weights are stored in. What int8 moves is a cost, so its note says how many choices it changed.
@@ -32,13 +31,14 @@ class ExportedFolder:
 
 
 def open_exported(folder: str | Path) -> ExportedFolder:
-    """Read an exported folder with its own runtime; what is missing, there or here, is a sentence."""
+    """Open an exported folder with its own runtime."""
     about = read_about(folder)
     kind, dtype = about.get("format"), about.get("dtype")
     if kind not in OPENERS or dtype not in ALLOWED:
-        raise GlassformerError(
-            f"'{folder}' says that it is {kind!r} in {dtype!r}, which cannot be tried here; export the model "
-            f"again, to {' or '.join(OPENERS)}"
+        raise FileProblemError(
+            folder,
+            f"unknown export format {kind!r} or dtype {dtype!r}",
+            hint=f"export to {' or '.join(OPENERS)}",
         )
     return ExportedFolder(dtype=dtype, measure=OPENERS[kind](Path(folder)))
 

@@ -13,14 +13,13 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, MissingDependencyError
 from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
 from glassformer.export.folder import read_about
 from glassformer.export.told import ends_of, never_written, starts_of
 from glassformer.generation import GenerationConfig, GenerationRequest, generate
-from glassformer.verify.claims import gap
+from glassformer.verify.claims import EXPORT_ROWS, ExportMismatchError, Measure, gap, same_choices
 from glassformer.verify.inputs import Sample, sample_for
-from glassformer.verify.side_by_side import ROWS, Measure, another_model, same_choices
 
 MOST = 16  # how many tokens both write
 
@@ -30,24 +29,19 @@ def open_ctranslate2(folder: Path) -> Measure:
     try:
         library = import_module("ctranslate2")
     except ImportError:
-        raise GlassformerError(
-            "trying a CTranslate2 export needs its package: pip install 'glassformer[export]'"
-        ) from None
+        raise MissingDependencyError("ctranslate2", "export") from None
     about = read_about(folder)
     kind = about.get("runtime")
     # a CPU computes no float16, and the runtime would say at each load that it does not
     compute = "default" if about.get("dtype") == "int8" else "float32"
     if kind not in ("Translator", "Generator", "Encoder"):
-        raise GlassformerError(
-            f"'{folder}' names no runtime of CTranslate2 ({kind!r}); export the model again"
-        )
+        raise FileProblemError(folder, f"unknown CTranslate2 runtime {kind!r}", hint="export the model again")
     try:
         runtime = getattr(library, kind)(
             str(folder), device="cpu", compute_type=compute, intra_threads=torch.get_num_threads()
         )
     except (RuntimeError, ValueError) as error:
-        told = str(error).splitlines()[0]
-        raise GlassformerError(f"'{folder}' cannot be read by its runtime ({told}); export again") from None
+        raise FileProblemError(folder, str(error).splitlines()[0], hint="export the model again") from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
         note = f"in CTranslate2 {library.__version__}"
@@ -58,7 +52,7 @@ def open_ctranslate2(folder: Path) -> Measure:
             return _generating(bundle, model, runtime, note)
         if kind == "Encoder" and isinstance(model, EncoderOnly):
             return _encoding(model, runtime, note)
-        raise another_model(f"is for the {kind}, which runs no {type(model).__name__}")
+        raise ExportMismatchError(f"is for the {kind}, which runs no {type(model).__name__}")
 
     return measure
 
@@ -83,7 +77,7 @@ def _shifted(bundle: Bundle, logits: Tensor) -> Tensor:
 
 def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
     """The last layer's vectors of real tokens."""
-    sample = sample_for(model, "right", batch=ROWS)
+    sample = sample_for(model, "right", batch=EXPORT_ROWS)
     found = _tensor(runtime.forward_batch(_rows(sample)).last_hidden_state)
     vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
     real = sample.real[0]
@@ -94,7 +88,7 @@ def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float],
 
 def _generating(bundle: Bundle, model: DecoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
     """Logits at real tokens."""
-    sample = sample_for(model, "right", batch=ROWS)
+    sample = sample_for(model, "right", batch=EXPORT_ROWS)
     real = sample.real[0]
     assert real is not None
     ours = _shifted(bundle, sample.run(model)["output"])[real]
@@ -114,12 +108,12 @@ def _score_gap(bundle: Bundle, ours: Tensor, theirs: Tensor) -> float:
 
 def _translating(bundle: Bundle, model: EncoderDecoder, runtime: Any, note: str) -> tuple[list[float], str]:
     """Log-probabilities of given targets and of their end, and how many texts are written the same."""
-    sample = sample_for(model, "right", batch=ROWS)
+    sample = sample_for(model, "right", batch=EXPORT_ROWS)
     sources, targets = _rows(sample), _rows(sample, 1)
     read, spelled = (vocabulary_of(bundle, side, word) for side, word in _sides(model))
     ends, starts = ends_of(bundle), starts_of(bundle, model.spec)
     if len(starts) != 1 or not ends:
-        raise another_model("says where a text starts and ends")
+        raise ExportMismatchError("says where a text starts and ends")
     scored = runtime.score_batch(
         [[read[n] for n in row] for row in sources], [[spelled[n] for n in row] for row in targets]
     )

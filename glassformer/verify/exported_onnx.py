@@ -13,11 +13,10 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import EncoderDecoder
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, MissingDependencyError
 from glassformer.export.onnx_graphs import Graph, graphs_of
-from glassformer.verify.claims import gap
+from glassformer.verify.claims import EXPORT_ROWS, ExportMismatchError, Measure, gap, same_choices
 from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
-from glassformer.verify.side_by_side import ROWS, Measure, another_model, same_choices
 
 PIECES = (4, 1, 3, 1)  # how many tokens each step reads, over and over
 
@@ -27,9 +26,7 @@ def open_onnx(folder: Path) -> Measure:
     try:
         runtime = import_module("onnxruntime")
     except ImportError:
-        raise GlassformerError(
-            "trying an ONNX export needs its runtime: pip install 'glassformer[export]'"
-        ) from None
+        raise MissingDependencyError("onnxruntime", "export") from None
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # what fails is said below
@@ -38,8 +35,7 @@ def open_onnx(folder: Path) -> Measure:
         try:
             sessions[path.stem] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has a class of its own for every kind of damage
-            told = str(error).splitlines()[0]
-            raise GlassformerError(f"{path} cannot be read by its runtime ({told}); export again") from None
+            raise FileProblemError(path, str(error).splitlines()[0], hint="export the model again") from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
         graphs = graphs_of(bundle.model)
@@ -56,14 +52,16 @@ def open_onnx(folder: Path) -> Measure:
 def _check(graph: Graph, sessions: dict[str, Any]) -> None:
     """Whether a file takes what the model's graph takes."""
     if graph.name not in sessions:
-        raise another_model(f"has no {graph.name}.onnx")
+        raise ExportMismatchError(f"has no {graph.name}.onnx")
     theirs = {port.name: tuple(port.shape) for port in sessions[graph.name].get_inputs()}
     for port in graph.inputs:
         fixed = [size for size in port.shape if isinstance(size, int)]
         if [size for size in theirs.get(port.name, ()) if isinstance(size, int)] != fixed:
-            raise another_model(f"reads {port.name} {theirs.get(port.name)} where this reads {port.shape}")
+            raise ExportMismatchError(
+                f"reads {port.name} {theirs.get(port.name)} where this reads {port.shape}"
+            )
     if len(theirs) != len(graph.inputs):
-        raise another_model(f"takes {len(theirs)} inputs where this takes {len(graph.inputs)}")
+        raise ExportMismatchError(f"takes {len(theirs)} inputs where this takes {len(graph.inputs)}")
 
 
 def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,7 +74,7 @@ def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
 def _reading(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[list[float], str]:
     """All rows at once, padded on the right."""
     model = bundle.model
-    sample = sample_for(model, "right" if has_tokens(model) else "none", batch=ROWS)
+    sample = sample_for(model, "right" if has_tokens(model) else "none", batch=EXPORT_ROWS)
     given = _named(graph, sample)
     ours, found = sample.run(model), _run(session, given).values()
     theirs = {key: x.to(given[graph.inputs[0].name].device) for key, x in zip(ours, found, strict=True)}
@@ -110,7 +108,7 @@ def _writing(
 ) -> tuple[list[float], str]:
     """Logits of rows padded on the left, in uneven steps from an empty cache, against ours at once."""
     model = bundle.model
-    sample = sample_for(model, "left", batch=ROWS)
+    sample = sample_for(model, "left", batch=EXPORT_ROWS)
     ids, real = sample.inputs[-1], sample.real[-1]
     assert real is not None
     fixed: dict[str, Tensor] = {}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.model import AnyModel
-from glassformer.errors import GlassformerError
+from glassformer.errors import UnsupportedError
 
 Side = Literal["none", "right", "left"]
 
@@ -171,7 +171,7 @@ def fitting_length(model: spec.Model, wanted: int = LENGTH) -> int:
     """`wanted`, or more to reach past a small window, but no more than the position table has."""
     tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _inputs_of(model)]
     stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
-    windows = [s.block.attention.window for s in stacks if s.block.attention.window]
+    windows = [b.attention.window for s in stacks for b in s.blocks if b.attention.window]
     enough = max([wanted, *(w + 5 for w in windows if w <= 4 * wanted)])
     return min([enough, *(table for table in tables if isinstance(table, int))])
 
@@ -205,7 +205,7 @@ def _shape(what: spec.Input, batch: int, steps: int, width: int) -> tuple[int, .
             return (batch, what.context_length, what.channels)
         case spec.Vectors():
             return (batch, steps, width)
-    raise GlassformerError(f"no inputs can be made for an input of kind {type(what).__name__}")
+    raise UnsupportedError(f"an input of kind {type(what).__name__}", "sample inputs")
 
 
 def _values(what: spec.Input, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:

@@ -1,8 +1,9 @@
-"""Our numbers against the reference library's, where it is installed and knows the architecture."""
+"""Claims about weights: our numbers are the reference library's, and saving and loading changes no bit."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -13,15 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.bundle import Bundle, save
+from glassformer.bundle import Bundle, Layout, load, save
 from glassformer.core import spec
+from glassformer.core.build import canonical
 from glassformer.core.distributions import KINDS
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import families, family_for
 from glassformer.families.sidecars import read_object
-from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
+from glassformer.verify.claims import Claim, gap, measured, same_bits, skipped, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, pad_of, per_token, sample_for
 
 LIBRARY = "transformers"
@@ -49,9 +51,7 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
     """The same inputs through both: each row alone, and padded on the right where there is a pad id."""
     if importlib.util.find_spec(LIBRARY) is None:
         if required:
-            raise GlassformerError(
-                f"the reference library is not installed; `pip install {LIBRARY}`, or leave --reference out"
-            )
+            raise MissingDependencyError(LIBRARY, "dev")
         return skipped(name, f"{LIBRARY} is not installed")
     family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
     if family is None:
@@ -73,7 +73,7 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
 
 def _unavailable(name: str, why: str, required: bool) -> Claim:
     if required:
-        raise GlassformerError(f"{why}, so there is nothing to compare with; leave --reference out")
+        raise UnsupportedError("this model", "a comparison with the reference library", hint=why)
     return skipped(name, why)
 
 
@@ -151,10 +151,7 @@ def _their(result: Any, key: str) -> Tensor:
         found = result.get(name)
         if isinstance(found, Tensor):
             return found
-    raise GlassformerError(
-        f"the reference gave {', '.join(result.keys())}, and none of these is our '{key}'; "
-        "run with --no-reference"
-    )
+    raise UnknownNameError("output of the reference", key, list(result.keys()))
 
 
 def _last_vectors(model: AnyModel, sample: Sample) -> Tensor:
@@ -162,3 +159,35 @@ def _last_vectors(model: AnyModel, sample: Sample) -> Tensor:
     observer = Observer(want=("*.resid_out", "*.final_norm"))
     sample.run(model, obs=observer)
     return list(observer.record.tensors.values())[-1]
+
+
+# ---- saved = loaded --------------------------------------------------------------------------------------
+
+
+def saved_equals_loaded(bundle: Bundle, name: str) -> Claim:
+    """Every tensor and the spec after a round trip through a temporary folder."""
+    before = canonical(bundle.model)
+    size = sum(t.numel() * t.element_size() for t in before.values())
+    gaps: list[float] = []
+    layouts = _layouts(bundle)
+    with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as place:
+        if shutil.disk_usage(place).free < 1.1 * size:
+            return skipped(name, f"{place} has no room for {size / 1e9:.1f} GB; point TMPDIR elsewhere")
+        for layout in layouts:
+            folder = Path(place) / layout
+            save(bundle, folder, layout=layout)
+            first = next(bundle.model.parameters())
+            again = load(folder, dtype="stored", device=first.device)
+            after = canonical(again.model)
+            if again.spec != bundle.spec or after.keys() != before.keys():
+                gaps.append(float("inf"))
+            else:
+                gaps += [same_bits(after[key], before[key]) for key in before]
+            del again, after
+            shutil.rmtree(folder)  # the next layout may need the room
+    return measured(name, gaps, 0.0, f"{len(before)} tensors, bit for bit; layout {' and '.join(layouts)}")
+
+
+def _layouts(bundle: Bundle) -> list[Layout]:
+    published = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    return ["glassformer"] if published is None else ["hf", "glassformer"]

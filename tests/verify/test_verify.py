@@ -13,8 +13,10 @@ from glassformer.core.kv_cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
+from glassformer.inference.kv_cache import BeamCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
-from glassformer.verify import proofs, saved, stir, verify
+from glassformer.inference.slot_cache import SlotAttention, SlotCache
+from glassformer.verify import proofs, reference, stir, verify
 from glassformer.verify.claims import gap, measured, same_bits
 
 
@@ -71,8 +73,8 @@ BREAKS = {
     ),
     "weights' rows sum to 1": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a) * 0.999),
     "weights @ v = heads": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a).flip(-1)),
-    "saved = loaded": lambda m: wrap(m, saved, "load", nudged_load),
-    "laid out = loaded": lambda m: wrap(m, PackedLinear, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
+    "saved = loaded": lambda m: wrap(m, reference, "load", nudged_load),
+    "prepared = loaded": lambda m: wrap(m, PackedLinear, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
     "int8 near loaded": lambda m: wrap(m, Int8Linear, "product", lambda f, *a: -f(*a)),
 }
 
@@ -84,6 +86,25 @@ def test_a_broken_promise_is_noticed(name, monkeypatch):
     BREAKS[name](monkeypatch)
     claim = prove(bundle, name)
     assert claim.status == "fails" and claim.worst > claim.tolerance
+
+
+CACHES = {
+    "the beam cache": lambda m: wrap(m, BeamCache, "append", lambda f, s, n, k, v: f(s, n, k * 1.01, v)),
+    "the order of beams": lambda m: m.setattr(BeamCache, "reorder", lambda self, rows: None),
+    "dropped slots": lambda m: wrap(
+        m, BeamCache, "_drop_dead_slots", lambda f, s: (f(s), s.layers[0].v.mul_(1.1))
+    ),
+    "slots": lambda m: wrap(m, SlotAttention, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
+    "the order of beams in slots": lambda m: m.setattr(SlotCache, "reorder", lambda self, slot, beams: None),
+}
+
+
+@pytest.mark.parametrize("broken", CACHES)
+def test_a_break_of_any_cache_that_users_run_is_noticed(broken, monkeypatch):
+    name, bundle = "cached = uncached", fresh("llama")
+    assert proofs()[name](bundle, name).status == "holds"
+    CACHES[broken](monkeypatch)
+    assert proofs()[name](bundle, name).status == "fails"
 
 
 def test_every_promise_is_broken_once():
