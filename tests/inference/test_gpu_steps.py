@@ -65,7 +65,7 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
 @pytest.mark.parametrize("family", ["original", "llama"])
 def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
     model, ids, real, starts = given(family)
-    words: dict[str, Any] = {"start_ids": starts.get("start_ids"), "room": 4}
+    words: dict[str, Any] = {"start_ids": starts.get("start_ids"), "capacity": 4}
 
     def scores(one: nn.Module) -> Tensor:
         with torch.inference_mode():
