@@ -26,7 +26,7 @@ from experiments import pocket_numbers
 from experiments.place import data_folder
 from experiments.plain_english import wikipedia_articles, wikitext_articles
 from experiments.pocket_text import careless, fitting, placeholders, same, sentence, tidy
-from glassformer.tokenization.documents import sentences
+from glassformer.tokenization.sentence_split import split_sentences
 from glassformer.weights.replacing import replacing
 
 Part = Literal["train", "dev", "test"]
@@ -133,7 +133,7 @@ def alone(data: Path, kept_out: set[str]) -> list[str]:
         tidy(one, "en")
         for article in articles
         for paragraph in article.split("\n")
-        for one, _ in sentences(paragraph)
+        for one, _ in split_sentences(paragraph)
         if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
     )
     return [one for one in found if same(one) not in kept_out and not placeholders(one)]

@@ -83,7 +83,7 @@ def tokenizer(
     if target_column and not target:
         raise GlassformerError("--target-column needs --target, the files it is a column of")
     from glassformer.data.row_errors import RowErrors
-    from glassformer.tokenization import TokenizerPlan, separate, train_tokenizer
+    from glassformer.tokenization import TokenizerPlan, pair_tokenizers, train_tokenizer
     from glassformer.tokenization.tokenizer import TARGET_FILE
 
     plan = TokenizerPlan(
@@ -100,7 +100,7 @@ def tokenizer(
     made = train_tokenizer(heard["source"], plan)
     if target:
         heard["target"] = Heard(target, target_column, problems)
-        made = separate(made, train_tokenizer(heard["target"], plan))
+        made = pair_tokenizers(made, train_tokenizer(heard["target"], plan))
     seconds = time.perf_counter() - began
     if problems.count:
         print(problems.summary(), file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.tokenization import read_languages, tag_ids, tag_place, written_languages
+from glassformer.tokenization import code_languages, tag_ids, tag_languages, tag_position
 
 NAMED = 8  # languages of a note; the file has all
 
@@ -46,10 +46,10 @@ def languages_of(bundle: Bundle) -> dict[str, Any]:
     if tokenizer is None or not isinstance(what, spec.EncoderDecoder):
         return {}
     job = bundle.job  # a model trained here says what it was taught, whatever its marks
-    if known := read_languages(tokenizer) if job.name is None else job.languages:
+    if known := tag_languages(tokenizer) if job.name is None else job.languages:
         ids = tag_ids(tokenizer, [f">>{one}<<" for one in known])
-        return {"in": "source", "place": tag_place(tokenizer), "ids": dict(zip(known, ids, strict=True))}
-    if job.name is None and (known := written_languages(tokenizer)):
+        return {"in": "source", "place": tag_position(tokenizer), "ids": dict(zip(known, ids, strict=True))}
+    if job.name is None and (known := code_languages(tokenizer)):
         ids = tag_ids(tokenizer, known)
         place = len(starts_of(bundle, what))
         return {"in": "target", "place": place, "ids": dict(zip(known, ids, strict=True))}

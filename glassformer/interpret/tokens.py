@@ -9,7 +9,7 @@ from dataclasses import replace
 from glassformer.core import spec as specs
 from glassformer.interpret.schema import SequenceName, TokenSequence, TraceToken
 from glassformer.tokenization import Encoded, Tokenizer
-from glassformer.tokenization.display import letters, readable
+from glassformer.tokenization.display import display_parts, split_characters
 from glassformer.tokenization.tokenizer import Side
 
 _SEARCH = 8  # characters within which the next character of a token is looked for
@@ -28,7 +28,7 @@ def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "source") -
             special=index in special,
         )
         for index, piece, raw, part in zip(
-            ids, readable(parts), tokenizer.tokens(ids, side=side), parts, strict=True
+            ids, display_parts(parts), tokenizer.tokens(ids, side=side), parts, strict=True
         )
     )
 
@@ -87,7 +87,7 @@ def generated_tokens(
         owners += [n] * len(own)
     spans: dict[int, tuple[int, int]] = {}
     at = first
-    for character, start, end in letters(data):
+    for character, start, end in split_characters(data):
         index = None if character is None else _find(text, at, character)
         if index is None:
             continue

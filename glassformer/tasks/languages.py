@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.bundle import Bundle
 from glassformer.errors import MissingValueError, UnknownNameError
 from glassformer.tasks.base import require_tokenizer
-from glassformer.tokenization import read_languages, written_languages
+from glassformer.tokenization import code_languages, tag_languages
 
 # ISO codes of two and three letters, and names, one language per line
 _LANGUAGES = """
@@ -62,7 +62,7 @@ def target_languages(bundle: Bundle) -> list[str]:
         return list(bundle.job.languages)
     if bundle.tokenizer is None:
         return []
-    found = [*read_languages(bundle.tokenizer), *written_languages(bundle.tokenizer)]
+    found = [*tag_languages(bundle.tokenizer), *code_languages(bundle.tokenizer)]
     for name in _task_params(bundle):
         if name.startswith("translation_") and "_to_" in name:
             found.append(name.rpartition("_to_")[2])

@@ -15,8 +15,7 @@ from typing import Literal
 
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text
-from glassformer.tokenization.documents import halved, sentences, torn
-from glassformer.tokenization.unspaced import is_unspaced
+from glassformer.tokenization.sentence_split import is_unspaced, split_in_half, split_sentences, split_word
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -149,7 +148,7 @@ class Segmenter:
         whole = self.split == "never" or (
             self.split == "long" and len(ids) <= min(most, LINE_TOKENS, self._sentence_limit)
         )
-        parts = [(line.body, "")] if whole else sentences(line.body)
+        parts = [(line.body, "")] if whole else split_sentences(line.body)
         cleaned = [self._without_symbols(sentence) for sentence, _ in parts]
         changed = [text for _, text, _ in cleaned if text and text != line.body]
         encoded = iter(self.encode([line.prefix + text for text in changed])) if changed else iter(())
@@ -195,7 +194,7 @@ class Segmenter:
         """A sentence as segments of which none is too long."""
         if len(ids) <= min(most, self._sentence_limit):
             return [Segment(ids, prefix + sentence)]
-        cut = halved(sentence)
+        cut = split_in_half(sentence)
         if cut is None:
             if len(sentence) > LONGEST_WORD:
                 raise InputTooLongError(len(sentence), LONGEST_WORD, unit="characters without a space")
@@ -205,7 +204,7 @@ class Segmenter:
         return [*self._fit(prefix, left, one, most), gap, *self._fit(prefix, right, other, most)]
 
     def _fit_word(self, prefix: str, word: str, ids: list[int], most: int) -> Iterator[Segment]:
-        cut = torn(word) if len(ids) > min(most, self._sentence_limit) else None
+        cut = split_word(word) if len(ids) > min(most, self._sentence_limit) else None
         if cut is None and len(ids) > most:
             raise InputTooLongError(len(ids), most)
         if cut is None:

@@ -128,7 +128,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
         self.max_input_tokens = max_source_tokens(bundle)
         # models that continue text were trained on any, and read what has no piece by its bytes
         encoder_decoder = self.architecture == "encoder-decoder"
-        self._unknown_ids = self.tokenizer.spelling_ids if encoder_decoder else self.tokenizer.unknown_ids
+        self._unknown_ids = self.tokenizer.fallback_ids if encoder_decoder else self.tokenizer.unknown_ids
 
     @abstractmethod
     def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:

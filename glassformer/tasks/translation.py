@@ -217,7 +217,7 @@ def symbol_lookup(tokenizer: Tokenizer) -> Callable[[str], bool]:
     def knows(symbol: str) -> bool:
         if symbol not in known:
             ids = tokenizer.encode(symbol, special=False).ids
-            known[symbol] = tokenizer.spelling_ids.isdisjoint(ids)
+            known[symbol] = tokenizer.fallback_ids.isdisjoint(ids)
         return known[symbol]
 
     return knows

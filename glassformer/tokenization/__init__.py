@@ -1,24 +1,29 @@
-"""Text to token ids and back: the tokenizers that published model folders carry, and new ones to learn."""
+"""Tokenizers: loading those of published model folders, and training new ones."""
 
-from glassformer.tokenization.languages import read_languages, written_languages
-from glassformer.tokenization.load import load_tokenizer
-from glassformer.tokenization.tags import encode_tagged, tag_ids, tag_place
+from glassformer.tokenization.language_tags import (
+    code_languages,
+    encode_tagged,
+    tag_ids,
+    tag_languages,
+    tag_position,
+)
+from glassformer.tokenization.loading import load_tokenizer
 from glassformer.tokenization.tokenizer import Encoded, Side, SpecialInText, Tokenizer
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
-from glassformer.tokenization.two_libraries import separate
+from glassformer.tokenization.two_sided import pair_tokenizers
 
 __all__ = [
     "Encoded",
     "Side",
     "SpecialInText",
     "Tokenizer",
-    "load_tokenizer",
     "TokenizerPlan",
-    "train_tokenizer",
-    "separate",
     "encode_tagged",
+    "load_tokenizer",
+    "pair_tokenizers",
+    "tag_languages",
     "tag_ids",
-    "tag_place",
-    "read_languages",
-    "written_languages",
+    "tag_position",
+    "code_languages",
+    "train_tokenizer",
 ]

@@ -1,7 +1,7 @@
-"""Token pieces in a form a person can read.
+"""Tokens in readable form.
 
-A piece is either text of its own (a special token: `str`) or a run of UTF-8 bytes that may begin or
-end in the middle of a letter (`bytes`).
+A part is either text (a special token: `str`) or UTF-8 bytes that may start or end in the middle of a
+character (`bytes`).
 """
 
 import re
@@ -14,10 +14,10 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CONTROL = {code: chr(0x2400 + code) for code in range(32)} | {127: "\u2421"}
 
 
-def _byte_letters() -> dict[str, int]:
-    """Letter to byte, as byte-level vocabularies spell bytes.
+def _byte_characters() -> dict[str, int]:
+    """Character to byte, as in byte-level vocabularies.
 
-    Printable Latin-1 bytes stand for themselves, the others for the letters from U+0100 on.
+    Printable Latin-1 bytes are themselves, the others are the characters from U+0100 on.
     """
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
@@ -26,14 +26,14 @@ def _byte_letters() -> dict[str, int]:
     }
 
 
-_BYTE_OF = _byte_letters()
+_BYTE_OF = _byte_characters()
 
 
 def from_byte_level(token: str) -> bytes:
     """Bytes of a byte-level token: "Ġthe" is b" the"."""
-    if all(letter in _BYTE_OF for letter in token):
-        return bytes(_BYTE_OF[letter] for letter in token)
-    return token.encode("utf-8")  # an added token, spelled as it is
+    if all(char in _BYTE_OF for char in token):
+        return bytes(_BYTE_OF[char] for char in token)
+    return token.encode("utf-8")  # an added token
 
 
 def from_metaspace(token: str) -> bytes:
@@ -44,22 +44,22 @@ def from_metaspace(token: str) -> bytes:
     return token.replace("▁", " ").encode("utf-8")
 
 
-def letters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
-    """(letter, start, end) for each letter of UTF-8 bytes; None for a byte that belongs to none."""
+def split_characters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
+    """(character, start, end) for each character of UTF-8 bytes; None for a byte that belongs to none."""
     start = 0
     while start < len(data):
         first = data[start]
         width = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
         try:
-            letter: str | None = data[start : start + width].decode("utf-8")
+            char: str | None = data[start : start + width].decode("utf-8")
         except UnicodeDecodeError:
-            letter, width = None, 1
-        yield letter, start, start + width
+            char, width = None, 1
+        yield char, start, start + width
         start += width
 
 
-def joined(parts: Sequence[Part]) -> str:
-    """The text of the parts in a row; bytes that make no letter are left out."""
+def decode_parts(parts: Sequence[Part]) -> str:
+    """The text of consecutive parts, without incomplete characters."""
     text, run = [], b""
     for part in [*parts, ""]:
         if isinstance(part, bytes):
@@ -70,28 +70,29 @@ def joined(parts: Sequence[Part]) -> str:
     return "".join(text)
 
 
-def strays(parts: Sequence[Part]) -> set[int]:
-    """The places of parts that are bytes and no share of any letter.
+def incomplete_parts(parts: Sequence[Part]) -> set[int]:
+    """The indices of parts that are bytes and belong to no character.
 
     >>> wave = "🌊".encode()
-    >>> strays([b"sea", wave[:2], wave[:2], wave[2:]])
+    >>> incomplete_parts([b"sea", wave[:2], wave[:2], wave[2:]])
     {1}
     """
     owners = list[int]()
     found, run = set[int](), b""
-    for place, part in enumerate([*parts, ""]):
+    for index, part in enumerate([*parts, ""]):
         if isinstance(part, bytes):
             run += part
-            owners += [place] * len(part)
+            owners += [index] * len(part)
             continue
-        whole = {owners[at] for letter, start, end in letters(run) if letter for at in range(start, end)}
+        characters = [(start, end) for char, start, end in split_characters(run) if char]
+        whole = {owners[at] for start, end in characters for at in range(start, end)}
         found |= set(owners) - whole
         owners, run = [], b""
     return found
 
 
-def readable(parts: Sequence[Part]) -> list[str]:
-    """One string to show per part."""
+def display_parts(parts: Sequence[Part]) -> list[str]:
+    """One string to show per part; a character split over several parts is shown in each with its share."""
     shown = [""] * len(parts)
     position = 0
     while position < len(parts):
@@ -105,14 +106,14 @@ def readable(parts: Sequence[Part]) -> list[str]:
             run += piece
             owner += [position] * len(piece)
             position += 1
-        for letter, start, end in letters(run):
+        for char, start, end in split_characters(run):
             holders = sorted(set(owner[start:end]))
             for share, holder in enumerate(holders, start=1):
-                if letter is None:
+                if char is None:
                     shown[holder] += f"<0x{run[start]:02X}>"
                 elif len(holders) == 1:
-                    shown[holder] += letter
+                    shown[holder] += char
                 else:
-                    shown[holder] += f"{letter}({share}/{len(holders)})"
-    # Hangul may come apart into its strokes (NFD) in uncased vocabularies: put it together again.
+                    shown[holder] += f"{char}({share}/{len(holders)})"
+    # Uncased vocabularies may decompose Hangul (NFD): compose it again.
     return [unicodedata.normalize("NFC", text).translate(_CONTROL) for text in shown]

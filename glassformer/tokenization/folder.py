@@ -1,102 +1,234 @@
-"""Reading the files of a tokenizer folder, where every fault becomes one sentence."""
+"""The files of a tokenizer folder: reading them, and what the small JSON files say about special tokens.
+
+Old and new layouts are read: a token is a string or {"content": ...}; roles are in `tokenizer_config.json` or
+`special_tokens_map.json`; added tokens in `added_tokens_decoder`, `added_tokens.json`,
+`additional_special_tokens` or `extra_special_tokens`.
+"""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import GlassformerError
+from tokenizers import AddedToken
 
+from glassformer.errors import FileMissingError, FileProblemError, GlassformerError, InvalidValueError
+
+ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
+CONFIG = "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
+ADDED = "added_tokens.json"
+_COPIED = (SPECIAL_MAP, ADDED, "chat_template.jinja")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 _FILES = re.compile(r"token.*\.json$|vocab.*\.(json|txt)$|^merges\.txt$|\.(model|spm)$")
 
 
 def vocabulary_files(folder: str | Path) -> list[Path]:
-    """The files of a folder's vocabulary, and what goes with it, in the order of their names."""
+    """The files of a folder's tokenizer, sorted by name."""
     return sorted(path for path in Path(folder).glob("*") if _FILES.search(path.name) and path.is_file())
 
 
 def fingerprint(folder: str | Path) -> str | None:
-    """Hex that changes when a folder's vocabulary, or what goes with it, does; None where it has none."""
+    """Hex that changes if a folder's tokenizer does; None if it has none."""
     digest = hashlib.blake2b(digest_size=16)
-    names = vocabulary_files(folder)
-    for path in names:
-        content = read_bytes(path)
+    paths = vocabulary_files(folder)
+    for path in paths:
+        content = path.read_bytes()
         digest.update(f"{path.name} {len(content)} ".encode() + content)
-    return digest.hexdigest() if names else None
+    return digest.hexdigest() if paths else None
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn whatever a backend raises inside the block into "<what>: <its first line>"."""
+def backend_errors(path: Path | str, problem: str) -> Iterator[None]:
+    """Turn whatever a compiled backend raises inside the block into a FileProblemError."""
     try:
         yield
     except (GlassformerError, MemoryError):
         raise
-    except BaseException as fault:
-        # a panic in compiled code is no Exception; what else is none ends the program, and is nobody's fault
-        if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
+    except BaseException as error:
+        # a panic in compiled code is not an Exception; KeyboardInterrupt and the like must pass
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        reason = next(iter(str(fault).splitlines()), type(fault).__name__)
-        raise GlassformerError(f"{what}: {reason.rstrip('.')}.") from fault
-
-
-def read_bytes(path: Path) -> bytes:
-    """The bytes of a file."""
-    try:
-        return path.read_bytes()
-    except OSError as fault:
-        raise GlassformerError(f"{path} cannot be read: {fault.strerror}.") from fault
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise FileProblemError(path, f"{problem} ({reason})") from error
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file; every kind of line end comes back as a newline."""
+    """The UTF-8 text of a file, with `\\n` line ends."""
     try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as fault:
-        raise GlassformerError(f"{path} is not UTF-8 text (byte {fault.start}).") from fault
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileProblemError(path, f"is not UTF-8 text (byte {error.start})") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no such file."""
+    if not path.is_file():
+        return {}
     try:
         value = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as fault:
-        raise GlassformerError(f"{path} is not valid JSON: {fault}.") from fault
+    except json.JSONDecodeError as error:
+        raise FileProblemError(path, f"is not valid JSON ({error.msg})", error.lineno) from error
     if not isinstance(value, dict):
-        raise GlassformerError(f"{path} must hold a JSON object, and holds a {type(value).__name__} instead.")
+        raise FileProblemError(path, f"is a JSON {type(value).__name__}, not an object")
     return value
 
 
-def read_object_if_there(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, or an empty one where there is no such file."""
-    return read_object(path) if path.is_file() else {}
-
-
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """A JSON object from token to id, each id a whole number used once."""
-    vocabulary = read_object(path)
-    owner: dict[int, str] = {}
+    """A JSON object from token to id; each id is used once."""
+    vocabulary = read_json(path)
+    tokens: dict[int, str] = {}
     for token, index in vocabulary.items():
-        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-            raise GlassformerError(
-                f"{path} gives {token!r} the id {index!r}, where a whole number from 0 is due."
-            )
-        if index in owner:
-            raise GlassformerError(f"{path} gives id {index} to both {owner[index]!r} and {token!r}.")
-        owner[index] = token
+        if not isinstance(index, int) or index < 0:
+            raise InvalidValueError(f"{path}: {token}", index, "an id from 0")
+        if index in tokens:
+            raise FileProblemError(path, f"id {index} belongs to both {tokens[index]!r} and {token!r}")
+        tokens[index] = token
     return vocabulary
 
 
-def refuse_gaps(ids: set[int], path: Path) -> None:
-    """Raise unless the ids are 0, 1, 2, ... without a hole."""
-    if not ids:
-        raise GlassformerError(f"{path} holds no tokens.")
-    missing = next((index for index in range(max(ids)) if index not in ids), None)
+def check_ids(ids: set[int], path: Path) -> None:
+    """Raise an error unless the ids are 0, 1, 2, ... without a gap."""
+    missing = next((index for index in range(max(ids, default=0) + 1) if index not in ids), None)
     if missing is not None:
-        raise GlassformerError(
-            f"{path} has a gap: no token has id {missing}, though ids go up to {max(ids)}."
+        raise FileProblemError(path, f"has no token with id {missing}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """Everything a folder says about its tokenizer besides the vocabulary.
+
+    config           tokenizer_config.json as it is
+    roles            role to token; None if the folder says there is none
+    added            (id or None, token), tokens besides the plain vocabulary
+    role_ids         role to id, from the model's own config files
+    tokenizer_class  the class of transformers, without "Fast"
+    model_type       from config.json
+    copied           files that are saved unchanged
+    """
+
+    folder: Path = Path()
+    config: dict[str, Any] = field(default_factory=dict)
+    roles: dict[str, AddedToken | None] = field(default_factory=dict)
+    added: list[tuple[int | None, AddedToken]] = field(default_factory=list)
+    role_ids: dict[str, int] = field(default_factory=dict)
+    tokenizer_class: str | None = None
+    model_type: str | None = None
+    copied: dict[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "TokenizerConfig":
+        """Read a model folder's small JSON files; missing ones say nothing."""
+        config, special_map = read_json(folder / CONFIG), read_json(folder / SPECIAL_MAP)
+        model, generation = read_json(folder / "config.json"), read_json(folder / "generation_config.json")
+
+        roles: dict[str, AddedToken | None] = {}
+        for path, source in ((folder / SPECIAL_MAP, special_map), (folder / CONFIG, config)):
+            for role in ROLES:
+                key = f"{role}_token"
+                if key in source:
+                    value = source[key]
+                    roles[role] = None if value is None else _token(value, path, key, special=True)
+
+        role_ids: dict[str, int] = {}
+        for source in (generation, model):
+            for role in ROLES:
+                value = source.get(f"{role}_token_id")
+                value = value[0] if isinstance(value, list) and value else value
+                if isinstance(value, int) and value >= 0:
+                    role_ids[role] = value
+
+        class_name = config.get("tokenizer_class") or model.get("tokenizer_class")
+        return cls(
+            folder=folder,
+            config=config,
+            roles=roles,
+            added=_added(folder, config, special_map),
+            role_ids=role_ids,
+            tokenizer_class=str(class_name).removesuffix("Fast") if class_name else None,
+            model_type=model.get("model_type"),
+            copied={name: (folder / name).read_bytes() for name in _COPIED if (folder / name).is_file()},
         )
+
+    @property
+    def kind(self) -> str | None:
+        """The tokenizer's class, or the model's type if the class says nothing."""
+        generic = {None, "PreTrainedTokenizer", "TokenizersBackend"}
+        return self.model_type if self.tokenizer_class in generic else self.tokenizer_class
+
+    def role(self, name: str, default: str | None = None) -> AddedToken | None:
+        """The token of a role, else the default of the layout."""
+        if name in self.roles:
+            return self.roles[name]
+        return None if default is None else AddedToken(default, normalized=False, special=True)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean option of tokenizer_config.json; null counts as missing."""
+        value = self.config.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InvalidValueError(f"{self.folder / CONFIG}: {name}", value, "true or false")
+        return value
+
+    def saved(self, settings: dict[str, Any]) -> dict[str, bytes]:
+        """tokenizer_config.json and the copied files, by name. Existing keys win over `settings`."""
+        text = json.dumps({**settings, **self.config}, ensure_ascii=False, indent=2) + "\n"
+        return {**self.copied, CONFIG: text.encode("utf-8")}
+
+    def needs_tokenizer_json(self, name: str) -> FileMissingError:
+        """The error for a class of tokenizers that the file `name` alone does not describe."""
+        hint = f"{name} does not describe a {self.kind} in full"
+        return FileMissingError(self.folder / "tokenizer.json", "tokenizer file", hint=hint)
+
+    def missing_token(self, path: Path, role: str, token: AddedToken | None) -> FileProblemError:
+        """The error for a vocabulary without a token that is needed."""
+        name = f"a {role} token" if token is None else repr(token.content)
+        return FileProblemError(path, f"lacks {name}, which every text needs")
+
+
+def _added(
+    folder: Path, config: dict[str, Any], special_map: dict[str, Any]
+) -> list[tuple[int | None, AddedToken]]:
+    found: dict[str, tuple[int | None, AddedToken]] = {}
+
+    path = folder / CONFIG
+    for key, value in (config.get("added_tokens_decoder") or {}).items():
+        if not key.isdecimal():
+            raise InvalidValueError(f"{path}: added_tokens_decoder", key, "ids")
+        token = _token(value, path, f"added_tokens_decoder.{key}", special=False)
+        found[token.content] = (int(key), token)
+
+    for content, index in read_json(folder / ADDED).items():
+        if not isinstance(index, int):
+            raise InvalidValueError(f"{folder / ADDED}: {content}", index, "an id")
+        if content not in found:
+            found[content] = (index, AddedToken(content, special=False, normalized=False))
+
+    for name, source in ((SPECIAL_MAP, special_map), (CONFIG, config)):
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            values = source.get(key) or []
+            if isinstance(values, dict):  # the newest layout names them
+                values = list(values.values())
+            if not isinstance(values, list):
+                raise InvalidValueError(f"{folder / name}: {key}", values, "a list")
+            for value in values:
+                token = _token(value, folder / name, key, special=True)
+                index = found[token.content][0] if token.content in found else None
+                if index is None or not found[token.content][1].special:
+                    found[token.content] = (index, token)
+
+    return sorted(found.values(), key=lambda pair: (pair[0] is None, pair[0] or 0))
+
+
+def _token(value: Any, path: Path, key: str, *, special: bool) -> AddedToken:
+    if isinstance(value, str) and value:
+        return AddedToken(value, special=special, normalized=False)
+    if isinstance(value, dict) and isinstance(value.get("content"), str) and value["content"]:
+        flags = {flag: bool(value.get(flag, False)) for flag in _FLAGS}
+        return AddedToken(value["content"], special=special or bool(value.get("special")), **flags)
+    raise InvalidValueError(f"{path}: {key}", value, 'a token: a string or {"content": ...}')

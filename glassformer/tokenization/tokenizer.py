@@ -1,4 +1,4 @@
-"""What every tokenizer offers, whatever library and files stand behind it."""
+"""The interface of every tokenizer."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
-from glassformer.errors import GlassformerError
-from glassformer.tokenization.declared import Declared
-from glassformer.tokenization.display import Part, readable
-from glassformer.tokenization.saving import companions
+from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError, ShapeError
+from glassformer.tokenization.display import Part, display_parts
+from glassformer.tokenization.folder import TokenizerConfig
 
 Side = Literal["source", "target"]
 SpecialInText = Literal["plain", "keep"]
-TARGET_FILE = "tokenizer_target.json"  # the target side's, where it has a vocabulary of its own
+TARGET_FILE = "tokenizer_target.json"  # of the target side, if it has its own vocabulary
 
-# The tidying that some published folders ask for after decoding.
-_TIDY = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
+# What clean_up_tokenization_spaces replaces, before and after " ' ".
+_CLEANED_FIRST = (" .", " ?", " !", " ,")
+_CLEANED_LAST = (" n't", " 'm", " 's", " 've", " 're")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Encoded:
     """One encoded text (or pair of texts): five lists of the same length, one entry per token.
 
     ids        the token ids
-    types      0 or 1, as models with token types want them
+    types      0 or 1, token types of the two texts
     offsets    (start, end) in characters of the text the token came from; (0, 0) for added tokens
     sequences  0 for the text, 1 for the pair, None for tokens added around them
     words      number of the word in its text, None for tokens added around them
@@ -45,13 +45,13 @@ class Encoded:
 class Tokenizer(ABC):
     """Text to ids and back.
 
-    `special=True` puts the model's own marks around the text ([CLS] ... [SEP], ... </s>, <s> ...).
-    Text that spells such a mark ("</s>", "[MASK]") is plain text unless `special_in_text="keep"`.
-    `side` matters only where source and target have vocabularies of their own.
+    `special=True` adds the model's special tokens ([CLS] ... [SEP], ... </s>, <s> ...).
+    The name of a special token in a text ("</s>", "[MASK]") is plain text unless `special_in_text="keep"`.
+    `side` matters only if source and target have separate vocabularies.
     """
 
-    def __init__(self, declared: Declared, role_ids: dict[str, int | None]) -> None:
-        self._declared = declared
+    def __init__(self, config: TokenizerConfig, role_ids: dict[str, int | None]) -> None:
+        self._config = config
         self._role_ids = role_ids
 
     def encode(
@@ -63,7 +63,7 @@ class Tokenizer(ABC):
         special_in_text: SpecialInText = "plain",
         side: Side = "source",
     ) -> Encoded:
-        """Encode one text, or two that belong together."""
+        """Encode one text, or a pair."""
         pairs = None if pair is None else [pair]
         return self.encode_batch([text], pairs, special=special, special_in_text=special_in_text, side=side)[
             0
@@ -78,109 +78,104 @@ class Tokenizer(ABC):
         special_in_text: SpecialInText = "plain",
         side: Side = "source",
     ) -> list[Encoded]:
-        """Encode many texts; no padding, no cutting."""
+        """Encode many texts, without padding or truncation."""
         if special_in_text not in get_args(SpecialInText):
-            raise GlassformerError(f'special_in_text must be "plain" or "keep", and is {special_in_text!r}.')
+            raise InvalidValueError("special_in_text", special_in_text, "plain or keep")
         self._check_side(side)
-        texts = _checked(texts, "text")
+        texts = _check_texts(texts)
         if pairs is not None:
-            pairs = _checked(pairs, "pair")
+            pairs = _check_texts(pairs)
             if len(pairs) != len(texts):
-                raise GlassformerError(f"{len(texts)} texts came with {len(pairs)} pairs.")
+                raise ShapeError("pairs", (len(pairs),), f"{len(texts)} texts")
         if not texts:
             return []
-        return self._encode(texts, pairs, special=special, keep=special_in_text == "keep", side=side)
+        return self._encode(texts, pairs, special=special, parse_special=special_in_text == "keep", side=side)
 
-    def ids_of(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
-        """The ids of many texts with the model's marks, and nothing about where they come from: quicker.
+    def encode_ids(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
+        """The ids of many texts with special tokens, without offsets, which is faster.
 
-        A text that comes twice is encoded once, and its list stands in both places: leave it as it is.
+        Equal texts share one list, so do not modify it.
         """
         self._check_side(side)
-        texts = _checked(texts, "text")
+        texts = _check_texts(texts)
         once = list(dict.fromkeys(texts))
-        ids = self._ids_of(once, side) if once else []
+        ids = self._encode_ids(once, side) if once else []
         if len(once) == len(texts):
             return ids
         found = dict(zip(once, ids, strict=True))
         return [found[text] for text in texts]
 
-    def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
-        return [one.ids for one in self._encode(texts, None, special=True, keep=False, side=side)]
+    def _encode_ids(self, texts: list[str], side: Side) -> list[list[int]]:
+        return [one.ids for one in self._encode(texts, None, special=True, parse_special=False, side=side)]
 
-    def begun_ids_of(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
-        """The ids of many texts without marks, each with the place in the text where its first token ends."""
-        texts = _checked(texts, "text")
-        return self._begun_ids_of(texts) if texts else []
+    def encode_ids_with_first_end(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
+        """The ids of many texts without special tokens, and where in the text the first token ends."""
+        texts = _check_texts(texts)
+        return self._encode_ids_with_first_end(texts) if texts else []
 
-    def _begun_ids_of(self, texts: list[str]) -> list[tuple[list[int], int]]:
-        encoded = self._encode(texts, None, special=False, keep=False, side="source")
+    def _encode_ids_with_first_end(self, texts: list[str]) -> list[tuple[list[int], int]]:
+        encoded = self._encode(texts, None, special=False, parse_special=False, side="source")
         return [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in encoded]
 
     @property
     def sides_differ(self) -> bool:
-        """Whether a text's ids depend on its side, because each has a vocabulary of its own."""
+        """Whether source and target have separate vocabularies."""
         return False
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
-        """The text of the ids, without those the tokenizer does not know and bytes that make no letter."""
+        """The text of the ids, without unknown ids and incomplete characters."""
         self._check_side(side)
-        text = self._decode(_whole(ids), skip_special=skip_special, side=side)
-        if self._declared.config.get("clean_up_tokenization_spaces") is True and self._tidies:
-            for spaced in _TIDY[:4]:
+        text = self._decode(_to_ints(ids), skip_special=skip_special, side=side)
+        if self._config.config.get("clean_up_tokenization_spaces") is True and self._cleans_up:
+            for spaced in _CLEANED_FIRST:
                 text = text.replace(spaced, spaced[1:])
             text = text.replace(" ' ", "'")
-            for spaced in _TIDY[4:]:
+            for spaced in _CLEANED_LAST:
                 text = text.replace(spaced, spaced[1:])
         return text
 
     def tokens(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
         """The vocabulary's own spelling of each id ("Ġthe", "▁the", "##ing")."""
         self._check_side(side)
-        return [self._token(index, side) or f"<id {index}>" for index in _whole(ids)]
+        return [self._token(index, side) or f"<id {index}>" for index in _to_ints(ids)]
 
     def pieces(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
-        """Each id in a form to show a person: spaces as spaces, bytes as the letters they make.
+        """Each id in readable form: spaces as spaces, bytes as characters.
 
-        A letter split over several tokens appears in each with its share: "안(1/2)", "안(2/2)".
+        A character split over several tokens appears in each with its share: "안(1/2)", "안(2/2)".
         """
-        return readable(self.parts(ids, side=side))
+        return display_parts(self.parts(ids, side=side))
 
     def parts(self, ids: Iterable[int], *, side: Side = "source") -> list[Part]:
-        """What each id stands for: text of its own, or bytes that may begin or end inside a letter."""
+        """The content of each id: text, or bytes that may start or end inside a character."""
         self._check_side(side)
-        return [self._part(index, side) for index in _whole(ids)]
+        return [self._part(index, side) for index in _to_ints(ids)]
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tokenizer's files into a folder, as the reference library reads them.
-
-        Returns the names of the files written.
-        """
+        """Write the tokenizer's files into a folder, in the format of transformers; returns their names."""
         folder = Path(folder)
-        files = {**self._files(), **companions(self._declared, self._written())}
+        files = {**self._files(), **self._config.saved(self._saved_settings())}
         for name in ("tokenizer.json", TARGET_FILE):
             if name not in files and (folder / name).exists():
-                raise GlassformerError(
-                    f"{folder} already has a {name}, which would be read in place of the "
-                    f"tokenizer to be saved there; remove it or save to another folder."
-                )
+                hint = "it would be loaded instead of the saved tokenizer"
+                raise FileExistsAlreadyError(folder / name, hint=hint)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
                 (folder / name).write_bytes(content)
-        except OSError as fault:
-            raise GlassformerError(f"The tokenizer cannot be saved to {folder}: {fault.strerror}.") from fault
+        except OSError as error:
+            raise FileProblemError(folder, f"cannot be written ({error.strerror})") from error
         return list(files)
 
     def token_id(self, token: str, *, side: Side = "source") -> int | None:
-        """The id of a token in the vocabulary's own spelling, None when there is none."""
+        """The id of a token in the vocabulary's own spelling; None if there is none."""
         self._check_side(side)
         return self._id(token, side)
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens the model was made for, where the folder says so."""
-        value = self._declared.config.get("model_max_length")
+        """The longest input of the model, if the folder says so."""
+        value = self._config.config.get("model_max_length")
         sane = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
         return value if sane else None
 
@@ -191,32 +186,32 @@ class Tokenizer(ABC):
 
     @property
     def bos_id(self) -> int | None:
-        """Id of the token that begins a text."""
+        """Id of the token before a text."""
         return self._role_ids.get("bos")
 
     @property
     def eos_id(self) -> int | None:
-        """Id of the token that ends a text."""
+        """Id of the token after a text."""
         return self._role_ids.get("eos")
 
     @property
     def unk_id(self) -> int | None:
-        """Id of the token for what the vocabulary cannot spell."""
+        """Id of the unknown token."""
         return self._role_ids.get("unk")
 
     @property
     def cls_id(self) -> int | None:
-        """Id of the token whose state stands for the whole text."""
+        """Id of the classification token."""
         return self._role_ids.get("cls")
 
     @property
     def sep_id(self) -> int | None:
-        """Id of the token between and after texts."""
+        """Id of the separator."""
         return self._role_ids.get("sep")
 
     @property
     def mask_id(self) -> int | None:
-        """Id of the token that hides a word."""
+        """Id of the mask token."""
         return self._role_ids.get("mask")
 
     @property
@@ -232,29 +227,29 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def special_ids(self) -> frozenset[int]:
-        """Ids of all tokens that are marks and not text."""
+        """Ids of all special tokens."""
 
     @property
     def unknown_ids(self) -> frozenset[int]:
-        """The id of what the vocabulary cannot spell, or none: not where it also begins or ends texts."""
+        """The id of the unknown token, unless it also begins or ends texts."""
         return frozenset(() if self.unk_id in (None, self.bos_id, self.eos_id) else (self.unk_id,))
 
     @cached_property
-    def spelling_ids(self) -> frozenset[int]:
-        """Ids that stand for letters without a piece of their own: the unknown one, and single bytes.
+    def fallback_ids(self) -> frozenset[int]:
+        """Ids for characters outside the vocabulary: the unknown token and byte-fallback tokens.
 
-        None of a vocabulary that spells everything by bytes; nor those of ASCII, which are letters.
+        Byte-level vocabularies have none. ASCII bytes are characters, so they do not count.
         """
         found = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
         return self.unknown_ids.union(index for index in found if index is not None)
 
     # What a backend supplies.
-    _class_name: str  # the reference library's class that reads our saved files
-    _tidies: bool  # whether clean_up_tokenization_spaces is honoured
+    _class_name: str  # the class of transformers that reads the saved files
+    _cleans_up: bool  # whether clean_up_tokenization_spaces applies
 
     @abstractmethod
     def _encode(
-        self, texts: list[str], pairs: list[str] | None, *, special: bool, keep: bool, side: Side
+        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
     ) -> list[Encoded]: ...
 
     @abstractmethod
@@ -273,59 +268,53 @@ class Tokenizer(ABC):
     def _files(self) -> dict[str, bytes]: ...
 
     def _settings(self) -> dict[str, Any]:
-        """Options of the saved configuration that the folder may not have given."""
+        """Options to save in addition to those that were loaded."""
         return {}
 
     def _role_token(self, index: int) -> Any:
-        """A role's token as the saved configuration names it."""
+        """A role's token as it is saved."""
         return self._token(index, "source")
 
-    def _written(self) -> dict[str, Any]:
+    def _saved_settings(self) -> dict[str, Any]:
         tokens = {
             f"{role}_token": self._role_token(index)
-            for role, index in self._given_roles()
-            if role not in self._declared.roles
+            for role, index in self._present_roles()
+            if role not in self._config.roles
         }
         return {"tokenizer_class": self._class_name, **self._settings(), **tokens}
 
-    def _given_roles(self) -> list[tuple[str, int]]:
+    def _present_roles(self) -> list[tuple[str, int]]:
         return [(role, index) for role, index in self._role_ids.items() if index is not None]
 
     def _check_side(self, side: str) -> None:
         if side not in get_args(Side):
-            raise GlassformerError(f'side must be "source" or "target", and is {side!r}.')
+            raise InvalidValueError("side", side, "source or target")
 
 
-def _checked(texts: Any, name: str) -> list[str]:
-    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise GlassformerError(f"A batch must be a list of strings, not a {type(texts).__name__}.")
+def _check_texts(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str | bytes):
+        raise InvalidValueError("texts", texts, "a list of strings")
     texts = list(texts)
-    for number, text in enumerate(texts):
+    for text in texts:
         if not isinstance(text, str):
-            raise GlassformerError(
-                f"{name.capitalize()} {number} must be a string, not {type(text).__name__}."
-            )
+            raise InvalidValueError("text", text, "a string")
         try:
             text.encode("utf-8")
-        except UnicodeEncodeError as fault:
-            raise GlassformerError(
-                f"{name.capitalize()} {number} is not Unicode text: half a surrogate pair stands "
-                f"at position {fault.start}."
-            ) from fault
+        except UnicodeEncodeError as error:
+            expected = f"Unicode; there is a lone surrogate at position {error.start}"
+            raise InvalidValueError("text", text.encode("utf-8", "replace").decode(), expected) from error
     return texts
 
 
-def _whole(ids: Any) -> list[int]:
-    """Ids as plain non-negative ints, from any sequence or tensor of one dimension."""
+def _to_ints(ids: Any) -> list[int]:
+    """Ids as plain non-negative ints, from any one-dimensional sequence or tensor."""
     if hasattr(ids, "tolist"):
         ids = ids.tolist()
-    if not isinstance(ids, Iterable) or isinstance(ids, str | bytes):
-        raise GlassformerError(f"Ids must be a list of whole numbers, not {type(ids).__name__}.")
-    whole = []
-    for index in ids:
-        if isinstance(index, bool) or not isinstance(index, SupportsIndex):
-            raise GlassformerError(f"{index!r} is not a token id; ids are whole numbers from 0.")
-        whole.append(operator.index(index))
-        if not 0 <= whole[-1] < 2**31:
-            raise GlassformerError(f"{index!r} is not a token id; ids are whole numbers from 0.")
-    return whole
+    try:
+        integers = [operator.index(index) for index in ids]
+    except TypeError:
+        raise InvalidValueError("ids", ids, "a list of integers") from None
+    for index in integers:
+        if not 0 <= index < 2**31:
+            raise InvalidValueError("token id", index, "an integer from 0")
+    return integers

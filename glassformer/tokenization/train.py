@@ -1,66 +1,70 @@
-"""A tokenizer learnt from texts: byte pairs, unigram pieces, bytes, words or characters.
+"""Train a tokenizer from texts: BPE, unigram, byte-level BPE, words or characters.
 
     plan = TokenizerPlan(kind="bpe", vocab_size=8000, tags=(">>de<<", ">>fr<<"))
     tokenizer = train_tokenizer(lines, plan)
     tokenizer.save("tokenizer")
 
-The ids of the marks are the same in every kind: `<pad>` 0, `<unk>` 1, `<s>` 2, `</s>` 3, then the tags from
-4 on in the order given, then what was learnt. So two tokenizers of one plan can stand on the two sides of a
-translation (`glassformer.tokenization.two_libraries.separate`).
+The ids of special tokens are the same in every kind: `<pad>` 0, `<unk>` 1, `<s>` 2, `</s>` 3, then the tags
+in the given order, then what was learned. So two tokenizers of one plan can be the two sides of a translation
+(`glassformer.tokenization.pair_tokenizers`).
 
-The same texts give the same file, byte for byte, whatever the number of threads. Memory is bounded: texts
-are read once and only the counts of their words are kept.
+The same texts give the same file, byte for byte, whatever the number of threads. Memory is bounded: texts are
+read once and only the counts of their words are kept.
 """
 
+import io
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, TypeVar, get_args
 
+import sentencepiece
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
-from glassformer.errors import GlassformerError
-from glassformer.tokenization.cutting import (
+from glassformer.errors import EmptyInputError, InvalidValueError
+from glassformer.tokenization.fast_tokenizer import FastTokenizer
+from glassformer.tokenization.folder import TokenizerConfig, backend_errors
+from glassformer.tokenization.pretokenize import (
     SPACE,
-    Cutter,
-    commonest,
-    count_cuttings,
-    normalized,
-    normalizer,
-    seen_spaces,
-    spelled_bytes,
+    Splitter,
+    build_normalizer,
+    byte_level_splitter,
+    count_pretokens,
+    metaspace_splitter,
+    most_common,
+    normalize_texts,
 )
-from glassformer.tokenization.declared import Declared
-from glassformer.tokenization.library import LibraryTokenizer
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.unigram import learn_unigram
-from glassformer.tokenization.within_reach import within_reach
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Kind = Literal["bpe", "unigram", "byte", "word", "char"]
 Marks = Literal["end", "both", "around", "none"]
 
 PAD, UNKNOWN, BEGIN, END = MARKS = ("<pad>", "<unk>", "<s>", "</s>")
-AT_ONCE = 10_000  # repetitions of a word handed over in one list
+REPEATS_PER_LIST = 10_000
+_SPM_UNKNOWN = "\u2585"  # stands for unknown characters inside the SentencePiece trainer
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerPlan:
-    """What kind of tokenizer is to be learnt.
+    """Settings of a tokenizer to be trained.
 
-    kind           bpe      pieces merged from letters; a letter never seen is <unk>
-                   unigram  the likeliest pieces; a letter never seen is <unk>
-                   byte     pieces merged from bytes; nothing is unknown, any text comes back exactly
-                   word     whole words and marks of punctuation; a word that is not among them is <unk>
-                   char     one token a character, spaces and line ends too; text comes back exactly
-    vocab_size     how many tokens at most, marks and tags among them; few texts may give fewer
-    lowercase      whether capital letters are made small
-    min_frequency  how often a merge (bpe, byte) or a word (unigram, word) must occur to be learnt from;
-                   single letters are kept however rare, as far as they fit
-    marks          what is put around a text: "end" (... </s>), "both" (<s> ... </s>), "around" (the same, as
-                   cls and sep of a classifier, with token types for pairs) or "none"
-    tags           further special tokens such as ">>de<<" or "<gap>": signs around letters or digits
+    kind           bpe      byte-pair encoding of characters; an unseen character is <unk>
+                   unigram  SentencePiece unigram; an unseen character is <unk>
+                   byte     byte-level BPE; nothing is unknown, any text is restored exactly
+                   word     whole words and punctuation; other words are <unk>
+                   char     one token per character, including white space; text is restored exactly
+    vocab_size     the most tokens, including special tokens; few texts may give fewer
+    lowercase      whether texts are lowercased
+    min_frequency  how often a merge (bpe, byte) or a word (unigram, word) must occur to be learned;
+                   single characters are kept however rare, as far as they fit
+    marks          special tokens around a text: "end" (... </s>), "both" (<s> ... </s>), "around" (the
+                   same, as cls and sep of a classifier, with token types for pairs) or "none"
+    tags           further special tokens such as ">>de<<" or "<gap>": punctuation around letters or digits
     """
 
     kind: Kind = "bpe"
@@ -73,40 +77,36 @@ class TokenizerPlan:
     def __post_init__(self) -> None:
         for name, value, choices in (("kind", self.kind, Kind), ("marks", self.marks, Marks)):
             if value not in get_args(choices):
-                one_of = ", ".join(map(repr, get_args(choices)))
-                raise GlassformerError(f"A tokenizer's {name} must be one of {one_of}, and is {value!r}.")
-        for name in ("vocab_size", "min_frequency"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise GlassformerError(f"A tokenizer's {name} must be a whole number from 1, not {value!r}.")
+                raise InvalidValueError(f"tokenizer.{name}", value, f"one of {', '.join(get_args(choices))}")
+        if self.min_frequency < 1:
+            raise InvalidValueError("tokenizer.min_frequency", self.min_frequency, "at least 1")
         for number, tag in enumerate(self.tags):
             _check_tag(tag)
             if tag in (*MARKS, *self.tags[:number]):
-                raise GlassformerError(f"The tag {tag!r} is there already; give each tag once.")
-        least = self.room_for_marks + (256 if self.kind == "byte" else 1)
+                raise InvalidValueError("tokenizer.tags", tag, "each tag once")
+        least = self.num_special + (256 if self.kind == "byte" else 1)
         if self.vocab_size < least:
-            raise GlassformerError(
-                f"A vocab_size of {self.vocab_size} is too small for kind {self.kind!r}; with its "
-                f"marks and tags it needs at least {least}."
+            raise InvalidValueError(
+                "tokenizer.vocab_size", self.vocab_size, f"at least {least} for {self.kind}"
             )
 
     @property
-    def room_for_marks(self) -> int:
-        """How many ids the marks and tags take."""
+    def num_special(self) -> int:
+        """How many ids special tokens and tags take."""
         return len(MARKS) + len(self.tags)
 
 
 def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
-    """Learn a tokenizer from texts, which are read once, one after the other.
+    """Train a tokenizer from texts, which are read once.
 
     >>> tokenizer = train_tokenizer(["a b", "b a"], TokenizerPlan(kind="char", vocab_size=100))
     >>> tokenizer.encode("ab b").ids, tokenizer.vocab_size
     ([5, 6, 4, 6, 3], 7)
     """
-    before = normalizer(lowercase=plan.lowercase)
-    clean = normalized(texts, before)
-    backend = _characters(clean, plan) if plan.kind == "char" else _pieces(clean, plan)
-    backend.normalizer = before
+    normalizer = build_normalizer(lowercase=plan.lowercase)
+    clean = normalize_texts(texts, normalizer)
+    backend = _train_characters(clean, plan) if plan.kind == "char" else _train_pieces(clean, plan)
+    backend.normalizer = normalizer
     special = [AddedToken(name, special=True, normalized=False) for name in (*MARKS, *plan.tags)]
     backend.add_special_tokens(special)
     roles: dict[str, int | None] = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
@@ -115,17 +115,7 @@ def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
     template = _template(plan.marks)
     if template is not None:
         backend.post_processor = template
-    declared = Declared(
-        folder=Path(),
-        config={"clean_up_tokenization_spaces": False},
-        roles={},
-        added=[],
-        role_ids={},
-        tokenizer_class=None,
-        model_type=None,
-        carried={},
-    )
-    return LibraryTokenizer(backend, declared, roles)
+    return FastTokenizer(backend, TokenizerConfig(config={"clean_up_tokenization_spaces": False}), roles)
 
 
 def _template(marks: Marks) -> processors.PostProcessor | None:
@@ -140,58 +130,58 @@ def _template(marks: Marks) -> processors.PostProcessor | None:
     )
 
 
-def _characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
+def _train_characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    _refuse_nothing(counts)
-    # Byte pairs without a pair: quicker than looking up a million words of one letter each.
-    vocabulary = _numbered(plan, sorted(commonest(counts, plan.vocab_size - plan.room_for_marks)))
+    _require_text(counts)
+    # BPE without merges: faster than looking up a million words of one character each.
+    vocabulary = _number(plan, sorted(most_common(counts, plan.vocab_size - plan.num_special)))
     backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     backend.decoder = decoders.Fuse()
     return backend
 
 
-def _pieces(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
-    cutter = _cutter(plan.kind)
-    counts = count_cuttings(texts, cutter)
-    _refuse_nothing(counts)
-    backend = Backend(_learn(counts, plan))
-    backend.pre_tokenizer, backend.decoder = cutter.pre_tokenizer, cutter.decoder
+def _train_pieces(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
+    splitter = _splitter(plan.kind)
+    counts = count_pretokens(texts, splitter)
+    _require_text(counts)
+    backend = Backend(_train_model(counts, plan))
+    backend.pre_tokenizer, backend.decoder = splitter.pre_tokenizer, splitter.decoder
     return backend
 
 
-def _cutter(kind: Kind) -> Cutter:
+def _splitter(kind: Kind) -> Splitter:
     match kind:
         case "byte":
-            return spelled_bytes()
+            return byte_level_splitter()
         case "word":
-            return seen_spaces(signs=1)
+            return metaspace_splitter(max_punctuation=1)
         case _:
-            return seen_spaces()
+            return metaspace_splitter()
 
 
-def _learn(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
-    room = plan.vocab_size - plan.room_for_marks
+def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
+    size = plan.vocab_size - plan.num_special
     if plan.kind == "word":
-        words = commonest(counts, room, at_least=plan.min_frequency)
-        return models.WordLevel(_numbered(plan, words), unk_token=UNKNOWN)
+        words = most_common(counts, size, min_count=plan.min_frequency)
+        return models.WordLevel(_number(plan, words), unk_token=UNKNOWN)
     if plan.kind == "byte":
-        return _merge(counts, plan, models.BPE())
-    # Letters take all of a small vocabulary, but no more than half of a large one: the letters of every
-    # script, as a large corpus has them, would leave no room for words.
-    seen = _letter_counts(counts)
-    letters = commonest(seen, min(room, max(256, room // 2)))
-    known = counts if len(letters) == len(seen) else _cut_at_others(counts, set(letters))
+        return _train_bpe(counts, plan, models.BPE())
+    # Characters may fill a small vocabulary, but at most half of a large one: in a large corpus those of all
+    # scripts would leave no space for words.
+    characters = _count_characters(counts)
+    alphabet = most_common(characters, min(size, max(256, size // 2)))
+    known = counts if len(alphabet) == len(characters) else _split_at_unknown(counts, set(alphabet))
     if plan.kind == "bpe":
-        return _merge(known, plan, models.BPE(unk_token=UNKNOWN, fuse_unk=True))
+        return _train_bpe(known, plan, models.BPE(unk_token=UNKNOWN, fuse_unk=True))
     common = Counter({word: count for word, count in known.items() if count >= plan.min_frequency})
-    scores = learn_unigram(common, letters, room)
+    scores = _train_unigram(common, alphabet, size)
     marks = [(name, 0.0) for name in (*MARKS, *plan.tags)]
     return models.Unigram([*marks, *scores], unk_id=1, byte_fallback=False)
 
 
-def _merge(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> models.Model:
+def _train_bpe(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> models.Model:
     backend = Backend(model)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if plan.kind == "byte" else []
     trainer = trainers.BpeTrainer(
@@ -201,51 +191,128 @@ def _merge(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> mode
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    within_reach(lambda words: backend.train_from_iterator(words, trainer), _repeated(counts))
+    run_interruptibly(lambda words: backend.train_from_iterator(words, trainer), _repeat_words(counts))
     return backend.model
 
 
-def _repeated(counts: Counter[str]) -> Iterator[list[str]]:
-    """Each word as often as it was counted, for a trainer that counts by itself."""
+def _repeat_words(counts: Counter[str]) -> Iterator[list[str]]:
+    """Each word as often as it was counted, for a trainer that counts itself."""
     for word, count in counts.items():
         if len(word) == 1:
             count = 1  # there is nothing to merge in it
-        for start in range(0, count, AT_ONCE):
-            yield [word] * min(AT_ONCE, count - start)
+        for start in range(0, count, REPEATS_PER_LIST):
+            yield [word] * min(REPEATS_PER_LIST, count - start)
 
 
-def _letter_counts(counts: Counter[str]) -> Counter[str]:
-    letters: Counter[str] = Counter()
+def _count_characters(counts: Counter[str]) -> Counter[str]:
+    characters: Counter[str] = Counter()
     for word, count in counts.items():
-        for letter in word:
-            letters[letter] += count
-    return letters
+        for char in word:
+            characters[char] += count
+    return characters
 
 
-def _cut_at_others(counts: Counter[str], letters: set[str]) -> Counter[str]:
-    """The same counts with each word cut where a letter stands that there is no room for."""
+def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
+    """The same counts with each word split at characters outside the alphabet."""
     found: Counter[str] = Counter()
     for word, count in counts.items():
-        for part in "".join(letter if letter in letters else "\0" for letter in word).split("\0"):
+        for part in "".join(char if char in alphabet else "\0" for char in word).split("\0"):
             if part:
                 found[part] += count
     return found
 
 
-def _numbered(plan: TokenizerPlan, learnt: Iterable[str]) -> dict[str, int]:
+def _number(plan: TokenizerPlan, learnt: Iterable[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate((*MARKS, *plan.tags, *learnt))}
 
 
-def _refuse_nothing(counts: Counter[str]) -> None:
+def _require_text(counts: Counter[str]) -> None:
     if not counts:
-        raise GlassformerError("There is no text to learn a tokenizer from; every text given is empty.")
+        raise EmptyInputError("text to train a tokenizer")
 
 
-def _check_tag(tag: Any) -> None:
-    """Signs at both ends and letters between them: then no piece that is learnt can spell it."""
-    fits = isinstance(tag, str) and len(tag) >= 3 and not (tag[0].isalnum() or tag[-1].isalnum())
+def _check_tag(tag: str) -> None:
+    """Punctuation at both ends and letters between: then no learned token can spell it."""
+    fits = len(tag) >= 3 and not (tag[0].isalnum() or tag[-1].isalnum())
     if not fits or not any(map(str.isalnum, tag)) or any(c.isspace() or c == SPACE for c in tag):
-        raise GlassformerError(
-            f"The tag {tag!r} cannot be a special token; give signs around letters, without spaces, "
-            f"such as '<gap>' or '>>de<<'."
+        raise InvalidValueError("tokenizer.tags", tag, "punctuation around letters, e.g. <gap> or >>de<<")
+
+
+def _train_unigram(counts: Counter[str], alphabet: Sequence[str], size: int) -> list[tuple[str, float]]:
+    """At most `size` pieces with their log-probabilities, including the alphabet, most likely first."""
+    # The trainer reads TSV, so words with white space are left out.
+    words = [
+        word
+        for word in most_common(counts, len(counts))
+        if _SPM_UNKNOWN not in word and "\0" not in word and not any(map(str.isspace, word))
+    ]
+    scores = _run_unigram_trainer([f"{word}\t{counts[word]}" for word in words], size) if words else {}
+    lowest = min(scores.values(), default=0.0) - 1.0
+    for char in alphabet:
+        scores.setdefault(char, lowest)
+    longer = [piece for piece in scores if len(piece) > 1]
+    for piece in sorted(longer, key=lambda piece: (scores[piece], piece))[: max(0, len(scores) - size)]:
+        del scores[piece]
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _run_unigram_trainer(rows: list[str], size: int) -> dict[str, float]:
+    output = io.BytesIO()
+
+    def train(rows: Iterator[str]) -> None:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=rows,
+            input_format="tsv",
+            model_writer=output,
+            model_type="unigram",
+            vocab_size=size + 1,
+            hard_vocab_limit=False,  # few texts give fewer pieces
+            character_coverage=1.0,  # rare characters were removed before
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            split_by_unicode_script=False,
+            split_by_number=False,
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
         )
+
+    with backend_errors("the unigram model", "cannot be trained"):
+        run_interruptibly(train, rows)
+    trained = sentencepiece.SentencePieceProcessor(model_proto=output.getvalue())
+    return {trained.id_to_piece(n): trained.get_score(n) for n in range(1, trained.vocab_size())}
+
+
+def run_interruptibly(work: Callable[[Iterator[Item]], Result], items: Iterable[Item]) -> Result:
+    """`work(items)` in a thread, so that a signal can interrupt long work in compiled code.
+
+    Python handles signals between two bytecodes of its main thread; waiting for a thread can be interrupted.
+    The thread then gets no more items, and ends with the program at the latest.
+
+    >>> run_interruptibly(sum, [1, 2, 3])
+    6
+    """
+    result: Future[Result] = Future()
+    stopped = threading.Event()
+
+    def until_stopped() -> Iterator[Item]:
+        for item in items:
+            if stopped.is_set():
+                return
+            yield item
+
+    def run() -> None:
+        try:
+            result.set_result(work(until_stopped()))
+        except BaseException as error:  # raised in the caller; a panic in compiled code is not an Exception
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="interruptible", daemon=True).start()
+    try:
+        return result.result()
+    finally:
+        stopped.set()

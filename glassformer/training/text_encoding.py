@@ -21,9 +21,8 @@ from glassformer.data.sources import Source
 from glassformer.data.split import split_source
 from glassformer.data.store import Ragged, write_blocks
 from glassformer.errors import EmptyInputError, FileMissingError, GlassformerError, UnsupportedError
-from glassformer.tokenization import Side, Tokenizer, load_tokenizer
+from glassformer.tokenization import Side, Tokenizer, load_tokenizer, pair_tokenizers
 from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
-from glassformer.tokenization.two_libraries import separate
 from glassformer.training.data_cache import Log
 from glassformer.training.model_folders import replace_folder
 from glassformer.training.recipe import TokenizerOptions
@@ -102,7 +101,7 @@ def load_or_train_tokenizer(
         )
         log(f"training a {options.kind} tokenizer of at most {plan.vocab_size:,} tokens")
         if options.sides == "separate":
-            base = separate(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
+            base = pair_tokenizers(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
         else:
             base = train_tokenizer((text for row in texts() for text in row), plan)
         if problem := _coverage_problem(base, texts()):
@@ -235,7 +234,7 @@ def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.i
     >>> from glassformer.tokenization import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
     >>> found = token_splits(tokenizer)
-    >>> [tokenizer.tokens(found[n]) for n in tokenizer.ids_of(["ab"])[0] if found[n, 0] != WHOLE]
+    >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != WHOLE]
     [['▁', 'ab']]
     """
     size = tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size

@@ -15,7 +15,7 @@ import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.tasks import Callbacks, RejectedInputError, Translator
 from glassformer.tasks.segmentation import LINE_TOKENS, Segment, Segmenter, segments_of
-from glassformer.tokenization.documents import halved, sentences, torn
+from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 from tests.tasks.reversing import ROWS, reverser
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -191,7 +191,7 @@ def test_capitals_are_translated_like_lower_case(pocket) -> None:
     ],
 )  # fmt: skip
 def test_sentence_boundaries(text, expected):
-    found = sentences(text)
+    found = split_sentences(text)
     assert len(found) == expected, found
     assert "".join(sentence + gap for sentence, gap in found) == text
 
@@ -214,15 +214,17 @@ def test_real_sentences_are_found(name, recall, precision):
     for at in range(0, len(lines) - 4, 5):
         group = lines[at : at + 5]
         true = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
-        got = {*itertools.accumulate(len(one) + len(gap) for one, gap in sentences(" ".join(group))[:-1])}
+        got = {
+            *itertools.accumulate(len(one) + len(gap) for one, gap in split_sentences(" ".join(group))[:-1])
+        }
         hits, joints, ends = hits + len(true & got), joints + len(true), ends + len(got)
     assert hits / joints >= recall and hits / ends >= precision
 
 
 @given(st.text(alphabet=' .!?aB3"»。\u00a0,\n', max_size=200))
 def test_sentences_lose_nothing(text):
-    assert "".join(sentence + gap for sentence, gap in sentences(text)) == text
-    cut = halved(text)
+    assert "".join(sentence + gap for sentence, gap in split_sentences(text)) == text
+    cut = split_in_half(text)
     assert cut is None or ("".join(cut) == text and max(len(cut[0]), len(cut[2])) < len(text))
 
 
@@ -231,7 +233,7 @@ SCOTLAND = "🏴" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbsct") + 
 
 @given(st.text(alphabet="a\u0301한\u1112\u1161\u11abก่👩\u200d🚀🏽\ufe0f", min_size=2, max_size=40))
 def test_grapheme_clusters_are_not_split(text):
-    cut = torn(text)
+    cut = split_word(text)
     assert cut is None or ("".join(cut) == text and all(cut))
     for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f", SCOTLAND):
-        assert torn(letter) is None and torn(letter * 2) == (letter, letter)
+        assert split_word(letter) is None and split_word(letter * 2) == (letter, letter)

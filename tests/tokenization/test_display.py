@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.tokenization import load_tokenizer
-from glassformer.tokenization.display import joined, letters, readable
+from glassformer.tokenization.display import decode_parts, display_parts, split_characters
 from tests.tokenization.layouts import LAYOUTS
 
 
@@ -31,23 +31,23 @@ def test_pieces_spell_the_text(tmp_path: Path, name: str) -> None:
 
 def test_split_letters_show_their_share() -> None:
     korean = "안".encode()
-    assert readable([b" " + korean[:1], korean[1:] + b"!"]) == [" 안(1/2)", "안(2/2)!"]
-    assert readable([korean[:1], korean[1:2], korean[2:]]) == ["안(1/3)", "안(2/3)", "안(3/3)"]
-    assert readable([korean[:2], "</s>"]) == ["<0xEC><0x95>", "</s>"]
-    assert readable([b"a\nb\x00", "\u1112\u1161\u11ab"]) == ["a␊b␀", "한"]
+    assert display_parts([b" " + korean[:1], korean[1:] + b"!"]) == [" 안(1/2)", "안(2/2)!"]
+    assert display_parts([korean[:1], korean[1:2], korean[2:]]) == ["안(1/3)", "안(2/3)", "안(3/3)"]
+    assert display_parts([korean[:2], "</s>"]) == ["<0xEC><0x95>", "</s>"]
+    assert display_parts([b"a\nb\x00", "\u1112\u1161\u11ab"]) == ["a␊b␀", "한"]
 
 
 @given(st.text().map(str.encode), st.lists(st.integers(0, 40)))
 def test_cutting_bytes_anywhere_loses_nothing(data: bytes, cuts: list[int]) -> None:
     ends = sorted({0, len(data), *(cut for cut in cuts if cut <= len(data))})
     parts = [data[a:b] for a, b in pairwise(ends)]
-    assert joined(parts) == data.decode()
-    assert len(readable(parts)) == len(parts)
+    assert decode_parts(parts) == data.decode()
+    assert len(display_parts(parts)) == len(parts)
 
 
 @given(st.binary())
 def test_letters_tile_any_bytes(data: bytes) -> None:
-    found = list(letters(data))
+    found = list(split_characters(data))
     assert [start for _, start, _ in found] == [0, *(end for _, _, end in found)][: len(found)]
     spelled = b"".join(data[start:end] if letter is None else letter.encode() for letter, start, end in found)
     assert spelled == data

@@ -24,7 +24,7 @@ def doubts_of(bundle: Bundle) -> Callable[[Layout], tuple[Doubt, ...]]:
     """Tells of a text, cut as the model reads it, what there is to doubt."""
     tokenizer, longest = tokenizer_of(bundle), learnt_length(bundle)
     # models that go on with text have learnt any, and read what has no piece by its bytes
-    strange = tokenizer.spelling_ids if shape_of(bundle) == "rewrites" else tokenizer.unknown_ids
+    strange = tokenizer.fallback_ids if shape_of(bundle) == "rewrites" else tokenizer.unknown_ids
 
     def doubts(layout: Layout) -> tuple[Doubt, ...]:
         read = [part.ids for part in layout if isinstance(part, Place)]

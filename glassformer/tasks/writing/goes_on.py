@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 
-from glassformer.tokenization.documents import STARTERS
+from glassformer.tokenization.sentence_split import SENTENCE_STARTERS
 
 _ENDED = re.compile(r"[.!?…。！？｡][\"'”’“»›)\]}」』）】]*$")
 _CLOSES = tuple(".,;:!?…。、，！？｡)]}»›”’」』）】")
 # Behind a sign more words begin a sentence than behind an abbreviation: what asks, greets or wishes.
-_BEGINNING = STARTERS | frozenset(
+_BEGINNING = SENTENCE_STARTERS | frozenset(
     """Here Your Where Which Is Are Was Were Do Does Did Don't Can Could Would Should Have Has Let Let's
     Please Thanks Thank Hello Hi Yes No Not Now Just Come Go Good Welcome Den Dem Einen Du Man Oder Auf Bis
     Wer Wie Wo Wann Warum Hast Hat Habe Haben Ist Sind Bist Kann Kannst Können Bitte Danke Ja Nein Heute

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from glassformer.bundle import Bundle
-from glassformer.tokenization import read_languages, written_languages
+from glassformer.tokenization import code_languages, tag_languages
 
 # codes of two and three letters, and names, a language a line
 _CALLED = """
@@ -52,7 +52,7 @@ def tags_of(bundle: Bundle) -> list[str]:
     tokenizer = bundle.tokenizer
     if tokenizer is None:
         return []
-    found = [*read_languages(tokenizer), *written_languages(tokenizer)]
+    found = [*tag_languages(tokenizer), *code_languages(tokenizer)]
     tasks = bundle.config.get("task_specific_params")
     for name in tasks if isinstance(tasks, Mapping) else ():
         if name.startswith("translation_") and "_to_" in name:

@@ -15,7 +15,7 @@ from typing import Literal
 from glassformer.tasks.watch import UNWATCHED, Watch, refused
 from glassformer.tasks.writing.checks import numbered
 from glassformer.tasks.writing.stand_ins import Stands, put_back
-from glassformer.tokenization.documents import halved, sentences, torn
+from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 
 Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -183,7 +183,7 @@ class Cutter:
             return self._encode([asked.lead + text for text in texts])
 
         found: Layout = []
-        parts = sentences(asked.body)
+        parts = split_sentences(asked.body)
         every = encode([sentence for sentence, _ in parts]) if len(parts) > 1 else [ids]
         for (sentence, gap), one in zip(parts, every, strict=True):
             pieces = self._fitting(encode, sentence, one, most)
@@ -197,7 +197,7 @@ class Cutter:
     def _fitting(self, encode: Encode, sentence: str, ids: list[int], most: int) -> Layout:
         if len(ids) <= min(most, self._bearable):
             return [Place(ids, text=sentence)]
-        cut = halved(sentence)
+        cut = split_in_half(sentence)
         if cut is None:
             if len(sentence) > UNBROKEN:
                 raise _UnfitError(
@@ -214,7 +214,7 @@ class Cutter:
 
     def _torn(self, encode: Encode, letters: str, ids: list[int], most: int) -> Iterator[Place]:
         """Parts of letters without a space, each of which fits."""
-        cut = torn(letters) if len(ids) > min(most, self._bearable) else None
+        cut = split_word(letters) if len(ids) > min(most, self._bearable) else None
         if cut is None and len(ids) > most:
             raise _UnfitError(
                 f"holds a letter with so many marks that it has {len(ids):,} tokens, and the model reads "

@@ -28,7 +28,7 @@ from glassformer.tasks.writing.sources import (
     plain,
     task_prefix,
 )
-from glassformer.tokenization.unspaced import is_unspaced
+from glassformer.tokenization.sentence_split import is_unspaced
 
 BEAMS = 4  # of translate and summarize, where neither the folder nor the caller says
 

@@ -12,7 +12,7 @@ import unicodedata
 from glassformer.tasks.writing.goes_on import goes_on, has_words, joined
 from glassformer.tasks.writing.stand_ins import Stands, free_letters, lettered, stands_in
 from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.documents import belongs, sentences
+from glassformer.tokenization.sentence_split import is_emoji_modifier, split_sentences
 
 _DRAWN = "\ufe0f"  # what stands before it is drawn as a picture
 # Pictures, and no units, currencies or marks of trade, which are read: watches and players, shapes, weather
@@ -39,7 +39,7 @@ class Signs:
     def _knows(self, sign: str) -> bool:
         if sign not in self._known:
             found = self._tokenizer.encode(sign, special=False).ids
-            self._known[sign] = self._tokenizer.spelling_ids.isdisjoint(found)
+            self._known[sign] = self._tokenizer.fallback_ids.isdisjoint(found)
         return self._known[sign]
 
     def _strange(self, line: str) -> list[str]:
@@ -93,7 +93,7 @@ def runs(line: str) -> list[str]:
         sign = (
             _picture(letter)
             or (following == _DRAWN and not letter.isspace())
-            or (len(found) % 2 == 0 and belongs(letter))
+            or (len(found) % 2 == 0 and is_emoji_modifier(letter))
         )
         if sign != (len(found) % 2 == 0):
             found.append("")
@@ -130,7 +130,7 @@ def _end(text: str, at: int) -> int:
     """Where the sentence ends in which this place is; of a sentence without an end a word near by."""
     begin, last = max(0, at - _NEAR), min(at + _NEAR, len(text))
     end = begin
-    for sentence, gap in sentences(text[begin:last]):
+    for sentence, gap in split_sentences(text[begin:last]):
         end += len(sentence)
         if end > at:
             break

@@ -107,7 +107,7 @@ class Classify(Job):
             for _, label in rows:
                 if label not in numbers:
                     raise UnknownNameError("label in the validation data", label, numbers)
-            ids = Ragged.of(tokenizer.ids_of([text for text, _ in rows]))
+            ids = Ragged.of(tokenizer.encode_ids([text for text, _ in rows]))
             truncated.append(int((ids.lengths > max_len).sum()))
             return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
 

@@ -232,7 +232,7 @@ class DocumentEncoder:
         document = None  # the current one
 
         def encode(group: list[tuple[int, str]]) -> list[tuple[list[int], int]]:
-            return self.tokenizer.begun_ids_of([text for _, text in group])
+            return self.tokenizer.encode_ids_with_first_end([text for _, text in group])
 
         for group, encoded in map_in_order(encode, group_items(pieces, lambda piece: len(piece[1]))):
             ids: list[int] = []

@@ -66,7 +66,7 @@ class Restore(Job):
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
         def encode(rows: list[Row]) -> tuple[Ragged]:
-            return (Ragged.of(tokenizer.ids_of([PREFIX + normalize_spaces(text) for (text,) in rows])),)
+            return (Ragged.of(tokenizer.encode_ids([PREFIX + normalize_spaces(text) for (text,) in rows])),)
 
         too_long = encode_rows(
             folder,

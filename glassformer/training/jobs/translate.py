@@ -16,8 +16,8 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TableSource, pairs
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import MissingValueError
-from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_place
-from glassformer.tokenization.documents import has_several
+from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_position
+from glassformer.tokenization.sentence_split import has_several_sentences
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.seq2seq import Seq2Seq
@@ -126,7 +126,7 @@ class Translate(Job):
                 languages.update({row[2] for row in rows})
             sources, targets = encode_pairs(tokenizer, rows)
             fits = np.maximum(sources.lengths, targets.lengths) <= max_len
-            several.append(sum(has_several(rows[n][0]) for n in np.flatnonzero(fits)))
+            several.append(sum(has_several_sentences(rows[n][0]) for n in np.flatnonzero(fits)))
             return sources, targets
 
         too_long = encode_rows(
@@ -191,14 +191,14 @@ def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Rag
     """
     texts, targets = [row[0] for row in rows], [row[1] for row in rows]
     if tokenizer.sides_differ:
-        ids = [*tokenizer.ids_of(texts), *tokenizer.ids_of(targets, side="target")]
+        ids = [*tokenizer.encode_ids(texts), *tokenizer.encode_ids(targets, side="target")]
     else:  # a sentence that is on both sides is encoded once
-        ids = tokenizer.ids_of(texts + targets)
+        ids = tokenizer.encode_ids(texts + targets)
     sources = Ragged.of(ids[: len(rows)])
     if len(rows[0]) > 2:
         languages = {row[2] for row in rows}
         tags = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
-        sources = sources.insert(np.array([tags[row[2]] for row in rows]), tag_place(tokenizer))
+        sources = sources.insert(np.array([tags[row[2]] for row in rows]), tag_position(tokenizer))
     return sources, Ragged.of(ids[len(rows) :])
 
 

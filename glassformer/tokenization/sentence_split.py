@@ -1,8 +1,8 @@
-"""Sentences of running text in English, German, French and Korean, found by rules and without loss.
+"""Rule-based sentence splitting for English, German, French and Korean.
 
-The sentences with the spaces between them, put end to end, are the text. A full stop that may belong to an
-abbreviation, an initial or a number ends nothing unless what follows plainly begins a sentence: two
-sentences that stay together are translated all the same, one torn in two is not.
+The sentences and the spaces between them concatenate to the text. A period that may belong to an
+abbreviation, an initial or a number does not end a sentence unless what follows clearly starts one: two
+sentences that stay together are still translated well, one cut in two is not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 _STOPS = re.compile(r"[.!?…。！？｡]+")
 _WIDE = "。！？｡"  # end a sentence with no space after them
 _CLOSERS = "\"'”’“»›)]}」』）】"  # the English opening quote closes a German one
-# Nothing begins a sentence behind the first but what this finds: a stop and a space, or a wide stop and more.
-_GOES_ON = re.compile(rf"{_STOPS.pattern[:-1]}[{re.escape(_CLOSERS)}]*\s|[{_WIDE}].", re.DOTALL)
+# A text without a match has one sentence: a stop and a space, or a wide stop and more.
+_CONTINUES = re.compile(rf"{_STOPS.pattern[:-1]}[{re.escape(_CLOSERS)}]*\s|[{_WIDE}].", re.DOTALL)
 _OPENERS = "\"'“„‘«‹([{「『（【¿¡—–-"
 _NARROW = "\u00a0\u202f\u2009 "  # may stand before a French closing quote
 
@@ -30,24 +30,26 @@ _BEFORE_NUMBERS = frozenset(
     """no nos nr vol vols p pp fig figs eq eqs ch chap sec art abs kap bd bde ziff par ed eds tab anm s n°
     jan feb mar apr jun jul aug sep sept oct okt nov dec dez janv févr avr juil déc""".split()
 )
-# Words that begin a sentence when they have a capital, whatever stands before.
-STARTERS = frozenset(
+# Capitalized words that start a sentence whatever precedes.
+SENTENCE_STARTERS = frozenset(
     """The A An This That These Those There Then He She It We They I You But And So In On At If When While
     However After Before His Her Its Our Their My What Who Why How
     Der Die Das Ein Eine Dann Er Sie Es Wir Ich Ihr Aber Und Doch Im Am Wenn Als Nach Vor Diese Dieser Dieses
     Le La Les Un Une Des Il Elle Ils Elles Nous Vous Je On Mais Et Ce Cette Ces Puis Dans Si Quand Après
     C'est""".split()
 )
-_MIDDLE = re.compile(r"[;:,，、；：،]\s*|\s[—–-]\s|\s+")  # where a sentence that is too long may be cut
+_MIDDLE = re.compile(r"[;:,，、；：،]\s*|\s[—–-]\s|\s+")  # where a sentence that is too long may be split
+# Thai and Lao, Burmese, Khmer; East Asian scripts are recognized by their width
+_UNSPACED_RANGES = (("\u0e00", "\u0eff"), ("\u1000", "\u109f"), ("\u1780", "\u17ff"))
 _JOINER = "\u200d"
-_DRAWING = frozenset(_JOINER + "\ufe0e\ufe0f\u20e3")
+_EMOJI_SELECTORS = frozenset(_JOINER + "\ufe0e\ufe0f\u20e3")
 _CLAUSES = re.compile(r"[;:,，、；：،]\s+|[，、；：]|\s[—–-]\s")
 
 
-def sentences(text: str) -> list[tuple[str, str]]:
-    """A text as its sentences, each with the space that follows it.
+def split_sentences(text: str) -> list[tuple[str, str]]:
+    """The sentences of a text, each with the space that follows it.
 
-    >>> sentences("Dr. Kim left at 5 p.m. that day. It rained!  비가 왔다.")
+    >>> split_sentences("Dr. Kim left at 5 p.m. that day. It rained!  비가 왔다.")
     [('Dr. Kim left at 5 p.m. that day.', ' '), ('It rained!', '  '), ('비가 왔다.', '')]
     """
     found: list[tuple[str, str]] = []
@@ -57,29 +59,29 @@ def sentences(text: str) -> list[tuple[str, str]]:
         begin = after
     if begin < len(text):
         rest = text[begin:]
-        kept = rest.rstrip()
-        found.append((kept, rest[len(kept) :]))
+        last = rest.rstrip()
+        found.append((last, rest[len(last) :]))
     return found
 
 
-def has_several(text: str) -> bool:
-    """Whether a text has more than one sentence; quickly told of one whose only stop is at its end.
+def has_several_sentences(text: str) -> bool:
+    """Whether a text has more than one sentence; fast if its only stop is at the end.
 
-    >>> has_several("It rained! We left."), has_several("Dr. Kim left.")
+    >>> has_several_sentences("It rained! We left."), has_several_sentences("Dr. Kim left.")
     (True, False)
     """
-    if _GOES_ON.search(text) is None:
+    if _CONTINUES.search(text) is None:
         return False
     return any(after < len(text) for _, after in _breaks(text))
 
 
 def _breaks(text: str) -> Iterator[tuple[int, int]]:
-    """Where each sentence ends, and where the next begins; the last may have no stop, and is not told."""
+    """Where each sentence ends, and where the next begins; not the last if it has no stop."""
     begin = 0
     for stop in _STOPS.finditer(text):
         if stop.start() < begin:
             continue
-        end = _closed(text, stop.end())
+        end = _skip_closers(text, stop.end())
         after = end
         while after < len(text) and text[after].isspace():
             after += 1
@@ -89,64 +91,64 @@ def _breaks(text: str) -> Iterator[tuple[int, int]]:
         begin = after
 
 
-def halved(text: str) -> tuple[str, str, str] | None:
+def split_in_half(text: str) -> tuple[str, str, str] | None:
     """A text in two, and the space between: at the clause, else at the word, nearest its middle.
 
-    None where no word ends.
+    None if it is one word.
 
-    >>> halved("when the sun rose, they sailed on"), halved("unbroken")
+    >>> split_in_half("when the sun rose, they sailed on"), split_in_half("unbroken")
     (('when the sun rose,', ' ', 'they sailed on'), None)
     """
-    for places in (_CLAUSES, _MIDDLE):
+    for pattern in (_CLAUSES, _MIDDLE):
         middle, best = len(text) // 2, None
-        for place in places.finditer(text):
-            if place.start() == 0 or place.end() == len(text):
+        for match in pattern.finditer(text):
+            if match.start() == 0 or match.end() == len(text):
                 continue
-            if best is None or abs(place.end() - middle) < abs(best.end() - middle):
-                best = place
-        if best is not None and (places is _MIDDLE or len(text) // 8 < best.end() < len(text) * 7 // 8):
+            if best is None or abs(match.end() - middle) < abs(best.end() - middle):
+                best = match
+        if best is not None and (pattern is _MIDDLE or len(text) // 8 < best.end() < len(text) * 7 // 8):
             left = text[: best.end()].rstrip()
             return left, text[len(left) : best.end()], text[best.end() :]
     return None
 
 
-def torn(text: str) -> tuple[str, str] | None:
-    """A text without a space in two, between the letters nearest its middle; None where it is one letter.
+def split_word(text: str) -> tuple[str, str] | None:
+    """A text without spaces in two, between the characters nearest its middle; None if it is one character.
 
-    >>> torn("unbroken"), torn("é")
+    >>> split_word("unbroken"), split_word("é")
     (('unbr', 'oken'), None)
     """
     middle = len(text) // 2
-    between = (at for at in range(1, len(text)) if not _one_letter(text[at - 1], text[at]))
+    between = (at for at in range(1, len(text)) if not _same_character(text[at - 1], text[at]))
     at = min(between, key=lambda at: abs(at - middle), default=None)
     return None if at is None else (text[:at], text[at:])
 
 
-def _one_letter(before: str, letter: str) -> bool:
-    """Whether a sign belongs to the letter before it: a mark, a picture's way to be drawn, a loose jamo."""
+def _same_character(before: str, letter: str) -> bool:
+    """Whether a code point belongs to the character before it: a combining mark, emoji modifier or jamo."""
     return (
         before == _JOINER
-        or belongs(letter)
+        or is_emoji_modifier(letter)
         or unicodedata.category(letter).startswith("M")
         or "\u1160" <= letter <= "\u11ff"
     )
 
 
-def belongs(letter: str) -> bool:
-    """Whether this belongs to the picture before it: a joiner, how it is drawn, its colour, its flag.
+def is_emoji_modifier(letter: str) -> bool:
+    """Whether a code point modifies the emoji before it: a joiner, a variation selector, a skin tone, a flag.
 
-    >>> belongs("\\u200d"), belongs("\\U0001f3fd"), belongs("🎉")
+    >>> is_emoji_modifier("\\u200d"), is_emoji_modifier("\\U0001f3fd"), is_emoji_modifier("🎉")
     (True, True, False)
     """
     return (
-        letter in _DRAWING
-        or "\U0001f3fb" <= letter <= "\U0001f3ff"  # the colour of a skin
-        or "\U000e0020" <= letter <= "\U000e007f"  # the letters of a flag
+        letter in _EMOJI_SELECTORS
+        or "\U0001f3fb" <= letter <= "\U0001f3ff"  # skin tones
+        or "\U000e0020" <= letter <= "\U000e007f"  # flag tags
     )
 
 
-def _closed(text: str, at: int) -> int:
-    """Past the quotes and brackets that close behind a stop."""
+def _skip_closers(text: str, at: int) -> int:
+    """The position after the closing quotes and brackets behind a stop."""
     while at < len(text):
         if text[at] in _CLOSERS:
             at += 1
@@ -161,7 +163,7 @@ def _ends(text: str, begin: int, stop: re.Match[str], end: int, after: int) -> b
     """Whether a sentence ends at `end`, with the next text at `after`."""
     if stop.group()[-1] in _WIDE:
         return True
-    if after == end:  # no space: a point within a number, a name, an address
+    if after == end:  # no space: within a number, a name, an address
         return False
     following = text[after : after + 40]
     first = following.lstrip(_OPENERS + _NARROW)[:1]
@@ -175,7 +177,7 @@ def _ends(text: str, begin: int, stop: re.Match[str], end: int, after: int) -> b
 def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
     word = _word_before(text, begin, at)
     next_word = re.split(r"[\s,;:.!?]", following, maxsplit=1)[0]
-    starts = next_word in STARTERS
+    starts = next_word in SENTENCE_STARTERS
     plain = word.lower()
     if plain in _ALWAYS:
         return False
@@ -183,7 +185,7 @@ def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
         return not following[:1].isdigit()
     if word == "M":  # Monsieur, and an initial
         return False
-    if len(word) == 1 and (word.isupper() or word.islower()):  # not a letter of a script without cases
+    if len(word) == 1 and (word.isupper() or word.islower()):  # not in a script without case
         return starts
     if "." in word and all(len(part) <= 2 for part in word.split(".")):  # U.S., e.g., z.B., p.m.
         return starts
@@ -193,8 +195,19 @@ def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
 
 
 def _word_before(text: str, begin: int, at: int) -> str:
-    """The word that a stop closes, without what opens before it; no more than the last 24 letters."""
+    """The word before a stop without opening punctuation, at most 24 characters."""
     start = at
     while start > begin and at - start < 24 and not text[start - 1].isspace():
         start -= 1
     return text[start:at].lstrip(_OPENERS)
+
+
+def is_unspaced(letter: str) -> bool:
+    """Whether a character is of a script without spaces between words; Korean has spaces.
+
+    >>> [is_unspaced(letter) for letter in "a.한漢。ไ"]
+    [False, False, False, True, True, True]
+    """
+    if any(first <= letter <= last for first, last in _UNSPACED_RANGES):
+        return True
+    return unicodedata.east_asian_width(letter) in "WF" and "HANGUL" not in unicodedata.name(letter, "")

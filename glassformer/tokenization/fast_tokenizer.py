@@ -1,4 +1,4 @@
-"""A tokenizer whose work is done by the `tokenizers` library."""
+"""A tokenizer backed by the `tokenizers` library."""
 
 import json
 import secrets
@@ -8,28 +8,33 @@ from typing import Any
 from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from glassformer.tokenization.declared import Declared
-from glassformer.tokenization.display import Part, from_byte_level, from_metaspace, joined, strays
-from glassformer.tokenization.folder import translated
+from glassformer.tokenization.display import (
+    Part,
+    decode_parts,
+    from_byte_level,
+    from_metaspace,
+    incomplete_parts,
+)
+from glassformer.tokenization.folder import TokenizerConfig, backend_errors
 from glassformer.tokenization.tokenizer import Encoded, Side, Tokenizer
 
-_BROKEN = "\ufffd"  # what the library writes for a byte that makes no letter
+_REPLACEMENT = "\ufffd"  # what the library writes for an incomplete character
 
 
-class LibraryTokenizer(Tokenizer):
-    """Wraps a backend, whether read from tokenizer.json or put together from a vocabulary."""
+class FastTokenizer(Tokenizer):
+    """Wraps a backend, read from tokenizer.json or built from a vocabulary."""
 
     _class_name = "PreTrainedTokenizerFast"
 
     def __init__(
         self,
         backend: Backend,
-        declared: Declared,
+        config: TokenizerConfig,
         role_ids: dict[str, int | None],
         *,
         raw: bytes | None = None,
     ) -> None:
-        super().__init__(declared, role_ids)
+        super().__init__(config, role_ids)
         self._raw = raw
         self._truncation, self._padding = backend.truncation, backend.padding
         backend.no_truncation()
@@ -37,18 +42,18 @@ class LibraryTokenizer(Tokenizer):
         self._backend = backend
         self._spells_special = _model_spells_special(backend)
         backend.encode_special_tokens = not self._spells_special
-        self._tidies = not isinstance(backend.model, models.BPE)
+        self._cleans_up = not isinstance(backend.model, models.BPE)
 
     @cached_property
     def _plain(self) -> Backend:
-        """Encodes text in which a special token's name means nothing."""
+        """Encodes the name of a special token as plain text."""
         if not self._spells_special:
             return self._backend
         return _with_unspellable_special(self._backend)
 
     @cached_property
-    def _keeping(self) -> Backend:
-        """Encodes text in which a special token's name means that token."""
+    def _parsing(self) -> Backend:
+        """Encodes the name of a special token as that token."""
         if self._spells_special:
             return self._backend
         twin = Backend.from_str(self._backend.to_str())
@@ -56,46 +61,46 @@ class LibraryTokenizer(Tokenizer):
         return twin
 
     def _encode(
-        self, texts: list[str], pairs: list[str] | None, *, special: bool, keep: bool, side: Side
+        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
     ) -> list[Encoded]:
-        backend = self._keeping if keep else self._plain
+        backend = self._parsing if parse_special else self._plain
         inputs: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        with translated("The text cannot be encoded"):
+        with backend_errors("the text", "cannot be encoded"):
             encodings = backend.encode_batch(inputs, add_special_tokens=special)
-        return [_encoded(encoding) for encoding in encodings]
+        return [_to_encoded(encoding) for encoding in encodings]
 
-    def _ids_of(self, texts: list[str], side: Side) -> list[list[int]]:
-        with translated("The text cannot be encoded"):
+    def _encode_ids(self, texts: list[str], side: Side) -> list[list[int]]:
+        with backend_errors("the text", "cannot be encoded"):
             return [encoding.ids for encoding in self._plain.encode_batch_fast(texts)]
 
-    def _begun_ids_of(self, texts: list[str]) -> list[tuple[list[int], int]]:
-        with translated("The text cannot be encoded"):
+    def _encode_ids_with_first_end(self, texts: list[str]) -> list[tuple[list[int], int]]:
+        with backend_errors("the text", "cannot be encoded"):
             encodings = self._plain.encode_batch(texts, add_special_tokens=False)
-        # asking for one token's place spares making all of them
+        # asking for one token's offsets is faster than for all
         return [(one.ids, (one.token_to_chars(0) or (0, 0))[1] if len(one) else 0) for one in encodings]
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
-        with translated("The ids cannot be decoded"):
+        with backend_errors("the ids", "cannot be decoded"):
             text = self._backend.decode(ids, skip_special_tokens=skip_special)
-            return self._mended(ids, skip_special) if _BROKEN in text else text
+            return self._decode_complete(ids, skip_special) if _REPLACEMENT in text else text
 
-    def _mended(self, ids: list[int], skip_special: bool) -> str:
-        """The text without the bytes that make no letter, for which the backend would write U+FFFD.
+    def _decode_complete(self, ids: list[int], skip_special: bool) -> str:
+        """The text without incomplete characters, for which the backend would write U+FFFD.
 
-        Of a run of byte tokens with one stray byte it would write nothing else, so strays go before it reads.
+        It would replace a whole run of byte tokens because of one, so they are removed first.
         """
-        passed = self._marks if skip_special else frozenset()
-        known = [index for index in ids if index not in passed and self._token(index, "target") is not None]
+        skipped = self._added_special if skip_special else frozenset()
+        known = [index for index in ids if index not in skipped and self._token(index, "target") is not None]
         parts = [self._part(index, "target") for index in known]
-        if self._spelling == "bytes":  # tokens of several bytes, some of which may be stray
-            return joined(parts)
-        lost = strays(parts)
+        if self._spelling == "bytes":  # a token has several bytes, some of which may be incomplete
+            return decode_parts(parts)
+        removed = incomplete_parts(parts)
         return self._backend.decode(
-            [index for place, index in enumerate(known) if place not in lost], skip_special_tokens=False
+            [index for n, index in enumerate(known) if n not in removed], skip_special_tokens=False
         )
 
     @cached_property
-    def _marks(self) -> frozenset[int]:
+    def _added_special(self) -> frozenset[int]:
         """The ids that the backend skips as special."""
         added = self._backend.get_added_tokens_decoder().items()
         return frozenset(index for index, token in added if token.special)
@@ -108,7 +113,7 @@ class LibraryTokenizer(Tokenizer):
 
     @cached_property
     def _spelling(self) -> str:
-        """Which spelling of spaces and bytes the decoder undoes: "bytes", "metaspace" or ""."""
+        """How the vocabulary spells spaces and bytes: "bytes", "metaspace" or ""."""
         decoder = self._backend.decoder
         described = decoder.__getstate__() if decoder is not None else b""
         if b'"ByteLevel"' in described:
@@ -146,10 +151,10 @@ class LibraryTokenizer(Tokenizer):
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        return self._marks | frozenset(index for _, index in self._given_roles())
+        return self._added_special | frozenset(index for _, index in self._present_roles())
 
 
-def _encoded(encoding: Encoding) -> Encoded:
+def _to_encoded(encoding: Encoding) -> Encoded:
     return Encoded(
         ids=encoding.ids,
         types=encoding.type_ids,
@@ -160,9 +165,9 @@ def _encoded(encoding: Encoding) -> Encoded:
 
 
 def _model_spells_special(backend: Backend) -> bool:
-    """Whether the model may arrive at a special token by plain spelling.
+    """Whether plain text may be encoded as a special token.
 
-    Merging bytes or splitting off punctuation never does; looking up whole words or pieces may.
+    Merging bytes or splitting off punctuation never does that; looking up whole words or pieces may.
     """
     if isinstance(backend.model, models.WordPiece):
         return not isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
@@ -170,7 +175,7 @@ def _model_spells_special(backend: Backend) -> bool:
 
 
 def _with_unspellable_special(backend: Backend) -> Backend:
-    """A copy in which special tokens keep their ids under names no text can contain by chance."""
+    """A copy in which special tokens keep their ids under random names that no text contains."""
     data = json.loads(backend.to_str())
     secret = f"\0{secrets.token_hex(16)}"
     names = {entry["content"]: f"{secret}{entry['id']}" for entry in data["added_tokens"] if entry["special"]}

@@ -1,0 +1,282 @@
+"""Load the tokenizer of a model folder from whatever files it has."""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from glassformer.errors import FileMissingError, FileProblemError
+from glassformer.tokenization.fast_tokenizer import FastTokenizer
+from glassformer.tokenization.folder import (
+    CONFIG,
+    ROLES,
+    TokenizerConfig,
+    backend_errors,
+    check_ids,
+    read_text,
+    read_vocabulary,
+)
+from glassformer.tokenization.sentencepiece import BEGIN_MARKED, END_MARKED, SentencePieceTokenizer
+from glassformer.tokenization.tokenizer import TARGET_FILE, Tokenizer
+from glassformer.tokenization.two_sided import TwoSidedSentencePieceTokenizer, pair_tokenizers
+
+_BYTE_LEVEL_PLAIN = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
+_BYTE_LEVEL_MARKED = {
+    "bos": "<s>",
+    "eos": "</s>",
+    "cls": "<s>",
+    "sep": "</s>",
+    "unk": "<unk>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+}
+_MARKED_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
+_PLAIN_KINDS = {"GPT2Tokenizer", "gpt2"}
+_WORDPIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+# Names that imply a role, for folders that have nothing but a tokenizer.json.
+_COMMON_NAMES = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>"),
+    "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos": ("</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
+_MISMATCH = "does not match the files in its folder"
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """Load the tokenizer of a model folder; None if the folder has none.
+
+    The first of these files decides: tokenizer.json, with tokenizer_target.json if the target side has its
+    own vocabulary; source.spm with target.spm and vocab.json; spiece.model; sentencepiece.bpe.model or
+    tokenizer.model; vocab.txt; vocab.json with merges.txt.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileMissingError(folder, "folder")
+
+    def has(name: str) -> bool:
+        return (folder / name).is_file()
+
+    def require(*names: str) -> None:
+        for name in names:
+            if not has(name):
+                raise FileMissingError(folder / name, "tokenizer file")
+
+    config = TokenizerConfig.read(folder)
+    if has(TARGET_FILE):
+        require("tokenizer.json")
+        return pair_tokenizers(load_tokenizer_json(config), load_tokenizer_json(config, TARGET_FILE))
+    if has("tokenizer.json"):
+        return load_tokenizer_json(config)
+    if has("source.spm") or has("target.spm"):
+        separate = config.flag("separate_vocabs", False)
+        require("source.spm", "target.spm", "vocab.json", *["target_vocab.json"] * separate)
+        return TwoSidedSentencePieceTokenizer(config, separate=separate)
+    if has("spiece.model"):
+        return SentencePieceTokenizer.load(config, "spiece.model", END_MARKED)
+    for name in ("sentencepiece.bpe.model", "tokenizer.model"):
+        if has(name):
+            return SentencePieceTokenizer.load(config, name, BEGIN_MARKED)
+    if has("vocab.txt"):
+        return _load_wordpiece(config)
+    if has("vocab.json") or has("merges.txt"):
+        require("vocab.json", "merges.txt")
+        return _load_byte_level(config)
+    if has(CONFIG):
+        raise FileMissingError(folder / "tokenizer.json", "vocabulary")
+    return None
+
+
+def load_tokenizer_json(config: TokenizerConfig, name: str = "tokenizer.json") -> FastTokenizer:
+    """The tokenizer of a tokenizer.json, or of another file of that format."""
+    path = config.folder / name
+    raw = path.read_bytes()
+    with backend_errors(path, "is not a tokenizer"):
+        backend = Backend.from_str(raw.decode("utf-8"))
+    if backend.get_vocab_size() == 0:
+        raise FileProblemError(path, "has no tokens")
+    with backend_errors(path, _MISMATCH):
+        changed = _add_declared(backend, config)
+        role_ids = {role: _role_id(backend, config, role) for role in ROLES}
+        if "add_bos_token" in config.config or "add_eos_token" in config.config:
+            backend.post_processor = _bos_eos_template(backend, config, role_ids)
+    return FastTokenizer(backend, config, role_ids, raw=None if changed else raw)
+
+
+def _role_id(backend: Backend, config: TokenizerConfig, role: str) -> int | None:
+    """The id of a role: by its declared token, the model's config, the post-processor, or a common name."""
+    token = config.roles.get(role)
+    if token is not None:
+        return backend.token_to_id(token.content)
+    index = config.role_ids.get(role)
+    if index is not None and backend.id_to_token(index) is not None:
+        return index
+    if role in config.roles:
+        return None
+    template = backend.post_processor
+    named = isinstance(template, processors.BertProcessing | processors.RobertaProcessing)
+    if named and role in ("cls", "sep"):
+        return int(getattr(template, role)[1])
+    found = (backend.token_to_id(name) for name in _COMMON_NAMES[role])
+    return next((index for index in found if index is not None), None)
+
+
+def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
+    """WordPiece from a vocab.txt: one token per line, its line number is its id."""
+    path = config.folder / "vocab.txt"
+    lines = read_text(path).removesuffix("\n").split("\n")
+    vocabulary = {token: index for index, token in enumerate(lines)}
+    if len(vocabulary) < len(lines):
+        raise FileProblemError(path, "has the same token on two lines")
+
+    tokens = {role: config.role(role, _WORDPIECE.get(role)) for role in ROLES}
+    names = {role: token.content for role, token in tokens.items() if token is not None}
+    for role in ("unk", "cls", "sep"):
+        if names.get(role) not in vocabulary:
+            raise config.missing_token(path, role, tokens[role])
+    with backend_errors(path, "is not a vocabulary"):
+        backend = Backend(models.WordPiece(vocabulary, unk_token=names["unk"]))
+    lowercase = config.flag("do_lower_case", True)
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=config.flag("tokenize_chinese_chars", True),
+        strip_accents=config.flag("strip_accents", lowercase),
+        lowercase=lowercase,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    with backend_errors(path, _MISMATCH):
+        _add_declared(backend, config)
+        _add_known(backend, [token for token in tokens.values() if token is not None])
+    role_ids = {role: backend.token_to_id(name) for role, name in names.items()}
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{names['cls']}:0 $A:0 {names['sep']}:0",
+        pair=f"{names['cls']}:0 $A:0 {names['sep']}:0 $B:1 {names['sep']}:1",
+        special_tokens=[(names[role], vocabulary[names[role]]) for role in ("cls", "sep")],
+    )
+    return FastTokenizer(backend, config, role_ids)
+
+
+def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
+    """Byte-level BPE from vocab.json and merges.txt, with or without special tokens around the text.
+
+    The two files do not say which of the two it is; the tokenizer class or model type does, else the
+    presence of the special tokens in the vocabulary.
+    """
+    path = config.folder / "vocab.json"
+    vocabulary = read_vocabulary(path)
+    merges = _read_merges(config.folder / "merges.txt")
+    check_ids(set(vocabulary.values()) | {index for index, _ in config.added if index is not None}, path)
+    with backend_errors(path, "does not match merges.txt"):
+        backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
+    prefix = config.flag("add_prefix_space", False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    backend.decoder = decoders.ByteLevel()
+
+    marked = _has_marks(config, vocabulary)
+    defaults = _BYTE_LEVEL_MARKED if marked else _BYTE_LEVEL_PLAIN
+    tokens = {role: config.role(role, defaults.get(role)) for role in ROLES}
+    if marked and "mask" not in config.roles:
+        # These models learned the mask in place of a word together with the space before it.
+        tokens["mask"] = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
+    known = {role: token for role, token in tokens.items() if token is not None}
+    with backend_errors(path, _MISMATCH):
+        _add_declared(backend, config)
+        _add_known(backend, list(known.values()))
+    role_ids = {role: backend.token_to_id(token.content) for role, token in known.items()}
+    if not marked:
+        backend.post_processor = _bos_eos_template(backend, config, role_ids)
+        return FastTokenizer(backend, config, role_ids)
+    trim_offsets = config.flag("trim_offsets", True)
+    sep, cls = (_special(role, tokens, role_ids, config) for role in ("sep", "cls"))
+    backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
+    return FastTokenizer(backend, config, role_ids)
+
+
+def _special(
+    role: str, tokens: dict[str, AddedToken | None], role_ids: dict[str, int | None], config: TokenizerConfig
+) -> tuple[str, int]:
+    token, index = tokens[role], role_ids.get(role)
+    if token is None or index is None:
+        raise config.missing_token(config.folder / "vocab.json", role, token)
+    return token.content, index
+
+
+def _has_marks(config: TokenizerConfig, vocabulary: dict[str, int]) -> bool:
+    if config.kind in _MARKED_KINDS | _PLAIN_KINDS:
+        return config.kind in _MARKED_KINDS
+    if config.kind is not None:
+        raise config.needs_tokenizer_json("vocab.json")
+    return all(mark in vocabulary for mark in ("<s>", "</s>", "<pad>", "<mask>"))
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    """Pairs in order of rank. Only the first line may be a comment: "# #" is a merge like any other."""
+    merges = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        left, space, right = line.partition(" ")
+        if not (left and space and right) or " " in right:
+            raise FileProblemError(path, f"is not two pieces: {line[:60]!r}", number)
+        merges.append((left, right))
+    return merges
+
+
+def _add_declared(backend: Backend, config: TokenizerConfig) -> bool:
+    """Add the declared tokens that the backend lacks; True if something changed."""
+    present = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    changed = False
+    for index, token in config.added:
+        if token.content not in present:
+            changed = True
+            _add(backend, token)
+            actual = backend.token_to_id(token.content)
+            if index is not None and actual != index:
+                raise FileProblemError(
+                    config.folder, f"declares id {index} for {token.content!r}, whose id is {actual}"
+                )
+            present[token.content] = token
+    for role in config.roles.values():
+        if role is not None and not (role.content in present and present[role.content].special):
+            changed = True
+            _add(backend, role)
+            present[role.content] = role
+    return changed
+
+
+def _add_known(backend: Backend, tokens: list[AddedToken]) -> None:
+    """Make tokens of the vocabulary special; others are ignored."""
+    for token in tokens:
+        if backend.token_to_id(token.content) is not None:
+            _add(backend, token)
+
+
+def _add(backend: Backend, token: AddedToken) -> None:
+    if token.special:
+        backend.add_special_tokens([token])
+    else:
+        backend.add_tokens([token])
+
+
+def _bos_eos_template(
+    backend: Backend, config: TokenizerConfig, role_ids: dict[str, int | None]
+) -> processors.PostProcessor:
+    """BOS and EOS around each text, according to add_bos_token and add_eos_token."""
+    bos, eos = (
+        role_ids[role] if config.flag(f"add_{role}_token", False) else None for role in ("bos", "eos")
+    )
+
+    def around(sequence: str, kind: int) -> list[str]:
+        names = [None if bos is None else backend.id_to_token(bos), sequence]
+        names.append(None if eos is None else backend.id_to_token(eos))
+        return [f"{name}:{kind}" for name in names if name is not None]
+
+    return processors.TemplateProcessing(
+        single=around("$A", 0),
+        pair=around("$A", 0) + around("$B", 1),
+        special_tokens=[(backend.id_to_token(i), i) for i in (bos, eos) if i is not None],
+    )

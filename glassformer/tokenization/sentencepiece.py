@@ -1,0 +1,374 @@
+"""Tokenizers of one SentencePiece model, with an end token (spiece.model) or a begin token.
+
+A text's ids are the model's own; special tokens beyond its vocabulary follow after it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sentencepiece
+from tokenizers import AddedToken
+
+from glassformer.errors import FileProblemError, InvalidValueError
+from glassformer.tokenization.display import Part, decode_parts, from_metaspace
+from glassformer.tokenization.folder import ROLES, TokenizerConfig, backend_errors
+from glassformer.tokenization.tokenizer import Encoded, Side, Tokenizer
+
+
+class Piece(NamedTuple):
+    """A piece of text: its spelling, the model's id, and [start, end) in characters."""
+
+    text: str
+    number: int
+    start: int
+    end: int
+
+
+class SentencePieceModel:
+    """One SentencePiece model read from a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        if not self.content:
+            raise FileProblemError(path, "is empty")
+        with backend_errors(path, "is not a SentencePiece model"):
+            self._with_prefix = sentencepiece.SentencePieceProcessor(model_proto=self.content)
+            self._without_prefix = sentencepiece.SentencePieceProcessor(model_proto=self.content)
+            self._without_prefix.override_normalizer_spec(add_dummy_prefix=False)
+            self.size: int = self._with_prefix.get_piece_size()
+            self.pieces = [self._with_prefix.id_to_piece(index) for index in range(self.size)]
+            self.index = {piece: index for index, piece in enumerate(self.pieces)}
+            self._byte_fallback = "<0x00>" in self.index
+            self.prefixes = any(p.text.startswith("▁") for p in self.encode("a")[:1])
+
+    def control(self) -> dict[str, int]:
+        """Pieces that text never produces: begin, end, padding, unknown."""
+        model = self._with_prefix
+        return {
+            piece: index
+            for piece, index in self.index.items()
+            if model.is_control(index) or model.is_unknown(index)
+        }
+
+    def encode(self, text: str, *, prefix: bool = True) -> list[Piece]:
+        """Pieces of a text. prefix: encode it as if a space stood before it."""
+        model = self._with_prefix if prefix else self._without_prefix
+        found = _parse(model.encode_as_serialized_proto(text))
+        if not text.isascii():  # the model counts bytes
+            widths = (len(char.encode("utf-8")) for char in text)
+            position = {byte: at for at, byte in enumerate(accumulate(widths, initial=0))}
+            found = [Piece(p.text, p.number, position[p.start], position[p.end]) for p in found]
+        return _widen_byte_pieces(found) if self._byte_fallback else found
+
+
+def _widen_byte_pieces(found: list[Piece]) -> list[Piece]:
+    """Give each byte of a byte-fallback character the offsets of the whole character."""
+    pieces: list[Piece] = []
+    end = 0
+    for piece in reversed(found):
+        spelled = len(piece.text) == 6 and piece.text.startswith("<0x")
+        end = end if spelled and piece.start == piece.end else piece.end
+        pieces.append(piece._replace(end=end) if end != piece.end else piece)
+    return pieces[::-1]
+
+
+def _parse(data: bytes) -> list[Piece]:
+    """Pieces, with offsets in bytes, from the library's protobuf message.
+
+    The outer message has a piece per field 2; a piece has its text in field 1, id in 2, begin in 4, end in 5.
+    Parsed by hand for speed: this runs for every token of every text.
+    """
+    found = []
+    at, size = 0, len(data)
+    while at < size:
+        outer = data[at]
+        length, at = _varint(data, at + 1)
+        stop = at + length
+        if outer != 0x12:
+            at = stop
+            continue
+        text, values = b"", [0, 0, 0, 0, 0, 0]
+        while at < stop:
+            key = data[at]
+            value = data[at + 1]
+            at += 2
+            if value >= 0x80:
+                value, at = _varint(data, at - 1)
+            if key & 7 == 2:
+                if key == 0x0A:
+                    text = data[at : at + value]
+                at += value
+            else:
+                values[key >> 3] = value
+        found.append(Piece(text.decode("utf-8"), values[2], values[4], values[5]))
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def split_special(text: str, tokens: Sequence[AddedToken]) -> Iterator[tuple[str, int, bool]]:
+    """Split a text at special tokens: (part, its start, whether it is one), without empty parts."""
+    if not tokens:
+        if text:
+            yield text, 0, False
+        return
+    longest_first = sorted(tokens, key=lambda token: -len(token.content))
+    pattern = "|".join(_pattern(token, number) for number, token in enumerate(longest_first))
+    at = 0
+    for match in re.finditer(pattern, text):
+        if match.start() > at:
+            yield text[at : match.start()], at, False
+        start, end = match.span(match.lastgroup or 0)  # without the space around it
+        yield text[start:end], start, True
+        at = match.end()
+    if at < len(text):
+        yield text[at:], at, False
+
+
+def _pattern(token: AddedToken, number: int) -> str:
+    left, right = r"\s*" if token.lstrip else "", r"\s*" if token.rstrip else ""
+    inner = re.escape(token.content)
+    if token.single_word:
+        inner = rf"(?<!\w){inner}(?!\w)"
+    return f"{left}(?P<t{number}>{inner}){right}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One kind of SentencePiece folder; the folder's own settings override the defaults.
+
+    classes       classes of transformers and model types with this layout; the first is saved
+    defaults      role to token
+    adds          which special tokens are added to a text
+    sentinels     how many <extra_id_k> follow the vocabulary
+    pair_type     token type of the second text of a pair
+    spaced_parts  whether text after a special token gets a space before it
+    """
+
+    classes: tuple[str, ...]
+    defaults: dict[str, str]
+    adds: tuple[str, ...]
+    sentinels: int
+    pair_type: int
+    spaced_parts: bool
+
+
+END_MARKED = Layout(
+    classes=("T5Tokenizer", "MT5Tokenizer", "t5", "mt5"),
+    defaults={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    adds=("eos",),
+    sentinels=100,
+    pair_type=0,
+    spaced_parts=True,
+)
+BEGIN_MARKED = Layout(
+    classes=("LlamaTokenizer", "llama", "mistral"),
+    defaults={"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
+    adds=("bos",),
+    sentinels=0,
+    pair_type=1,
+    spaced_parts=False,
+)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """One SentencePiece model with special tokens."""
+
+    _cleans_up = True
+
+    @classmethod
+    def load(cls, config: TokenizerConfig, name: str, layout: Layout) -> "SentencePieceTokenizer":
+        """The tokenizer of a folder with one SentencePiece model, in the file `name`."""
+        if config.kind is not None and config.kind not in layout.classes:
+            raise config.needs_tokenizer_json(name)
+        return cls(SentencePieceModel(config.folder / name), name, config, layout)
+
+    def __init__(self, spm: SentencePieceModel, name: str, config: TokenizerConfig, layout: Layout) -> None:
+        self._spm, self._name, self._layout = spm, name, layout
+        self._class_name = layout.classes[0]
+        count = _count_sentinels(config, layout)
+        self._extra = {f"<extra_id_{count - 1 - k}>": spm.size + k for k in range(count)}
+        self._special = {
+            token: AddedToken(token, special=True, normalized=False)
+            for token in [*self._extra, *spm.control()]
+        }
+        for index, token in config.added:
+            self._add(token, index, config)
+        for role_token in config.roles.values():
+            if role_token is not None:
+                self._add(role_token, None, config)
+        self._name_of = {index: token for token, index in self._extra.items()}
+        tokens = {role: config.role(role, layout.defaults.get(role)) for role in ROLES}
+        super().__init__(
+            config,
+            {
+                role: None if token is None else self._id(token.content, "source")
+                for role, token in tokens.items()
+            },
+        )
+        around = []
+        for role in ("bos", "eos"):
+            wanted = config.flag(f"add_{role}_token", role in layout.adds)
+            index = self._role_ids[role] if wanted else None
+            if wanted and index is None and role in layout.adds:
+                raise config.missing_token(config.folder / name, role, None)
+            around.append([] if index is None else [index])
+        self._before, self._after = around
+        self._prefix = config.flag("add_prefix_space", True)
+        self._spaced_parts = config.flag("legacy", layout.spaced_parts) or layout.spaced_parts
+
+    def _add(self, token: AddedToken, index: int | None, config: TokenizerConfig) -> None:
+        known = self._id(token.content, "source")
+        if known is None:
+            known = self.vocab_size
+            self._extra[token.content] = known
+        if index is not None and known != index:
+            raise FileProblemError(
+                config.folder, f"declares id {index} for {token.content!r}, whose id is {known}"
+            )
+        self._special[token.content] = token
+
+    def _encode(
+        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
+    ) -> list[Encoded]:
+        found = []
+        for number, text in enumerate(texts):
+            pieces = [self._pieces(text, parse_special)]
+            if pairs is not None:
+                pieces.append(self._pieces(pairs[number], parse_special))
+            found.append(
+                join_pieces(
+                    pieces,
+                    [[piece.number for piece in part] for part in pieces],
+                    before=self._before if special else [],
+                    after=self._after if special else [],
+                    pair_type=self._layout.pair_type,
+                )
+            )
+        return found
+
+    def _pieces(self, text: str, parse_special: bool) -> list[Piece]:
+        found: list[Piece] = []
+        # Added tokens that are not special are ordinary words, which are parsed in any text.
+        tokens = [token for token in self._special.values() if parse_special or not token.special]
+        for part, start, matched in split_special(text, tokens):
+            if matched:
+                index = self._id(part, "source")
+                assert index is not None
+                found.append(Piece(part, index, start, start + len(part)))
+                continue
+            prefix = self._prefix and (start == 0 or self._spaced_parts)
+            found += shift_pieces(self._spm.encode(part, prefix=prefix), start)
+        return found
+
+    def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
+        known = [i for i in ids if i < self.vocab_size]
+        if skip_special:
+            known = [i for i in known if i not in self.special_ids]
+        text = decode_parts([self._part(index, side) for index in known])
+        return text.removeprefix(" ") if self._prefix and self._spm.prefixes else text
+
+    def _token(self, index: int, side: Side) -> str | None:
+        if index in self._name_of:
+            return self._name_of[index]
+        return self._spm.pieces[index] if index < self._spm.size else None
+
+    def _id(self, token: str, side: Side) -> int | None:
+        found = self._extra.get(token)
+        return self._spm.index.get(token) if found is None else found
+
+    def _part(self, index: int, side: Side) -> Part:
+        token = self._token(index, side)
+        if token is None:
+            return f"<id {index}>"
+        own = index in self.special_ids or index in self._name_of
+        return token if own else from_metaspace(token)
+
+    def _files(self) -> dict[str, bytes]:
+        return {self._name: self._spm.content}
+
+    def _settings(self) -> dict[str, Any]:
+        if self._layout is not BEGIN_MARKED:
+            return {}
+        # Readers disagree about the defaults of these.
+        return {
+            "add_bos_token": bool(self._before),
+            "add_eos_token": bool(self._after),
+            "legacy": self._spaced_parts,
+        }
+
+    @property
+    def vocab_size(self) -> int:
+        return max([self._spm.size - 1, *self._extra.values()]) + 1
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        ids = {self._id(name, "source") for name, token in self._special.items() if token.special}
+        return frozenset(index for index in ids if index is not None) | frozenset(
+            index for _, index in self._present_roles()
+        )
+
+
+def _count_sentinels(config: TokenizerConfig, layout: Layout) -> int:
+    count = config.config.get("extra_ids")
+    if count is not None:
+        if not isinstance(count, int) or count < 0:
+            raise InvalidValueError(f"{config.folder}: extra_ids", count, "a number from 0")
+        return count
+    named = sum(token.content.startswith("<extra_id_") for _, token in config.added)
+    return named or layout.sentinels
+
+
+def shift_pieces(pieces: list[Piece], by: int) -> list[Piece]:
+    """Shift the offsets of pieces."""
+    if by == 0:
+        return pieces
+    return [Piece(text, number, start + by, end + by) for text, number, start, end in pieces]
+
+
+def join_pieces(
+    texts: list[list[Piece]],
+    ids: list[list[int]],
+    *,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+    last: Sequence[int] = (),
+    pair_type: int = 0,
+) -> Encoded:
+    """One text or a pair, from pieces and their ids, with special tokens around each and at the end."""
+    encoded = Encoded(ids=[], types=[], offsets=[], sequences=[], words=[])
+
+    def add_special(ids: Sequence[int], kind: int) -> None:
+        count = len(ids)
+        encoded.ids.extend(ids)
+        encoded.types.extend([kind] * count)
+        encoded.offsets.extend([(0, 0)] * count)
+        encoded.sequences.extend([None] * count)
+        encoded.words.extend([None] * count)
+
+    for sequence, (pieces, numbers) in enumerate(zip(texts, ids, strict=True)):
+        kind = pair_type if sequence else 0
+        add_special(before, kind)
+        starts = (number == 0 or p.text[:1] == "▁" for number, p in enumerate(pieces))
+        encoded.ids.extend(numbers)
+        encoded.types.extend([kind] * len(pieces))
+        encoded.offsets.extend([(piece.start, piece.end) for piece in pieces])
+        encoded.sequences.extend([sequence] * len(pieces))
+        encoded.words.extend([word - 1 for word in accumulate(starts)])
+        add_special(after, kind)
+    add_special(last, 0)
+    return encoded
