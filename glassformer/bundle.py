@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -152,11 +153,11 @@ def load(
 ) -> Bundle:
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
     path = result_of(pretrained.located(folder))
+    if path.is_file():
+        raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.is_dir():
-        hint = "expected a folder that holds config.json" + pretrained.meant(folder)
-        if path.is_file():
-            raise FileProblemError(path, "is a file", hint=hint)
-        raise FileMissingError(folder, kind="folder", hint=hint)
+        close = get_close_matches(str(folder), pretrained.names(), n=1)
+        raise FileMissingError(folder, "model folder", f"did you mean {close[0]!r}?" if close else "")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="load with device='cpu'")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"

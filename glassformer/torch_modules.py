@@ -1,9 +1,9 @@
-"""Take over the weights of torch's own Transformer modules: `glassformer.from_torch(module)`.
+"""Convert torch's own Transformer modules: `glassformer.from_torch(module)`.
 
-The result equals the module it came from. Three conventions differ and are the caller's to turn round:
-ours is always batch-first; our masks are True where a key *may* be attended; and a 2-D mask is (B, S),
-the padding. So torch's `key_padding_mask` is passed as `~mask`, its (T, S) `attn_mask` as `~mask[None]`,
-and its (B*H, T, S) one as `~mask.view(B, H, T, S)`. As in torch, nothing is causal until a mask says so.
+The result computes what the module does. Three conventions differ: ours is always batch-first; our masks are
+True where a key *may* be attended; and a 2-D mask is (B, S), the padding. So pass torch's `key_padding_mask`
+as `~mask`, its (T, S) `attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`.
+As in torch, nothing is causal until a mask says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.stack import Stack
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnsupportedError
 
 State = dict[str, Tensor]
 Layer = nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
@@ -43,7 +43,7 @@ def from_torch(module: Layers) -> Stack: ...
 @overload
 def from_torch(module: nn.Transformer) -> EncoderDecoder: ...
 def from_torch(module: nn.Module) -> nn.Module:
-    """Our equal of a torch module, with its own copy of the weights, in the same mode and precision.
+    """Convert a torch module, with a copy of its weights, in the same mode and dtype.
 
     nn.MultiheadAttention -> MultiHeadAttention, nn.TransformerEncoderLayer and DecoderLayer -> Block,
     nn.TransformerEncoder and Decoder -> Stack, nn.Transformer -> EncoderDecoder over vectors.
@@ -69,35 +69,27 @@ def from_torch(module: nn.Module) -> nn.Module:
             case nn.Transformer():
                 made, state = _transformer(module)
             case _:
-                raise GlassformerError(
-                    f"from_torch cannot read a {type(module).__name__}; it reads nn.MultiheadAttention, "
-                    "nn.TransformerEncoder and Decoder, their layers, and nn.Transformer"
-                )
+                kinds = "nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerDecoder, their layers"
+                raise InvalidValueError("module", type(module).__name__, f"{kinds} or nn.Transformer")
     copies = {name: tensor.detach().clone() for name, tensor in state.items()}
     build.materialise(made, copies)
     return made.train(module.training)
 
 
-def _exactly(part: Any, kind: type[nn.Module], where: str) -> None:
-    """Refuse a subclass: its forward may do anything."""
+def _check_type(part: Any, kind: type[nn.Module], where: str) -> None:
+    """Reject a subclass: its forward may do anything."""
     if type(part) is not kind:
-        raise GlassformerError(
-            f"{where} is a {type(part).__name__}, not torch's own {kind.__name__}, so what it computes "
-            "is not known; only the modules of torch.nn themselves are converted"
-        )
+        raise InvalidValueError(where, type(part).__name__, f"torch.nn.{kind.__name__} itself")
 
 
 def _attention_spec(module: nn.MultiheadAttention, where: str = "the attention") -> spec.Attention:
-    _exactly(module, nn.MultiheadAttention, where)
+    _check_type(module, nn.MultiheadAttention, where)
     if module.bias_k is not None or module.bias_v is not None:
-        raise GlassformerError(f"{where} was made with add_bias_kv=True, which is not supported")
+        raise UnsupportedError("from_torch", "add_bias_kv=True")
     if module.add_zero_attn:
-        raise GlassformerError(f"{where} was made with add_zero_attn=True, which is not supported")
+        raise UnsupportedError("from_torch", "add_zero_attn=True")
     if module.kdim != module.vdim:
-        raise GlassformerError(
-            f"{where} has kdim {module.kdim} and vdim {module.vdim}, but keys and values come from one "
-            "sequence here; only kdim equal to vdim is supported"
-        )
+        raise UnsupportedError("from_torch", f"kdim {module.kdim} with vdim {module.vdim}")
     biases: tuple[spec.Projection, ...] = ("q", "k", "v") if module.in_proj_bias is not None else ()
     if module.out_proj.bias is not None:
         biases += ("out",)
@@ -131,29 +123,27 @@ def _activation(value: Any) -> spec.Activation:
     name = modules.get(type(value)) or next((n for f, n in _FUNCTIONS.items() if f is value), None)
     if name is None:
         shown = getattr(value, "__name__", type(value).__name__)
-        raise GlassformerError(
-            f"the activation {shown} is not known here; relu, gelu and silu (as function or module) are"
-        )
+        raise InvalidValueError("activation", shown, "relu, gelu or silu, as a function or a module")
     return name
 
 
 def _norm(module: Any, where: str) -> spec.LayerNorm:
-    _exactly(module, nn.LayerNorm, where)
+    _check_type(module, nn.LayerNorm, where)
     if module.weight is None:
-        raise GlassformerError(f"{where} has no weight (elementwise_affine=False), which is not supported")
+        raise UnsupportedError("from_torch", "elementwise_affine=False")
     return spec.LayerNorm(eps=module.eps, bias=module.bias is not None)
 
 
 def _same(values: list[Any], what: str) -> Any:
     if any(value != values[0] for value in values):
-        raise GlassformerError(f"{what} differ within a module ({values}); only equal ones are supported")
+        raise InvalidValueError(what, values, "equal values")
     return values[0]
 
 
 def _layer(module: Layer) -> tuple[spec.Block, State]:
     """The spec and the weights, under our names, of one encoder or decoder layer."""
     decodes = isinstance(module, nn.TransformerDecoderLayer)
-    _exactly(module, nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer, "the layer")
+    _check_type(module, nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer, "the layer")
     norms = {"norm_self": module.norm1, "norm_ffn": module.norm2}
     drops = [module.dropout1.p, module.dropout2.p]
     state = {f"self_attn.{name}": value for name, value in _attention_state(module.self_attn).items()}
@@ -167,7 +157,7 @@ def _layer(module: Layer) -> tuple[spec.Block, State]:
     for name, norm in norms.items():
         state |= _under(name, norm)
     for linear in (module.linear1, module.linear2):
-        _exactly(linear, nn.Linear, "a feed-forward's linear layer")
+        _check_type(linear, nn.Linear, "a feed-forward's linear layer")
     state |= _under("ffn.up", module.linear1) | _under("ffn.down", module.linear2)
     biases = (("up", module.linear1), ("down", module.linear2))
     what = spec.Block(
@@ -188,14 +178,14 @@ def _layer(module: Layer) -> tuple[spec.Block, State]:
 
 def _layers(module: Layers) -> tuple[spec.Stack, State]:
     decodes = isinstance(module, nn.TransformerDecoder)
-    _exactly(module, nn.TransformerDecoder if decodes else nn.TransformerEncoder, "the stack")
+    _check_type(module, nn.TransformerDecoder if decodes else nn.TransformerEncoder, "the stack")
     if not len(module.layers):
-        raise GlassformerError(f"the {type(module).__name__} has no layers, so there is nothing to convert")
+        raise InvalidValueError("layers", 0, "at least one layer")
     kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
     state: State = {}
     blocks: list[spec.Block] = []
     for n, layer in enumerate(module.layers):
-        _exactly(layer, kind, f"layer {n}")
+        _check_type(layer, kind, f"layer {n}")
         what, inner = _layer(layer)
         blocks.append(what)
         state |= {f"blocks.{n}.{name}": value for name, value in inner.items()}
@@ -204,16 +194,16 @@ def _layers(module: Layers) -> tuple[spec.Stack, State]:
     stack = spec.Stack(
         d_model=module.layers[0].self_attn.embed_dim,
         num_layers=len(blocks),
-        block=_same(blocks, "the layers"),
+        block=_same(blocks, "layers"),
         final_norm=None if module.norm is None else _norm(module.norm, "the final norm"),
     )
     return stack, state
 
 
 def _transformer(module: nn.Transformer) -> tuple[EncoderDecoder, State]:
-    _exactly(module, nn.Transformer, "the model")
-    _exactly(module.encoder, nn.TransformerEncoder, "the model's encoder")
-    _exactly(module.decoder, nn.TransformerDecoder, "the model's decoder")
+    _check_type(module, nn.Transformer, "the model")
+    _check_type(module.encoder, nn.TransformerEncoder, "the model's encoder")
+    _check_type(module.decoder, nn.TransformerDecoder, "the model's decoder")
     encoder, reading = _layers(module.encoder)
     decoder, writing = _layers(module.decoder)
     what = spec.EncoderDecoder(

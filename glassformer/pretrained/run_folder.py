@@ -1,4 +1,4 @@
-"""The names by which a run's folder and its models are known; `training/run.py` tells all that is there."""
+"""The files of a training run's folder that are needed to find its model; see `training/run.py` for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DESCRIBED = ("spec.json", "config.json")  # by either of which a folder is a mod
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a training began in the folder."""
+    """Whether the folder holds a training run."""
     return (folder / RECIPE).is_file()
 
 
@@ -28,6 +28,15 @@ class NotARunError(GlassformerError):
     folder: Path
     hint: str = "choose a new or empty folder to train in"
     template: ClassVar[str] = "{folder} is not empty and is not a training run"
+
+
+@dataclass(eq=False)
+class NoModelYetError(GlassformerError):
+    """A run is still training, or was stopped, before its first validation."""
+
+    folder: Path
+    hint: str = "wait for its first validation, or resume it"
+    template: ClassVar[str] = "the run in {folder} has no model yet"
 
 
 def check_run_folder(folder: Path) -> None:
@@ -42,14 +51,11 @@ def check_run_folder(folder: Path) -> None:
 
 
 def result_of(folder: str | Path) -> Path:
-    """The model that a run made, or while it trains the best so far; any other folder is one itself."""
+    """The model folder of a run: the result, else the best so far. Any other folder is returned as it is."""
     root = Path(folder)
     if not is_run(root) or any((root / name).is_file() for name in DESCRIBED):
         return root
     found = next((root / name for name in (MODEL, BEST) if (root / name).is_dir()), None)
     if found is None:
-        raise GlassformerError(
-            f"the run in '{folder}' has no model yet: it is still training or was stopped before its first "
-            "validation; wait for that, or give its train command again"
-        )
+        raise NoModelYetError(root)
     return found

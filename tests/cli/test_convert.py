@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.tasks.writing.ends import ends_of, generation_of
-from glassformer.tasks.writing.sources import task_prefix
+from glassformer.tasks.languages import task_prefix
+from glassformer.tasks.text_generation import published_generation_config, special_tokens
 from tests.cli.conftest import Done
 from tests.families import harness
 from tests.families.cases import _BERT, _LLAMA, _T5
@@ -80,9 +80,9 @@ def test_a_writer_in_our_layout_keeps_its_tasks_and_its_ends(run: Run, tmp_path:
     (folder / "generation_config.json").unlink(missing_ok=True)
     assert run("convert", folder, tmp_path / "ours", "--to", "glassformer").code == 0
     for bundle in (glassformer.load(folder), glassformer.load(tmp_path / "ours")):
-        ends = ends_of(bundle)
+        ends = special_tokens(bundle)
         assert (ends.start_ids, ends.eos_ids, ends.pad_id) == ((5,), (7,), 3)
-        assert generation_of(bundle)["num_beams"] == 3
+        assert published_generation_config(bundle)["num_beams"] == 3
         assert task_prefix(bundle, "summarization".__eq__) == "the cat "
 
 

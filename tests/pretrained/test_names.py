@@ -12,7 +12,7 @@ import torch
 
 import glassformer
 from glassformer import pretrained as models
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileMissingError
 from glassformer.interpret.examples import split_language_tag
 from tests.interpret import models as tiny
 
@@ -40,7 +40,7 @@ def test_a_card_without_its_facts_is_one_sentence(
     (tmp_path / "x" / models.CARD).write_text("# x\n")
     monkeypatch.setattr(models, "HERE", tmp_path)
     done = run("models")
-    assert done.code == 2 and "does not begin with its facts" in done.err
+    assert done.code == 2 and "does not begin with" in done.err
 
 
 def test_loading_by_name_is_loading_its_folder(shipped: Shipped) -> None:
@@ -104,7 +104,7 @@ def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp
     (tmp_path / "runs" / "mine" / "recipe.yaml").write_text("job: lm\n")
     for words in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
         done = run(words[0], "runs/mine", *words[1:])
-        assert done.code == 2 and "'runs/mine' has no model yet" in done.err, (words, done.err)
+        assert done.code == 2 and "no model yet" in done.err, (words, done.err)
     glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
     assert glassformer.load("runs/mine").folder == Path("runs/mine/best")
     glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
@@ -122,10 +122,11 @@ def test_a_recipe_beside_a_published_model_makes_it_no_run(tmp_path: Path) -> No
 
 
 def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:
-    with pytest.raises(GlassformerError, match="did you mean 'pocket-lm'"):
+    with pytest.raises(FileMissingError) as near:
         glassformer.load("poket-lm")
-    with pytest.raises(GlassformerError, match=r"holds config\.json$"):
-        glassformer.load("somewhere/pocket")
+    with pytest.raises(FileMissingError) as far:
+        glassformer.load("somewhere/else")
+    assert "pocket-lm" in near.value.hint and not far.value.hint
     for words in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
         done = run(*words)
         assert done.code == 2 and "did you mean 'pocket'?" in done.err, words

@@ -11,7 +11,7 @@ import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.server.generation import GenerationService
 from glassformer.server.openai import _embed
-from glassformer.tasks.writing.rewriting import translating
+from glassformer.tasks import Translator
 from tests.server.harness import part, run_async
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -56,11 +56,11 @@ def test_overlong_inputs_are_refused_even_if_the_model_has_no_limit(bundles):
     bundle = glassformer.Pipeline(
         model=glassformer.tiny("t5", vocab_size=tokenizer.vocab_size).eval(), tokenizer=tokenizer
     )
-    plan = translating(bundle, {"max_new_tokens": 2}, split="never")
+    task = Translator(bundle, max_new_tokens=2, split="never")
     service = GenerationService(bundle, slots=4)
 
     async def tokens(count: int) -> int:
-        (texts,) = await service.generate_all(plan, [[5] * count])
+        (texts,) = await service.generate_all(task.request, [[5] * count])
         return len(texts[0].ids)
 
     try:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer import pretrained as models
-from glassformer.tasks.writing.prompts import Pieces
+from glassformer.tasks.streaming import IncrementalDecoder
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.tokenization.display import Part
 from tests.tokenization.layouts import CORPUS, LAYOUTS
@@ -73,5 +73,5 @@ def test_any_ids_spell_whole_letters_and_stream_as_they_do(
     run = b"".join(part for part in tokenizer.parts(ids) if isinstance(part, bytes))
     text = tokenizer.decode(ids)
     assert text.lstrip() == run.decode(errors="ignore").lstrip()
-    pieces = Pieces(tokenizer)
+    pieces = IncrementalDecoder(tokenizer)
     assert "".join([*(pieces.push(token) for token in ids), pieces.end()]) == text
