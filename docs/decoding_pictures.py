@@ -19,7 +19,7 @@ from PIL import Image
 
 import glassformer
 from glassformer import plotting as draw
-from glassformer.generation import GenerationConfig, GenerationRequest, generate, pick
+from glassformer.generation import GenerationConfig, GenerationRequest, generate, logits_processors
 
 FOLDER = Path(__file__).parent / "pictures"
 SEARCHED = "Two men wearing black in a city"
@@ -58,9 +58,9 @@ def chances(bundle: glassformer.Bundle) -> Path:
         "as the model gives them": logits,
         "temperature 0.5": logits / 0.5,
         "temperature 1.5": logits / 1.5,
-        "top-k 4": pick.keep_top_k(logits, 4),
-        "top-p 0.7": pick.keep_top_p(logits, 0.7),
-        "min-p 0.1": pick.keep_min_p(logits, 0.1),
+        "top-k 4": logits_processors.keep_top_k(logits, 4),
+        "top-p 0.7": logits_processors.keep_top_p(logits, 0.7),
+        "min-p 0.1": logits_processors.keep_min_p(logits, 0.1),
     }
     figure = draw.next_token_bars(
         {name: scores[0].softmax(-1) for name, scores in ways.items()},

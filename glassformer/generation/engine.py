@@ -1,4 +1,4 @@
-"""Generate token ids with any model: greedy, sampling or beam search, from a source or a prompt.
+"""Generate token ids with any model, from sources or prompts: one padded batch, or many inputs in batches.
 
 B rows, S source or prompt positions.
 """
@@ -6,22 +6,23 @@ B rows, S source or prompt positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InvalidValueError
-from glassformer.generation import pick
-from glassformer.generation.batches import ahead, batches
-from glassformer.generation.beam import write_beams
-from glassformer.generation.decoder import decoder_start_ids, widen
+from glassformer.generation.beam_search import BeamSearch
+from glassformer.generation.decoder import Decoder, decoder_start_ids, widen
 from glassformer.generation.inference_model import prefill
-from glassformer.generation.request import GenerationOutput, GenerationRequest, per_row_limits
-from glassformer.generation.shaping import Shaping
-from glassformer.generation.single import write_single
+from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
+from glassformer.generation.loop import Search, TokenSearch, run_search
+from glassformer.generation.request import GenerationOutput, GenerationRequest
 from glassformer.inference.prepare import evaluation_mode
 
-BATCH_TOKENS = 16_384
+BATCH_TOKENS: Final = 16_384
+LOOKAHEAD: Final = 16  # batches' worth of examples that are read before they are sorted by length
+MAX_LOOKAHEAD: Final = 8192  # examples read ahead, however short
 
 
 def generate(
@@ -32,12 +33,13 @@ def generate(
     attention_mask (B, S): True for tokens that are not padding; by default those other than pad_token_id.
     """
     mask = input_ids != request.pad_token_id if attention_mask is None else attention_mask
-    limits = per_row_limits(request, mask.sum(1), decoder_start_ids(model, request.start_ids))
-    found = _generate(model, input_ids, request, mask, limits, request.generator(input_ids.device))
-    for outputs in found:
-        for output in outputs:
+    starts = len(decoder_start_ids(model, request.start_ids))
+    limits = [request.limit(length, starts or length) for length in mask.sum(1).tolist()]
+    outputs = _generate(model, input_ids, request, mask, limits, request.generator(input_ids.device))
+    for group in outputs:
+        for output in group:
             output.check_finite()
-    return found
+    return outputs
 
 
 def generate_batched(
@@ -64,27 +66,27 @@ def generate_batched(
     starts = len(decoder_start_ids(model, request.start_ids))
     budget = batch_tokens // request.config.rows
     first = 0
-    for near in ahead(iter(examples), lambda length: request.limit(length, starts or length), budget):
-        found: list[list[GenerationOutput]] = [[] for _ in near]
-        lengths, limits = [len(example) for example, _ in near], [most for _, most in near]
-        for batch in batches(lengths, limits, budget):
+    for window in _windows(examples, lambda length: request.limit(length, starts or length), budget):
+        outputs: list[list[GenerationOutput]] = [[] for _ in window]
+        lengths, limits = [len(example) for example, _ in window], [limit for _, limit in window]
+        for batch in _batches(lengths, limits, budget):
             width = max(1, *(lengths[n] for n in batch))
             ids = torch.full((len(batch), width), request.pad_token_id)
             for row, n in enumerate(batch):
-                ids[row, : lengths[n]] = torch.as_tensor(near[n][0], dtype=torch.long)
+                ids[row, : lengths[n]] = torch.as_tensor(window[n][0], dtype=torch.long)
             mask = torch.arange(width) < torch.tensor([lengths[n] for n in batch])[:, None]
-            most = torch.tensor([limits[n] for n in batch], device=device)
-            outputs = _generate(model, ids.to(device), request, mask.to(device), most, generator)
-            for n, one in zip(batch, outputs, strict=True):
-                found[n] = one
+            own_limits = [limits[n] for n in batch]
+            found = _generate(model, ids.to(device), request, mask.to(device), own_limits, generator)
+            for n, group in zip(batch, found, strict=True):
+                outputs[n] = group
             if on_batch is not None:
                 on_batch([first + n for n in batch])
-        first += len(near)
-        for one in found:
+        first += len(window)
+        for group in outputs:
             if check_finite:
-                for output in one:
+                for output in group:
                     output.check_finite()
-            yield one
+            yield group
 
 
 @torch.inference_mode()
@@ -93,50 +95,88 @@ def _generate(
     inputs: Tensor,
     request: GenerationRequest,
     mask: Tensor,
-    limits: Tensor,
+    limits: list[int],
     generator: torch.Generator | None,
 ) -> list[list[GenerationOutput]]:
-    """limits (B,): the most tokens of each row."""
-    config = request.config
-    starts = decoder_start_ids(model, request.start_ids)
+    """limits: the most tokens of each row."""
     if not len(inputs):
         return []
     with evaluation_mode(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
-        steps, logits, most = prefill(
-            model, inputs, mask, start_ids=request.start_ids, capacity=int(limits.max())
-        )
-        request.check_forced_ids(logits.shape[-1])
-        if most is not None:
-            limits = limits.clamp(max=most)
-        read = torch.full_like(limits, len(starts)) if starts else mask.sum(1)
-        shaping = Shaping.of(
-            config,
-            ends=torch.tensor(request.eos_ids, dtype=torch.long, device=inputs.device),
-            vocab=logits.shape[-1],
-            prefix=request.prefix(starts),
-            limits=limits,
-            least=(config.min_length - read).clamp(min=config.min_new_tokens),
-            given=_given(inputs, mask, starts),
-        )
-        together = config.rows
-        if together > 1:
-            each = torch.arange(len(inputs), device=inputs.device).repeat_interleave(together)
-            if config.num_beams > 1:
-                widen(steps, len(inputs), together, inputs.device)
-            else:
-                steps.select(each)  # samples of one input part ways: they end at different times
-            shaping.select(each)
-            logits = logits.index_select(0, each)
+        decoder, logits, search = start_search(model, inputs, request, mask, limits, generator)
+        for _ in run_search(decoder, logits, search):
+            pass
+    return search.outputs()
+
+
+def start_search(
+    model: nn.Module,
+    inputs: Tensor,
+    request: GenerationRequest,
+    mask: Tensor,
+    limits: Sequence[int],
+    generator: torch.Generator | None,
+) -> tuple[Decoder, Tensor, Search]:
+    """Process the inputs (B, S) -> decoder, logits of the first token, and the search to run."""
+    config, device = request.config, inputs.device
+    decoder, logits, most = prefill(model, inputs, mask, start_ids=request.start_ids, capacity=max(limits))
+    vocab_size = logits.shape[-1]
+    request.check_forced_ids(vocab_size)
+    row_limits = torch.tensor(limits, dtype=torch.long, device=device)
+    if most is not None:
+        row_limits = row_limits.clamp(max=most)
+    starts = decoder_start_ids(model, request.start_ids)
+    context = _context(inputs, mask, starts)
+    processors = LogitsProcessors.build(
+        request, context, row_limits, vocab_size=vocab_size, prefix=request.prefix(starts)
+    )
+    if config.rows > 1:
+        rows = torch.arange(len(inputs), device=device).repeat_interleave(config.rows)
         if config.num_beams > 1:
-            return write_beams(steps, logits, shaping, request, generator=generator)
-        texts = write_single(steps, logits, shaping, request, generator=generator)
-    grouped = [texts[n : n + together] for n in range(0, len(texts), together)]
-    return [sorted(group, key=lambda text: -text.score) for group in grouped]
+            widen(decoder, len(inputs), config.rows, device)
+        else:
+            decoder.select(rows)  # samples of one input finish at different times
+        processors.select(rows)
+        logits = logits.index_select(0, rows)
+    if config.num_beams > 1:
+        return decoder, logits, BeamSearch(request, processors, generator, vocab_size)
+    return decoder, logits, TokenSearch(request, processors, generator)
 
 
-def _given(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
-    """What stands before the first token to generate (B, T), right-aligned: the start, or else the prompt."""
+def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
+    """The tokens before the first one to generate (B, T), right-aligned: the start tokens, or the prompt."""
     if starts:
         return torch.tensor(starts, device=inputs.device).expand(len(inputs), -1)
     order = mask.int().argsort(dim=1, stable=True)
-    return inputs.masked_fill(~mask, pick.NOTHING).gather(1, order)
+    return inputs.masked_fill(~mask, NO_TOKEN).gather(1, order)
+
+
+def _windows(
+    examples: Iterable[Sequence[int]], limit: Callable[[int], int], tokens: int
+) -> Iterator[list[tuple[Sequence[int], int]]]:
+    """Examples with their limits, a bounded number of tokens at a time."""
+    window: list[tuple[Sequence[int], int]] = []
+    cost = 0
+    for example in examples:
+        most = limit(len(example))
+        window.append((example, most))
+        cost += len(example) + most
+        if cost >= LOOKAHEAD * tokens or len(window) == MAX_LOOKAHEAD:
+            yield window
+            window, cost = [], 0
+    if window:
+        yield window
+
+
+def _batches(lengths: Sequence[int], limits: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Rows by descending cost, so that the batch that needs most memory comes first."""
+    batch: list[int] = []
+    longest = most = 0
+    by_cost = sorted(range(len(lengths)), key=lambda n: (lengths[n] + limits[n], lengths[n]), reverse=True)
+    for n in by_cost:
+        longest, most = max(longest, lengths[n]), max(most, limits[n])
+        if batch and (longest + most) * (len(batch) + 1) > tokens:
+            yield batch
+            batch, longest, most = [], lengths[n], limits[n]
+        batch.append(n)
+    if batch:
+        yield batch

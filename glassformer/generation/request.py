@@ -8,7 +8,6 @@ from math import isnan
 from typing import Final, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteError, UnsupportedError
 from glassformer.generation.config import GenerationConfig
@@ -93,10 +92,6 @@ class GenerationRequest:
             return (self.config.forced_bos_token_id,)
         return tuple(self.prefix_ids or ())
 
-    def min_new_tokens(self, read: int) -> int:
-        """The fewest tokens before an end token, after `read` tokens."""
-        return max(self.config.min_length - read, self.config.min_new_tokens)
-
     def check_forced_ids(self, vocab_size: int) -> None:
         """Forced tokens must be in the vocabulary."""
         config = self.config
@@ -138,9 +133,3 @@ def should_compact(left: int, rows: int, device: torch.device) -> bool:
 def check_interval(device: torch.device) -> int:
     """How many steps lie between two checks for finished rows."""
     return 1 if device.type == "cpu" else CHECK_EVERY
-
-
-def per_row_limits(request: GenerationRequest, lengths: Tensor, starts: Sequence[int]) -> Tensor:
-    """How many tokens each row (B,) may get; lengths (B,) of the inputs."""
-    limits = [request.limit(n, len(starts) or n) for n in lengths.tolist()]
-    return torch.tensor(limits, dtype=torch.long, device=lengths.device)

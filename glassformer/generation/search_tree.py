@@ -1,7 +1,6 @@
-"""The tree of a search: every token that was weighed, with its scores and what became of it.
+"""The tree of a search: every candidate token with its scores and its outcome.
 
-A step weighs a fixed number of candidates a sentence, so a tree has as many nodes as steps times beams,
-times a small number.
+A step has a fixed number of candidates per beam, so a tree has about steps times beams nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 State = Literal["kept", "pruned", "finished"]
 Why = Literal["in the beam", "below the beam", "ended below the beam", "search over", "end", "length", "stop"]
-FATES: Final[tuple[tuple[State, Why], ...]] = (
+OUTCOMES: Final[tuple[tuple[State, Why], ...]] = (
     ("kept", "in the beam"),
     ("pruned", "below the beam"),
     ("pruned", "ended below the beam"),
@@ -23,8 +22,8 @@ FATES: Final[tuple[tuple[State, Why], ...]] = (
     ("finished", "length"),
     ("finished", "stop"),
 )
-KEPT, BELOW, ENDED_BELOW, END, LENGTH, STOP = range(len(FATES))
-UNREAL: Final = -1e8  # scores of rows that only fill the beam lie below
+KEPT, BELOW, ENDED_BELOW, END, LENGTH, STOP = range(len(OUTCOMES))
+LOWEST_SCORE: Final = -1e8  # rows that only fill up the beam score lower
 
 
 @dataclass(kw_only=True)
@@ -33,21 +32,21 @@ class SearchNode:
 
     step: int  # from 0
     token: int
-    logprob: float  # of the token, given what stands before it
-    score: float  # the sum of log-probs from the first token to this one
+    logprob: float  # of the token, given those before it
+    score: float  # sum of the log-probs up to this token
     length_term: float  # a finished score is divided by it
-    parent: int | None  # the node before; None for a first token
+    parent: int | None  # the node before it; None for a first token
     rank: int  # among the step's candidates, 0 the best by score
     state: State
     why: Why
-    place: int | None = None  # among the results, 0 the best; None: not one of them
+    place: int | None = None  # rank among the results, 0 the best; None: not a result
 
 
 @dataclass(kw_only=True)
 class SearchTree:
-    """The nodes, step by step; parents stand before their children.
+    """The nodes, step by step; parents come before their children.
 
-    `place` says which finished nodes are the results; a finished node without one was outdone.
+    A finished node without a `place` was pushed out of the results by better ones.
     """
 
     nodes: list[SearchNode]
@@ -70,44 +69,44 @@ class SearchTree:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighed:
-    """What one step weighed, C candidates for each of B sentences."""
+class TreeStep:
+    """The C candidates of one step for each of B inputs."""
 
-    sentences: Tensor  # (B,), where each stands among all that were given
-    alive: Tensor  # (B,), False for those that were over before
+    inputs: Tensor  # (B,), the index of each input
+    active: Tensor  # (B,), False for inputs that were finished before
     tokens: Tensor  # (B, C)
-    parents: Tensor  # (B, C), the beam that each candidate goes on from
+    parents: Tensor  # (B, C), the beam that each candidate continues
     logprobs: Tensor  # (B, C)
     scores: Tensor  # (B, C)
-    fates: Tensor  # (B, C), indices of FATES
-    slots: Tensor  # (B, C), the beam that a kept candidate becomes; -1 for others
+    outcomes: Tensor  # (B, C), indices of OUTCOMES
+    beams: Tensor  # (B, C), the beam that a kept candidate becomes; -1 for others
     length_term: float
 
 
-def grown(
-    steps: Sequence[Weighed], sentences: int, num_beams: int
-) -> tuple[list[SearchTree], list[list[Any]]]:
-    """The trees of all sentences, and for each the node of (step, candidate), as a dict a step."""
-    trees = [SearchTree(nodes=[], num_beams=num_beams) for _ in range(sentences)]
-    places: list[list[Any]] = [[] for _ in range(sentences)]
-    beams: list[dict[int, int]] = [{} for _ in range(sentences)]  # the node that is each beam's last
+def build_trees(
+    steps: Sequence[TreeStep], inputs: int, num_beams: int
+) -> tuple[list[SearchTree], list[list[dict[int, int]]]]:
+    """The tree of each input, and for each of its steps the node of every candidate."""
+    trees = [SearchTree(nodes=[], num_beams=num_beams) for _ in range(inputs)]
+    nodes: list[list[dict[int, int]]] = [[] for _ in range(inputs)]
+    last: list[dict[int, int]] = [{} for _ in range(inputs)]  # the last node of each beam
     for n, step in enumerate(steps):
         order = step.scores.sort(descending=True, stable=True).indices
         ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
-        columns = (step.tokens, step.parents, step.logprobs, step.scores, step.fates, step.slots, ranks)
+        columns = (step.tokens, step.parents, step.logprobs, step.scores, step.outcomes, step.beams, ranks)
         table = [column.tolist() for column in columns]
-        alive = step.alive.tolist()
-        for row, sentence in enumerate(step.sentences.tolist()):
-            if not alive[row]:
+        active = step.active.tolist()
+        for row, index in enumerate(step.inputs.tolist()):
+            if not active[row]:
                 continue
-            tree, before, now, found = trees[sentence], beams[sentence], {}, {}
+            tree, before, now, found = trees[index], last[index], {}, {}
             candidates = zip(*(column[row] for column in table), strict=True)
-            for c, (token, beam, logprob, score, fate, slot, rank) in enumerate(candidates):
-                if not score > UNREAL:
+            for c, (token, parent, logprob, score, outcome, beam, rank) in enumerate(candidates):
+                if not score > LOWEST_SCORE:
                     continue
-                state, why = FATES[fate]
+                state, why = OUTCOMES[outcome]
                 if state == "kept":
-                    now[slot] = len(tree.nodes)
+                    now[beam] = len(tree.nodes)
                 found[c] = len(tree.nodes)
                 tree.nodes.append(
                     SearchNode(
@@ -116,15 +115,15 @@ def grown(
                         logprob=logprob,
                         score=score,
                         length_term=step.length_term,
-                        parent=before[beam] if n else None,
+                        parent=before[parent] if n else None,
                         rank=rank,
                         state=state,
                         why=why,
                     )
                 )
-            beams[sentence] = now
-            places[sentence].append(found)
-    for tree, open_beams in zip(trees, beams, strict=True):
+            last[index] = now
+            nodes[index].append(found)
+    for tree, open_beams in zip(trees, last, strict=True):
         for index in open_beams.values():
             tree.nodes[index].state, tree.nodes[index].why = "pruned", "search over"
-    return trees, places
+    return trees, nodes

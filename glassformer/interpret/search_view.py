@@ -16,10 +16,11 @@ from glassformer.bundle import Bundle
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import InputTooLongError, InvalidValueError
-from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched, pick
+from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
+from glassformer.generation.logits_processors import LogitsProcessors
+from glassformer.generation.sampling import NEVER
 from glassformer.generation.search_tree import SearchNode as GeneratedNode
-from glassformer.generation.shaping import Shaping
 from glassformer.generation.stopping import completes_stop, truncate_at_stop
 from glassformer.interpret.inputs import (
     MAX_TOKENS,
@@ -86,19 +87,16 @@ class _Generation:
             return decode_line(tokenizer, ids, self.settings.stop_strings)
         return truncate_at_stop(following(tokenizer, self.ids, ids), self.settings.stop_strings)
 
-    def logits_processors(self, settings: GenerationConfig, limit: int) -> Shaping:
+    def logits_processors(self, settings: GenerationConfig, limit: int) -> LogitsProcessors:
         """What the settings do to the logits of this text."""
-        GenerationRequest(config=settings, decode=str).check_forced_ids(vocab_size(self.bundle))
-        first, given = settings.forced_bos_token_id, self.prefix
-        forced = first is not None and self.has_source and len(given) == 1
-        return Shaping.of(
-            settings,
-            ends=torch.tensor(self.ends.eos_ids).long(),
-            vocab=vocab_size(self.bundle),
-            prefix=(first,) if first is not None and forced else (),
-            limits=torch.tensor([limit]),
-            least=torch.tensor([max(settings.min_length - len(given), settings.min_new_tokens)]),
-            given=torch.tensor([list(given)]).long(),
+        request = GenerationRequest(config=settings, eos_token_id=self.ends.eos_ids, decode=str)
+        request.check_forced_ids(vocab_size(self.bundle))
+        return LogitsProcessors.build(
+            request,
+            torch.tensor([list(self.prefix)]).long(),
+            torch.tensor([limit]),
+            vocab_size=vocab_size(self.bundle),
+            prefix=request.prefix(self.prefix) if self.has_source else (),
         )
 
     def next_logits(self, generated: list[int]) -> Tensor:
@@ -176,8 +174,8 @@ def next_step(
         processors = generation.logits_processors(decoding, max(generation.limit, len(ids) + 1))
         for index in ids:
             processors.append(torch.tensor([index]))
-        logits = processors.shape(generation.next_logits(ids).cpu()[None], len(ids))[0]
-    possible = int((logits > pick.NEVER).sum())
+        logits = processors(generation.next_logits(ids).cpu()[None], len(ids))[0]
+    possible = int((logits > NEVER).sum())
     decoded = generation.text(ids)
     return StepInfo(
         words=head_readout(bundle).top(logits, min(count, possible)) if possible else (),

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from pytest import approx
 
 from glassformer.bundle import Bundle
-from glassformer.generation import pick
+from glassformer.generation import logits_processors
 from glassformer.interpret.catalog import describe_model
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
@@ -127,8 +127,8 @@ def test_a_translation_is_the_librarys(opened: Opened, bundles: dict[str, Bundle
 def shaped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """The probabilities that the library draws from."""
     scores = logits[None] / temperature
-    scores = pick.keep_top_k(scores, top_k) if top_k else scores
-    scores = pick.keep_top_p(scores, top_p) if top_p < 1 else scores
+    scores = logits_processors.keep_top_k(scores, top_k) if top_k else scores
+    scores = logits_processors.keep_top_p(scores, top_p) if top_p < 1 else scores
     return scores.softmax(-1)[0]
 
 

@@ -31,7 +31,7 @@ from glassformer.generation import (
     generate_batched,
     merge_generation_config,
 )
-from glassformer.generation.beams import length_term
+from glassformer.generation.beam_search import length_term
 from glassformer.generation.stopping import truncate_at_stop
 from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, examples, model_of, padded
 
@@ -266,8 +266,7 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
         limits = dict(zip(LENGTHS, (0, 1, 2, 5, MOST, MOST), strict=True))
         found = []
         for every in (1, 5, 100):
-            for part in ("single", "beam"):
-                monkeypatch.setattr(f"glassformer.generation.{part}.check_interval", lambda _, n=every: n)
+            monkeypatch.setattr("glassformer.generation.loop.check_interval", lambda _, n=every: n)
             found.append(
                 generate(
                     model,

@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
 from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel
-from glassformer.generation.single import Likeliest, Texts
+from glassformer.generation.loop import GreedySelector, Sequences
 from tests.generation.test_greedy import MOST, PAD, examples, model_of, padded
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -68,9 +68,9 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     model = InferenceModel(model_of("gpt2").to(device), TritonLinear)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
-    def follow() -> Likeliest:
+    def follow() -> GreedySelector:
         limits, ends, never = (torch.tensor(x, device=device) for x in ([4, 4], [3], [7]))
-        return Likeliest(Texts(limits, ends), never)
+        return GreedySelector(Sequences(limits, ends), never)
 
     def begun() -> Any:
         with torch.inference_mode():
@@ -79,7 +79,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     with torch.inference_mode():
         first, steps = follow(), begun()
         steps._capture(first)
-        read = weakref.ref(first.forbidden)
+        read = weakref.ref(first.suppressed)
         for order in ([1, 0], [0, 1]):
             del steps
             first, steps = follow(), begun()

@@ -1,14 +1,14 @@
 """Continuous batching: requests join and leave the batch between any two steps."""
 
-from glassformer.generation.continuous.errors import (
+from glassformer.generation.continuous.request import (
     GenerationFailedError,
+    Request,
     RequestCancelledError,
     RequestTooLargeError,
     SchedulerClosedError,
     SchedulerFullError,
 )
-from glassformer.generation.continuous.job import Request
-from glassformer.generation.continuous.writer import Scheduler, Stats
+from glassformer.generation.continuous.scheduler import Scheduler, Stats
 
 __all__ = [
     "GenerationFailedError",

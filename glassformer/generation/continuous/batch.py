@@ -22,20 +22,20 @@ ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
 
 
 @dataclass(eq=False)
-class Seat:
+class SlotRef:
     """Where one text is written: `width` rows, beams if there are several."""
 
     slot: Slot
     source: Slot | None
 
 
-class Batch:
+class SlotBatch:
     """Texts that one model writes, each with its own length."""
 
     def __init__(self, ready: InferenceModel) -> None:
         self.ready, model = ready, ready.model
         self.parameter = next(model.parameters())
-        self.seats: list[Seat] = []
+        self.refs: list[SlotRef] = []
         dtype, device = stream_dtype(self.parameter), self.parameter.device
         self.slots = SlotCache(ready.decoder, dtype, device)
         self.embed: nn.Module = model.tgt_embed if isinstance(model, EncoderDecoder) else model.embed
@@ -82,33 +82,33 @@ class Batch:
 
     # ---- writing -------------------------------------------------------------------------------------
 
-    def join_with_source(self, width: int, k: ByLayer, v: ByLayer) -> Seat:
+    def join_with_source(self, width: int, k: ByLayer, v: ByLayer) -> SlotRef:
         """A text that will be written from this source; its start is yet to be read."""
         assert self.sources is not None
-        return self._seated(Seat(self.slots.add_empty(width), self.sources.add(width, k, v)))
+        return self._added(SlotRef(self.slots.add_empty(width), self.sources.add(width, k, v)))
 
-    def join_after(self, width: int, past: GrowingCache) -> Seat:
+    def join_after(self, width: int, past: GrowingCache) -> SlotRef:
         """A text that goes on from what was read."""
-        return self._seated(
-            Seat(
+        return self._added(
+            SlotRef(
                 self.slots.add(width, [one.k[0] for one in past.layers], [one.v[0] for one in past.layers]),
                 None,
             )
         )
 
-    def _seated(self, seat: Seat) -> Seat:
-        self.seats.append(seat)
-        return seat
+    def _added(self, ref: SlotRef) -> SlotRef:
+        self.refs.append(ref)
+        return ref
 
-    def leave(self, seat: Seat) -> None:
-        self.seats.remove(seat)
-        self.slots.remove(seat.slot)
-        if self.sources is not None and seat.source is not None:
-            self.sources.remove(seat.source)
+    def leave(self, ref: SlotRef) -> None:
+        self.refs.remove(ref)
+        self.slots.remove(ref.slot)
+        if self.sources is not None and ref.source is not None:
+            self.sources.remove(ref.source)
 
-    def reorder(self, seat: Seat, beams: Tensor) -> None:
+    def reorder(self, ref: SlotRef, beams: Tensor) -> None:
         """Each beam of a text is replaced by one of them (W,)."""
-        self.slots.reorder(seat.slot, beams)
+        self.slots.reorder(ref.slot, beams)
 
     def step(self, ids: Sequence[int]) -> Tensor:
         """The token just chosen for each row, in the order in which they joined -> logits (N, V)."""

@@ -63,7 +63,7 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
         same(job, texts)
     writer.close()
     stats = writer.stats()
-    assert stats.rows == stats.waiting == 0 and not writer._round.busy
+    assert stats.rows == stats.waiting == 0 and not writer._runner.busy
     for job, tokens in zip(jobs, told, strict=True):
         _streamed(job, tokens)
     for job in leaving:
@@ -72,10 +72,10 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
 
 def _streamed(job: Job, tokens: list[Token]) -> None:
     """What was told token by token is what was written in the end."""
-    if job.asked.settings.num_beams > 1:
+    if job.searches:
         assert not tokens
         return
-    by_row: list[list[int]] = [[] for _ in range(job.asked.rows)]
+    by_row: list[list[int]] = [[] for _ in range(job.rows)]
     for token in tokens:
         by_row[token.row].append(token.id)
     assert sorted(by_row) == sorted(text.ids for text in job.result())
@@ -110,10 +110,9 @@ def test_rounded_weights_give_the_same_bits_whoever_is_there(family: str) -> Non
 
 
 def test_long_prompts_are_read_in_pieces_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassformer.generation.continuous import member, round
+    from glassformer.generation.continuous import runner
 
-    monkeypatch.setattr(member, "PIECE", 5)
-    monkeypatch.setattr(round, "PIECE", 5)
+    monkeypatch.setattr(runner, "CHUNK", 5)
     for name in ("alibi", "window", "relative"):
         model = prepare_for_inference(core_model("decoder_only", **BENT[name]))
         crowd(model, requests(12, {}, vocab=VOCAB, seed=3))

@@ -28,7 +28,7 @@ from glassformer.generation.continuous import (
     SchedulerClosedError,
     SchedulerFullError,
 )
-from glassformer.generation.continuous.batch import Batch
+from glassformer.generation.continuous.batch import SlotBatch
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import alone
@@ -64,7 +64,7 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
 ) -> None:
     model, _ = model_for("gpt2")
     writer = Scheduler(prepare_for_inference(model))
-    whole, times = getattr(Batch, broken), [0]
+    whole, times = getattr(SlotBatch, broken), [0]
 
     def breaks_once(*given: Any) -> Any:
         times[0] += 1
@@ -72,7 +72,7 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
             raise RuntimeError("the machine is on fire\nand more")
         return whole(*given)
 
-    monkeypatch.setattr(Batch, broken, breaks_once)
+    monkeypatch.setattr(SlotBatch, broken, breaks_once)
     with pytest.raises(GenerationFailedError) as raised:
         writer.submit([3, 4], GenerationRequest(**WORDS)).result(10)
     assert raised.value.cause == "the machine is on fire"
@@ -203,7 +203,7 @@ def test_a_full_queue_says_so_and_empties() -> None:
     for job in (slow, *waiting):
         assert len(job.result(10)[0].ids) == 8
     stats = writer.stats()
-    assert (stats.waiting, stats.jobs, stats.tokens_written, stats.tokens_read) == (0, 3, 24, 3)
+    assert (stats.waiting, stats.requests, stats.new_tokens, stats.prompt_tokens) == (0, 3, 24, 3)
     writer.close()
 
 
@@ -238,5 +238,5 @@ def test_nothing_is_left_behind() -> None:
         for job in [writer.submit([3 + n] * (1 + 9 * n), GenerationRequest(**words)) for n in range(6)]:
             job.result(20)
     writer.close()
-    batch: Any = writer._round.batch  # type: ignore[union-attr]
-    assert not batch.seats and not batch.slots.shelves and not batch.sources.shelves
+    batch: Any = writer._runner.batch  # type: ignore[union-attr]
+    assert not batch.refs and not batch.slots.buckets and not batch.sources.buckets

@@ -1,0 +1,208 @@
+"""A request to the scheduler: what it takes at most, what its caller hears of it, and how it may fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.embeddings import TokenInput
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    MissingValueError,
+)
+from glassformer.generation.decoder import decoder_start_ids
+from glassformer.generation.inference_model import InferenceModel, max_positions
+from glassformer.generation.logits_processors import LogitsProcessors
+from glassformer.generation.request import GenerationOutput, GenerationRequest, Token
+
+OnDone = Callable[["list[GenerationOutput] | Exception"], Any]
+
+
+@dataclass(eq=False)
+class RequestTooLargeError(GlassformerError):
+    """A request that would never fit. unit: `rows` or `tokens`."""
+
+    needed: int
+    available: int
+    unit: str
+    hint: str = ""
+    template: ClassVar[str] = "the request needs {needed:,} {unit}, and there are {available:,}"
+
+
+@dataclass(eq=False)
+class SchedulerFullError(GlassformerError):
+    """As many requests are waiting as may wait."""
+
+    waiting: int
+    template: ClassVar[str] = "{waiting} requests are waiting already; try again in a moment"
+
+
+@dataclass(eq=False)
+class SchedulerClosedError(GlassformerError):
+    """The scheduler was closed before the request finished, or takes no more."""
+
+    template: ClassVar[str] = "the scheduler is closed"
+
+
+@dataclass(eq=False)
+class RequestCancelledError(GlassformerError):
+    """The caller cancelled the request."""
+
+    template: ClassVar[str] = "the request was cancelled"
+
+
+@dataclass(eq=False)
+class GenerationFailedError(GlassformerError):
+    """An unexpected error, or too little memory. stage: `prefill` or `decoding`."""
+
+    stage: str
+    cause: str
+    hint: str = ""
+    template: ClassVar[str] = "{stage} failed: {cause}"
+
+
+def failure(stage: str, error: Exception) -> GenerationFailedError:
+    """Describe an exception raised while serving a request."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return GenerationFailedError(stage, "out of memory", hint="request fewer or shorter sequences")
+    lines = str(error).splitlines() or [type(error).__name__]
+    return GenerationFailedError(stage, lines[0])
+
+
+class Request:
+    """What `Scheduler.submit` returns; callbacks run in the scheduler's thread and must not block.
+
+    ids: of the source or the prompt. starts: the decoder's start tokens; empty for a decoder-only model.
+    limit: the most tokens to generate.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ids: Sequence[int] | Tensor,
+        params: GenerationRequest,
+        *,
+        caller: Hashable | None = None,
+        on_done: OnDone | None = None,
+    ) -> None:
+        self.ids = tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
+        self.params, self._on_done = params, on_done
+        self.starts = tuple(decoder_start_ids(model, params.start_ids))
+        self.limit = params.limit(len(self.ids), len(self.starts) or len(self.ids))
+        if isinstance(model, InferenceModel):
+            self.limit = min(self.limit, _max_new_tokens(model, self.ids, self.starts))
+            params.check_forced_ids(vocab_size(model))
+        self.caller: Hashable = self if caller is None else caller
+        self.cancelled = False
+        self._result: list[GenerationOutput] | Exception | None = None
+        self._done = threading.Event()
+
+    @property
+    def searches(self) -> bool:
+        """Whether its rows are the beams of one search."""
+        return self.params.config.num_beams > 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch that it takes."""
+        return self.params.config.rows
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that are cached for it."""
+        read = len(self.ids) if self.searches else len(self.ids) * self.rows
+        return read + self.rows * (len(self.starts) + self.limit)
+
+    def processors(self, vocab_size: int, device: torch.device) -> LogitsProcessors:
+        """The logits processors of its rows."""
+        return LogitsProcessors.build(
+            self.params,
+            torch.tensor(self.starts or self.ids, device=device).expand(self.rows, -1),
+            torch.full((self.rows,), self.limit, device=device),
+            vocab_size=vocab_size,
+            prefix=self.params.prefix(self.starts),
+        )
+
+    def cancel(self) -> None:
+        """Stop; its rows are free at the next step."""
+        self.cancelled = True
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def result(self, timeout: float | None = None) -> list[GenerationOutput]:
+        """Wait for the outputs, the best first; raises if the request failed."""
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"the request did not finish within {timeout} seconds")
+        assert self._result is not None
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+    def report(self, token: Token) -> None:
+        """Called by the scheduler with every token; a listener that fails cancels the request."""
+        if self.params.on_token is None or self.cancelled:
+            return
+        try:
+            self.params.on_token(token)
+        except Exception:
+            self.cancel()
+
+    def finish(self, result: list[GenerationOutput] | Exception) -> None:
+        """Called by the scheduler, once."""
+        if self.done:
+            return
+        self._result = result
+        self._done.set()
+        if self._on_done is not None:
+            with suppress(Exception):  # the listener may be gone; other requests must not fail because of it
+                self._on_done(result)
+
+
+def vocab_size(model: InferenceModel) -> int:
+    """How many tokens the model chooses from."""
+    head: Any = model.model.head
+    return int(head.weight.shape[0])
+
+
+def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[int]) -> int:
+    """How many tokens the position table has space for; inputs that the model cannot read are refused."""
+    inner = model.model
+    if isinstance(inner, EncoderDecoder):
+        if not starts:
+            raise MissingValueError("start_ids", "to start the decoder")
+        _check_ids(inner.src_embed, ids, "source")
+        _check_ids(inner.tgt_embed, starts, "start")
+        table, before = max_positions(inner.tgt_embed), len(starts)
+    else:
+        assert isinstance(inner, DecoderOnly)
+        if starts:
+            raise ConflictError(("start_ids", "prompt"), "a decoder-only model continues its prompt")
+        if not ids:
+            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+        _check_ids(inner.embed, ids, "prompt")
+        table, before = max_positions(inner.embed), len(ids)
+    return 1 << 62 if table is None else max(0, table + 1 - before)
+
+
+def _check_ids(embed: nn.Module, ids: Sequence[int], what: str) -> None:
+    """Every id must be in the vocabulary, at a position that the model knows."""
+    assert isinstance(embed, TokenInput)
+    size, table = embed.token.num_embeddings, max_positions(embed)
+    for token in ids:
+        if not 0 <= token < size:
+            raise InvalidValueError(f"token of the {what}", token, f"a token id from 0 to {size - 1}")
+    if table is not None and len(ids) > table:
+        raise InputTooLongError(len(ids), table)

@@ -1,0 +1,166 @@
+"""The scheduler of continuous batching: requests join and leave the batch between any two steps.
+
+One thread does all the work with a model. Callers submit from theirs; callbacks run in the scheduler's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.generation.continuous.queue import RequestQueue
+from glassformer.generation.continuous.request import (
+    OnDone,
+    Request,
+    RequestCancelledError,
+    RequestTooLargeError,
+    SchedulerClosedError,
+    SchedulerFullError,
+)
+from glassformer.generation.continuous.runner import Runner, SequentialRunner, SlotRunner
+from glassformer.generation.decoder import SupportsPrefill
+from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
+from glassformer.generation.request import GenerationRequest
+
+POLL: Final = 0.5  # seconds between two checks of an idle scheduler whether the program has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Rows in use of the slots, requests waiting of the queue, and counts since the scheduler started."""
+
+    rows: int
+    slots: int
+    waiting: int
+    queue: int
+    prompt_tokens: int
+    new_tokens: int
+    steps: int
+    requests: int
+
+
+class Scheduler:
+    """Generates for many callers with one model.
+
+    slots: the most rows at once; a beam or a sample is a row. tokens: the most that are cached for all of
+    them, read and yet to be generated. queue: the most requests that wait for a slot.
+
+    >>> from glassformer.api import tiny
+    >>> scheduler = Scheduler(tiny("gpt2"), slots=4)
+    >>> request = scheduler.submit([1, 2, 3], GenerationRequest(max_new_tokens=5))
+    >>> len(request.result()[0].ids)
+    5
+    >>> scheduler.close()
+    """
+
+    def __init__(self, model: nn.Module, *, slots: int = 32, tokens: int = 65_536, queue: int = 256) -> None:
+        for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
+            if value < 1:
+                raise InvalidValueError(name, value, "at least 1")
+        prepare = isinstance(model, EncoderDecoder | DecoderOnly)
+        self.model = prepare_for_inference(model) if prepare else model
+        if not isinstance(self.model, SupportsPrefill):
+            raise UnsupportedError(
+                type(model).__name__, "text generation", hint="load a model with a decoder"
+            )
+        self.slots, self.tokens, self.queue = slots, tokens, queue
+        self._changed = threading.Condition()
+        self._queue = RequestQueue(slots, tokens)
+        self._closing = False
+        batched = isinstance(self.model, InferenceModel) and bool(self.model.decoder.attentions)
+        self._runner: Runner = (
+            SlotRunner(self.model, slots, tokens) if batched else SequentialRunner(self.model)
+        )
+        self._thread = threading.Thread(target=self._run, name="scheduler")
+        self._thread.start()
+
+    def submit(
+        self,
+        ids: Sequence[int] | Tensor,
+        params: GenerationRequest,
+        *,
+        caller: Hashable | None = None,
+        on_done: OnDone | None = None,
+    ) -> Request:
+        """Queue a source or a prompt.
+
+        caller: identifies who submits; callers take turns, and none gets all the slots.
+        on_done: called with the outputs, or with what went wrong.
+        """
+        request = Request(self.model, ids, params, caller=caller, on_done=on_done)
+        if request.rows > self.slots:
+            raise RequestTooLargeError(
+                request.rows, self.slots, "rows", hint="lower num_beams or num_return_sequences"
+            )
+        if request.tokens > self.tokens:
+            raise RequestTooLargeError(
+                request.tokens,
+                self.tokens,
+                "tokens",
+                hint="shorten it, or lower max_new_tokens, num_beams or num_return_sequences",
+            )
+        with self._changed:
+            if self._closing or not self._thread.is_alive():
+                raise SchedulerClosedError()
+            if len(self._queue) >= self.queue:
+                raise SchedulerFullError(len(self._queue))
+            self._queue.add(request)
+            self._changed.notify()
+        return request
+
+    def stats(self) -> Stats:
+        counts = self._runner.counts
+        with self._changed:
+            waiting = len(self._queue)
+        return Stats(
+            rows=self._runner.rows, slots=self.slots, waiting=waiting, queue=self.queue, **vars(counts)
+        )
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
+        """Accept no more; finish the accepted requests (`drain`) or drop them, and wait for the thread."""
+        self._stop_accepting(drain)
+        self._thread.join(timeout)
+
+    def _stop_accepting(self, drain: bool) -> None:
+        with self._changed:
+            self._closing = True
+            left = [] if drain else self._queue.pop_all()
+            if not drain:
+                self._runner.stop()
+            self._changed.notify()
+        for request in left:
+            request.finish(SchedulerClosedError())
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                while self._wait_for_work():
+                    self._runner.turn(self._next)
+        finally:  # whatever ended it, nobody waits for a result that will not come
+            self._stop_accepting(drain=False)
+            self._runner.end()
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to do; False: it is time to end."""
+        with self._changed:
+            while not self._queue and not self._runner.busy:
+                if self._closing or not threading.main_thread().is_alive():
+                    return False
+                self._changed.wait(POLL)
+            return threading.main_thread().is_alive()
+
+    def _next(self, free_rows: int, free_tokens: int) -> Request | None:
+        """A waiting request that fits."""
+        with self._changed:
+            cancelled = self._queue.pop_cancelled()
+            found = self._queue.pop(free_rows, free_tokens)
+        for request in cancelled:
+            request.finish(RequestCancelledError())
+        return found

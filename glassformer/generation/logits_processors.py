@@ -1,0 +1,216 @@
+"""Logits processors: what a generation config does to the scores of a step, in the order of transformers.
+
+Scores are logits, or log-probabilities in a beam search; a suppressed token gets -inf. A history holds the
+tokens read and generated so far, right-aligned, with NO_TOKEN to the left of a shorter row.
+
+B rows, V vocabulary, T tokens read or generated so far, L maximum new tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from glassformer.generation.config import GenerationConfig
+from glassformer.generation.request import GenerationRequest
+from glassformer.generation.sampling import NEVER, suppress, top_scores
+
+NO_TOKEN: Final = -1
+
+
+def penalize_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
+    """Make each token of the history (B, T) less likely: divide its score, or multiply a negative one."""
+    penalized = torch.where(scores < 0, scores * penalty, scores / penalty)
+    return torch.where(_columns(history, scores), penalized, scores)
+
+
+def suppress_repeated_ngrams(scores: Tensor, history: Tensor, size: int) -> Tensor:
+    """Suppress each token that would complete an n-gram that the history (B, T) already contains.
+
+    >>> suppress_repeated_ngrams(torch.zeros(1, 4), torch.tensor([[1, 2, 3, 1]]), 2)
+    tensor([[0., 0., -inf, 0.]])
+    """
+    length = history.shape[1]
+    if length < size:
+        return scores
+    ngrams = history.unfold(1, size, 1)  # (B, T - size + 1, size)
+    current = history[:, length + 1 - size :]  # (B, size - 1)
+    repeats = (ngrams[..., :-1] == current[:, None]).all(-1)
+    return scores.masked_fill(_columns(ngrams[..., -1].masked_fill(~repeats, NO_TOKEN), scores), NEVER)
+
+
+def force(scores: Tensor, token: int, rows: Tensor | None = None) -> Tensor:
+    """Leave only this token, with score 0: everywhere, or only in `rows` (B,)."""
+    only = torch.full_like(scores[0], NEVER)
+    only[token] = 0.0
+    return only.repeat(len(scores), 1) if rows is None else torch.where(rows[:, None], only, scores)
+
+
+def keep_top_k(scores: Tensor, count: int, at_least: int = 1) -> Tensor:
+    """Suppress all but the `count` most likely tokens; ties with the last one stay."""
+    count = min(max(count, at_least), scores.shape[-1])
+    return scores.masked_fill(scores < scores.topk(count).values[:, -1:], NEVER)
+
+
+def keep_top_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
+    """Keep the fewest most likely tokens that together have at least this probability."""
+    ascending, order = scores.sort(descending=False)
+    drop = ascending.softmax(-1).cumsum(-1) <= 1 - share
+    drop[:, -at_least:] = False
+    return scores.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), NEVER)
+
+
+def keep_min_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
+    """Suppress tokens less likely than this share of the most likely token's probability."""
+    probs = scores.softmax(-1)
+    drop = probs < share * probs.amax(-1, keepdim=True)
+    best = probs.topk(min(at_least, probs.shape[-1])).indices
+    return scores.masked_fill(drop.scatter(1, best, False), NEVER)
+
+
+def _columns(ids: Tensor, scores: Tensor) -> Tensor:
+    """(B, V), True in the columns that a row's ids (B, N) name; NO_TOKEN names none."""
+    width = scores.shape[-1]
+    named = torch.zeros(len(scores), width + 1, dtype=torch.bool, device=scores.device)
+    # ids outside the vocabulary, and NO_TOKEN, go to a spare column
+    spare = torch.where((ids < 0) | (ids >= width), width, ids)
+    return named.scatter_(1, spare, True)[:, :width]
+
+
+@dataclass
+class LogitsProcessors:
+    """The processors of a generation config, with the length bounds and the history of each row."""
+
+    config: GenerationConfig
+    eos_ids: Tensor  # (E,)
+    suppressed: Tensor  # (N,), never generated
+    prefix: tuple[int, ...]  # how every row begins
+    limits: Tensor  # (B,), the most tokens of each row
+    min_lengths: Tensor  # (B,), the fewest before an end token
+    history: Tensor | None  # (B, T + L), of which `filled` columns are in use; None: no processor needs it
+    filled: int = 0
+    shared_min_length: int = 0  # before this step no row may end
+    longest_min_length: int = 0  # from this step on every row may end
+    earliest_last: int = 0  # before this step no row is at its last token
+
+    @classmethod
+    def build(
+        cls,
+        request: GenerationRequest,
+        context: Tensor,
+        limits: Tensor,
+        *,
+        vocab_size: int,
+        prefix: tuple[int, ...] = (),
+    ) -> LogitsProcessors:
+        """context (B, T): the prompt or the decoder's start tokens, right-aligned; limits (B,)."""
+        config, history = request.config, None
+        if config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0 or config.stop_strings:
+            new = context.new_full((len(context), int(limits.max())), NO_TOKEN)
+            history = torch.cat((context, new), 1)
+        lengths = (context != NO_TOKEN).sum(1)
+        min_lengths = (config.min_length - lengths).clamp(min=config.min_new_tokens)
+        eos_ids = torch.tensor(request.eos_ids, dtype=torch.long, device=context.device)
+        suppressed = eos_ids.new_tensor(config.suppress_tokens)
+        return cls(
+            config,
+            # tokens outside the vocabulary cannot be generated anyway
+            eos_ids[(eos_ids >= 0) & (eos_ids < vocab_size)],
+            suppressed[(suppressed >= 0) & (suppressed < vocab_size)],
+            prefix,
+            limits,
+            min_lengths,
+            history,
+            filled=context.shape[1],
+            shared_min_length=int(min_lengths.min()),
+            longest_min_length=int(min_lengths.max()),
+            earliest_last=int(limits.min()) - 1,
+        )
+
+    def __call__(self, scores: Tensor, n: int) -> Tensor:
+        """Scores (B, V) of the new token n -> the scores to choose by."""
+        config = self.config
+        if self.history is not None:
+            so_far = self.history[:, : self.filled]
+            if config.repetition_penalty != 1:
+                scores = penalize_repetition(scores, so_far, config.repetition_penalty)
+            if config.no_repeat_ngram_size:
+                scores = suppress_repeated_ngrams(scores, so_far, config.no_repeat_ngram_size)
+        if len(self.suppressed):
+            scores = suppress(scores, self.suppressed)
+        if n < self.longest_min_length:
+            rows = None if n < self.shared_min_length else self.min_lengths > n
+            scores = suppress(scores, self.eos_ids, rows)
+        if n < len(self.prefix):
+            scores = force(scores, self.prefix[n])
+        if config.forced_eos_token_id is not None and n >= self.earliest_last:
+            scores = force(scores, config.forced_eos_token_id, self.limits == n + 1)
+        if config.do_sample:
+            # a beam must find a token to continue with besides the end tokens
+            at_least = len(self.eos_ids) + 1 if config.num_beams > 1 else 1
+            if config.temperature != 1:
+                scores = scores / config.temperature
+            if config.top_k:
+                scores = keep_top_k(scores, config.top_k, at_least)
+            if config.top_p < 1:
+                scores = keep_top_p(scores, config.top_p, at_least)
+            if config.min_p > 0:
+                scores = keep_min_p(scores, config.min_p, at_least)
+        return scores.log_softmax(-1) if config.renormalize_logits else scores
+
+    def only_suppressed(self, n: int) -> Tensor | None:
+        """The tokens (N,) suppressed in all rows at step n; None if more is done to the scores."""
+        config = self.config
+        forced = n < len(self.prefix) or (config.forced_eos_token_id is not None and n >= self.earliest_last)
+        repetition = config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
+        rows_differ = self.shared_min_length <= n < self.longest_min_length
+        if forced or repetition or rows_differ or config.do_sample or config.renormalize_logits:
+            return None
+        return torch.cat((self.suppressed, self.eos_ids)) if n < self.shared_min_length else self.suppressed
+
+    def constant_until(self, n: int, longest: int) -> int:
+        """The step up to which `only_suppressed` stays as at step n; n if it is None."""
+        if self.only_suppressed(n) is None:
+            return n
+        until = self.shared_min_length if n < self.shared_min_length else longest
+        return until if self.config.forced_eos_token_id is None else min(until, self.earliest_last)
+
+    def top(self, logits: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
+        """Logits (B, V) of token n -> the `count` highest processed log-probs (B, count) and their tokens."""
+        suppressed = self.only_suppressed(n)
+        if suppressed is None or count + len(suppressed) > logits.shape[-1]:
+            values, tokens = self(logits.float().log_softmax(-1), n).topk(count)
+            return values, tokens
+        # take enough candidates to drop the suppressed ones, without a pass over the vocabulary to mask them
+        values, tokens, log_total = top_scores(logits, count + len(suppressed))
+        if len(suppressed):
+            dropped = (tokens[..., None] == suppressed).any(-1)
+            values, order = values.masked_fill(dropped, NEVER).topk(count)
+            tokens = tokens.gather(1, order)
+        return values - log_total[:, None], tokens
+
+    def new_tokens(self, n: int) -> list[list[int]]:
+        """The last n tokens of each row."""
+        assert self.history is not None
+        rows: list[list[int]] = self.history[:, self.filled - n : self.filled].tolist()
+        return rows
+
+    def append(self, ids: Tensor) -> None:
+        """Add the chosen tokens (B,) to the history."""
+        if self.history is not None:
+            self.history[:, self.filled] = ids
+        self.filled += 1
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows, in this order."""
+        self.limits = self.limits.index_select(0, rows)
+        self.min_lengths = self.min_lengths.index_select(0, rows)
+        self.reorder(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace each row by a row of the same input, which has the same bounds."""
+        if self.history is not None:
+            self.history = self.history.index_select(0, rows)
