@@ -78,12 +78,13 @@ class DataCache:
     def load(self, log: Log) -> dict[str, Any] | None:
         """The notes of `commit` if the cache is valid; None if it must be prepared (again)."""
         note, copy = _read(self.folder / NOTE), _read(self._copy)
-        if not all(self._matches(one) for one in (note, copy) if one is not None):
+        records = [one for one in (note, copy) if one is not None]
+        if records and not any(map(self._matches, records)):
             return None
+        if not records and not self._trained:
+            return None  # preparation never finished
         try:
-            if note is None:
-                if not self._trained:
-                    return None  # preparation never finished
+            if note is None or not self._matches(note):
                 raise FileProblemError(self.folder / NOTE, "missing or damaged")
             if not verify_checksums(self.folder):
                 raise FileMissingError(self.folder / CHECKSUMS_FILE)
