@@ -6,7 +6,7 @@
 # make page          build the explorer's page from web/
 # make docs          build the documentation as a site
 # make bench         compare speed with other libraries
-# make experiments   the commands that reproduce docs/results.md
+# make experiments   the commands that reproduce docs/results.md; make test-experiments tests them
 # make clean         remove what make created
 #
 # Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
@@ -27,7 +27,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment holds all that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-fast test-slow lint page docs bench experiments clean
+.PHONY: demo test test-fast test-slow test-experiments lint page docs bench experiments clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -60,6 +60,9 @@ bench: $(DEV)
 
 experiments: $(DEV)
 	@$(PY) -m experiments
+
+test-experiments: $(DEV)
+	$(PY) -m pytest -n 2 experiments
 
 clean:
 	rm -rf $(VENV) build dist site demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis

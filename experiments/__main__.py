@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from experiments.place import FIGURES, Place, data_folder
+from experiments.paths import FIGURES, Place, data_folder
 from experiments.rows import ROWS, Row
 from glassformer.errors import GlassformerError
 

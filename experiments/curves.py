@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.called import called
-from experiments.noted import Noted, runs_of
-from experiments.place import FIGURES, ROOT
+from experiments.labels import called
+from experiments.paths import FIGURES, ROOT
+from experiments.records import Noted, runs_of
 from experiments.rows import ROWS
 from experiments.summary import by_kind
 

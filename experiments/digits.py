@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.noted import note
+from experiments.paths import Place
 from experiments.pictures import accuracy_of, digits_folder, learn
-from experiments.place import Place
+from experiments.records import note
 
 
 def run(place: Place, name: str, row: str, recipe: str) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
+from experiments.records import note
 from experiments.trained import Trained, train
 from glassformer import api, baselines
 from glassformer.baselines.forecast import Linear, RepeatLast

@@ -15,9 +15,9 @@ import numpy as np
 import glassformer
 from experiments import nanogpt, text_loss
 from experiments.corpora import CORPORA, Corpus
-from experiments.noted import note
-from experiments.place import Place
-from experiments.place import glassformer as command
+from experiments.paths import Place
+from experiments.paths import glassformer as command
+from experiments.records import note
 from experiments.text_loss import Ids, Scores
 from experiments.trained import Trained, log, train
 from glassformer.tokenization import Tokenizer, load_tokenizer

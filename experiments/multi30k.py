@@ -12,8 +12,8 @@ from pathlib import Path
 
 import glassformer
 from experiments import moses
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
+from experiments.records import note
 from experiments.trained import train
 from glassformer.metrics.bleu import bleu, chrf
 from glassformer.training.hardware import device_for

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments.place import FIGURES, ROOT
+from experiments.paths import FIGURES, ROOT
 from experiments.tables import TABLES
 
 PAGE = ROOT / "docs" / "results.md"

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from experiments import convolution
-from experiments.noted import note
-from experiments.place import Place, glassformer
+from experiments.paths import Place, glassformer
+from experiments.records import note
 from experiments.trained import Trained, train
 from glassformer.weights.replacing import replacing
 

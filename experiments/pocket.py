@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import pocket_data, pocket_made, pocket_polish, pocket_tokenizer
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.pocket_measure import measure
+from experiments.records import note
 from experiments.trained import train
 
 ROW = "pocket"

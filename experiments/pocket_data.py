@@ -14,6 +14,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import lzma
 import random
 import shutil
 from collections import Counter, defaultdict
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from experiments import pocket_numbers
-from experiments.place import data_folder
+from experiments.paths import data_folder
 from experiments.plain_english import wikipedia_articles, wikitext_articles
 from experiments.pocket_text import careless, fitting, placeholders, same, sentence, tidy
 from glassformer.tokenization.sentence_split import split_sentences
@@ -37,7 +38,7 @@ COPIES = {
     **{"phrases-de": 2, "phrases-fr": 2, "phrases-ko": 4},
 }
 SAID = 5  # words; a line of the phrasebook that is no longer is learnt, and nobody is tested with it
-PHRASES = Path(__file__).with_name("phrases.tsv")  # written for this translator, in four languages
+PHRASES = Path(__file__).with_name("phrases.tsv.xz")  # written for this translator, in four languages
 A_PHRASE = 3  # words; what is no longer may stand in evaluation sets too, as "Thank you." in the news
 LABELS = 3  # one label in so many is taken
 # shares for testing, and for development as much again
@@ -99,7 +100,8 @@ def _sources(data: Path) -> Iterator[Pair]:
 
 def phrasebook() -> Iterator[Pair]:
     """What was written for this translator, and sentences with numbers in words."""
-    written = (line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines()[1:])
+    with lzma.open(PHRASES, "rt", encoding="utf-8") as file:
+        written = [line.rstrip("\n").split("\t") for line in file][1:]
     for english, *others in (*written, *pocket_numbers.sentences()):
         for language, other in zip(("de", "fr", "ko"), others, strict=True):
             yield _pair(english, other, f"phrases-{language}", language)

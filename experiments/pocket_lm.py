@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 
 import glassformer
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.plain_english import wikipedia_articles, wikitext_articles
+from experiments.records import note
 from experiments.trained import log, train
 
 ROW = "pocket-lm"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import glassformer
-from experiments.place import environment
+from experiments.paths import environment
 from experiments.pocket_data import Row, read, share_of, write
 from experiments.pocket_text import fitting, same
 from glassformer.errors import GlassformerError

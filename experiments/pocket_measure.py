@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import glassformer
-from experiments.place import data_folder
+from experiments.paths import data_folder
 from experiments.pocket_data import read, write
 from experiments.pocket_text import tidy
 from glassformer.metrics.bleu import bleu, chrf

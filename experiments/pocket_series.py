@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.made_series import made
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
+from experiments.records import note
 from experiments.trained import train
 from glassformer import api
 from glassformer.data.row_errors import RowErrors

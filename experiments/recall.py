@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from experiments import noted, recall_speed, trained
+from experiments import recall_speed, records, trained
 from experiments.made_pairs import Copying, Recalling, Task, drawn, of_sizes, written
-from experiments.place import Place, glassformer
+from experiments.paths import Place, glassformer
 from glassformer.metrics.exact import Exact
 
 ROW = "recall"
@@ -64,7 +64,7 @@ def run(place: Place, name: str) -> None:
     found = trained.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=words)
     figures = {**answered(place, task, found.model, files["test"]), **pace(found)}
     figures |= learned(found, figures)
-    noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
+    records.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
 
 def made(place: Place, task: str) -> dict[str, Path]:
@@ -105,7 +105,7 @@ def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) ->
 
 
 def pace(found: trained.Trained) -> dict[str, float]:
-    """How fast it learned: milliseconds a step and tokens a second, where several steps were noted.
+    """How fast it learned: milliseconds a step and tokens a second, where several steps were records.
 
     Of the stretches between noted steps the middle one counts, so neither compiling nor validating does.
     """

@@ -9,8 +9,8 @@ from statistics import median
 import torch
 from torch import nn
 
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
+from experiments.records import note
 from experiments.trained import Trained
 from glassformer.baselines import build_baseline, lstm_spec
 from glassformer.recipes import recipe_path
@@ -51,23 +51,23 @@ def run(
 
 def built(recipe: str, changes: Sequence[str]) -> nn.Module:
     """The model of a ready recipe, for strings of symbols."""
-    words = parse_recipe(with_overrides(read_recipe_dict(recipe_path(recipe)), changes)).model
+    options = parse_recipe(with_overrides(read_recipe_dict(recipe_path(recipe)), changes)).model
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tied": ("source", "head")}
-    if words.preset == "lstm":
-        return build_baseline(lstm_spec("LSTMEncoderDecoder", words.words, **sizes))
-    return fresh(fresh_spec(words, sizes))
+    if options.preset == "lstm":
+        return build_baseline(lstm_spec("LSTMEncoderDecoder", options.overrides, **sizes))
+    return fresh(fresh_spec(options, sizes))
 
 
 def seconds_a_step(learner: PairLearner, rows: int, length: int, device: torch.device) -> float:
     """The middle of a few steps, each from the symbols to the changed weights; nothing is compiled."""
-    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-4)
     strings = torch.randint(4, VOCABULARY, (rows, length), device=device)
     taken = []
     for _ in range(WARMING + TIMED):
         began = _now(device)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (learner(strings, strings, strings) / strings.numel()).backward()
-        optimiser.step()
+        optimizer.step()
         taken.append(_now(device) - began)
     return median(taken[WARMING:])
 

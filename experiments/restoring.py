@@ -16,7 +16,7 @@ import numpy as np
 
 import glassformer as product
 from experiments import noted, trained
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.recall import pace
 from glassformer.data.denoising import corrupt
 from glassformer.metrics.bleu import chrf

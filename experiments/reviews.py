@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments import ngrams
-from experiments.noted import Noted, hardware, keep, note
-from experiments.place import Place, glassformer
+from experiments.paths import Place, glassformer
+from experiments.records import Noted, hardware, keep, note
 from experiments.trained import Trained, train
 from glassformer.weights.replacing import replacing
 

@@ -9,8 +9,8 @@ import numpy as np
 
 import glassformer
 from experiments import text_loss
-from experiments.noted import note
-from experiments.place import Place
+from experiments.paths import Place
+from experiments.records import note
 from experiments.trained import train
 from glassformer.training.hardware import device_for
 

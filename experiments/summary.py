@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from experiments.noted import Noted
+from experiments.records import Noted
 
 
 def told(values: Sequence[float], digits: int = 2) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from experiments.called import CALLED, WAYS
-from experiments.noted import Noted, runs_of
+from experiments.labels import CALLED, WAYS
+from experiments.records import Noted, runs_of
 from experiments.summary import bold_where, by_kind, of, seconds, size, table, told
 from experiments.why_attention import NAMES
 

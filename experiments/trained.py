@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.place import Place, glassformer
+from experiments.paths import Place, glassformer
 
 
 @dataclass(frozen=True, kw_only=True)

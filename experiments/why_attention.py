@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from experiments.noted import Noted, runs_of
-from experiments.place import FIGURES, ROOT
+from experiments.paths import FIGURES, ROOT
 from experiments.recall import ROW
+from experiments.records import Noted, runs_of
 from glassformer.plotting.canvas import BLUE, FAINT, GREEN, ORANGE, blank, look, save
 
 if TYPE_CHECKING:

@@ -1,11 +1,18 @@
-"""The page of results says what was measured: its tables are those that the figures noted make."""
+"""The tables of docs/results.md match the recorded figures, and the experiments can be listed."""
 
+from experiments.__main__ import main
 from experiments.page import PAGE, filled
+from experiments.rows import ROWS
 from experiments.tables import TABLES
 
 
-def test_the_page_is_made_of_the_figures():
-    """Where this fails, `python -m experiments.page` writes them anew."""
+def test_results_page_matches_the_recorded_figures():
+    """If this fails, `python -m experiments.page` updates the page."""
     written = PAGE.read_text(encoding="utf-8")
     assert all(f"<!-- table: {name} -->" in written for name in TABLES)
     assert filled(written) == written
+
+
+def test_experiments_are_listed(capsys):
+    main([])
+    assert len(capsys.readouterr().out.splitlines()) == len(ROWS)

@@ -8,7 +8,7 @@ import yaml
 
 from experiments import moses
 from experiments.multi30k import RECIPE, TESTS, WAYS, read_name, run
-from experiments.place import Place, data_folder
+from experiments.paths import Place, data_folder
 from experiments.rows import ROWS
 from glassformer import api
 from glassformer.families.registry import spec_of

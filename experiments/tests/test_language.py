@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from experiments import language, nanogpt, text_loss
 from experiments.corpora import CORPORA, PARTS, Corpus
-from experiments.place import Place, data_folder
+from experiments.paths import Place, data_folder
 from glassformer.recipes import recipe_path
 
 LETTERS = np.random.default_rng(0).integers(0, 7, 101)

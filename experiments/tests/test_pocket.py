@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from experiments import pocket, pocket_made, pocket_polish, pocket_tokenizer
-from experiments.noted import runs_of
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.pocket_data import HELD, PHRASES, SAID, Pair, divided, part_of, phrasebook, read, write
 from experiments.pocket_text import same, tidy
+from experiments.records import runs_of
 from glassformer.errors import GlassformerError
 from glassformer.training.recipe import read_recipe_dict
 

@@ -8,9 +8,9 @@ import pytest
 
 from experiments import recall
 from experiments.made_pairs import Copying, Recalling, drawn, of_sizes, written
-from experiments.noted import Noted, runs_of
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.recall_speed import built
+from experiments.records import Noted, runs_of
 from experiments.trained import Trained
 from experiments.why_attention import better_way, over_steps
 from glassformer.training.recipe import read_recipe_dict

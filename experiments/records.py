@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.place import Place
+from experiments.paths import Place
 from experiments.trained import Trained
 
 

@@ -12,7 +12,7 @@ from glassformer.cli.main import main
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `experiments.place.glassformer` does, without a child."""
+    """What `experiments.paths.glassformer` does, without a child."""
 
     def glassformer(*words: object) -> str:
         told = io.StringIO()

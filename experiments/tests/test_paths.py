@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.place import glassformer
+from experiments.paths import glassformer
 from glassformer import __version__
 
 

@@ -9,10 +9,10 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from experiments.called import TASKS
 from experiments.curves import draw, figure_of
-from experiments.noted import Noted, keep, runs_of
-from experiments.place import FIGURES, Place
+from experiments.labels import TASKS
+from experiments.paths import FIGURES, Place
+from experiments.records import Noted, keep, runs_of
 from experiments.rows import ROWS
 from experiments.why_attention import NAMES
 
