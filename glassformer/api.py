@@ -394,19 +394,19 @@ def train(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     folder: str | Path,
     *,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Pipeline:
     """Train in a run folder, as `glassformer train` does, and load the trained model.
 
     recipe: a recipe's file, or its contents; only `job` and `data` are required.
     folder: if it holds an unfinished run of the same recipe, the run is resumed.
-    say: called with a message for each choice made on the way; by default they go to standard error.
+    log: called with messages; by default they go to standard error.
 
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; another signal raises SystemExit.
     """
     from glassformer.training import run
 
-    return Pipeline.of(run.train(recipe, folder, say=say or run.tell))
+    return Pipeline.of(run.train(recipe, folder, log=log or run.log_to_stderr))
 
 
 def build(what: str | spec.Model, **overrides: Any) -> AnyModel:

@@ -59,5 +59,5 @@ def _reversing(folder: Path) -> Path:
             **{"keep": 2, "snapshots": 4, "log_every": 10, "max_valid": 4, "device": "cpu"},
         },
     }
-    glassformer.train(recipe, folder / RUN, say=lambda sentence: None)
+    glassformer.train(recipe, folder / RUN, log=lambda message: None)
     return folder / RUN

@@ -47,7 +47,7 @@ def reverser() -> Path:
             "device": "cpu",
         },
     }
-    glassformer.train(recipe, place / "run", say=lambda sentence: None)
+    glassformer.train(recipe, place / "run", log=lambda message: None)
     return place / "run" / "model"
 
 
