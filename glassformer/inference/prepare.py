@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -84,7 +83,8 @@ def _fused_block(block: Block, make: MakeLinear | None) -> Block:
 
 def _copy(module: AnyModule) -> AnyModule:
     """The module sharing its submodules and parameters, in evaluation mode and without hooks."""
-    result = copy(module)
+    result = object.__new__(type(module))  # `copy` would initialize a module that FSDP has wrapped
+    vars(result).update(vars(module))
     result._modules = dict(module._modules)
     result._forward_hooks, result._forward_pre_hooks = OrderedDict(), OrderedDict()
     result.training = False

@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{row}\t{' '.join(reversed(row.split()))}\n" for row in ROWS * 6]
     (place / "pairs.tsv").write_text("".join(lines))
     recipe = {**RECIPE, "data": {"train": str(place / "pairs.tsv")}}
-    glassformer.train(recipe, place / "run", say=lambda sentence: None)
+    glassformer.train(recipe, place / "run", log=lambda message: None)
     return place / "run"
 
 
