@@ -10,7 +10,7 @@ import torch
 
 import glassformer
 from glassformer import Mask, SinusoidalPositions, plotting
-from glassformer.cli import dates
+from glassformer.cli import demo
 from glassformer.interpret.schema import TraceInput
 from glassformer.interpret.trace import trace_model
 
@@ -51,7 +51,8 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
     """Where each letter of a date in words looked: the last cross-attention's mean, then every head."""
     source = "2024-03-17"
     with TemporaryDirectory() as place:
-        table = dates.write(Path(place) / "dates.tsv", dates.split()[0])
+        table = Path(place) / "dates.tsv"
+        demo.write_pairs(table, demo.date_pairs()[0])
         recipe = {
             "job": "translate",
             "data": {"train": [str(table)], "valid": 0.02},

@@ -1,27 +1,27 @@
-"""glassformer convert IN OUT: load, cast if asked, and save."""
+"""glassformer convert IN OUT: convert a model to another layout or dtype."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
-from glassformer.cli.screen import bytes_text, console, print_json
-from glassformer.cli.source import MODEL_HELP, bundle_of
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import print_files, print_json
+from glassformer.cli.model_argument import load_or_build
+from glassformer.cli.options import Json, ModelOrTiny, Overwrite
+from glassformer.cli.outputs import check_output_folder
+from glassformer.errors import FileProblemError
 
 
-class To(StrEnum):
+class Layout(StrEnum):
     hf = "hf"
     glassformer = "glassformer"
 
 
-class Dtype(StrEnum):
+class StorageDtype(StrEnum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
@@ -29,67 +29,45 @@ class Dtype(StrEnum):
 
 
 def convert(
-    source: str = typer.Argument(..., metavar="IN", help=MODEL_HELP),
-    target: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
-    to: To | None = typer.Option(
-        None, help="The published layout (hf) or ours; by default hf where the family has one."
-    ),
-    dtype: Dtype | None = typer.Option(
-        None,
-        help="Cast the numbers, or round matrices to int8; by default they stay as stored, but for int8, "
-        "which becomes float32.",
-    ),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Write into a folder that holds files."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+    model: ModelOrTiny,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder.")],
+    to: Annotated[
+        Layout | None, typer.Option(help="Folder layout (default: hf if the family has one).")
+    ] = None,
+    dtype: Annotated[
+        StorageDtype | None,
+        typer.Option(help="Storage dtype (default: unchanged; int8 becomes float32)."),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
-    """Write a model folder anew, in the published layout or in ours, in the precision you choose.
+    """Convert a model to another layout or dtype.
 
-    Numbers are only cast, never computed with, so any format can be written on any machine. int8 is for small
-    folders of ours: it is read back as float32, and a folder in int8 is written as float32 where no --dtype
-    says otherwise.
+    Weights are only cast, so every dtype can be written on every machine.
+    int8 needs the glassformer layout and is loaded as float32.
     """
-    _check(source, target, overwrite)
+    if out.is_dir() and Path(model).is_dir() and Path(model).samefile(out):
+        raise FileProblemError(path=out, problem="is also the input folder")
+    check_output_folder(out, overwrite=overwrite)
     import glassformer
     from glassformer.core.precision import parse_dtype
 
-    bundle = bundle_of(source, dtype="stored")
-    if dtype is not None and dtype is not Dtype.int8:
+    bundle = load_or_build(model, dtype="stored")
+    if dtype is not None and dtype is not StorageDtype.int8:
         bundle.model.to(parse_dtype(dtype.value))
-    stored: Literal["int8"] | None = "int8" if dtype is Dtype.int8 else None
-    with _whole_or_none(target):
-        glassformer.save(bundle, target, layout=to.value if to else None, dtype=stored)
-    files = {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()}
+    quantized: Literal["int8"] | None = "int8" if dtype is StorageDtype.int8 else None
+    is_new = not out.exists()
+    try:
+        glassformer.save(bundle, out, layout=to.value if to else None, dtype=quantized)
+    except BaseException:
+        if is_new:  # leave no partial folder
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    files = {path.name: path.stat().st_size for path in sorted(out.iterdir()) if path.is_file()}
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
-    dtypes = [stored] if stored else dtypes
+    dtypes = [quantized] if quantized else dtypes
     layout = "glassformer" if "spec.json" in files else "hf"
     if as_json:
-        print_json({"folder": str(target), "layout": layout, "dtype": dtypes, "files": files})
-        return
-    out = console()
-    out.print(f"[bold]{target}[/]  {layout} layout, {' and '.join(dtypes)}", soft_wrap=True)
-    for name, size in files.items():
-        out.print(f"  {name:<32} {bytes_text(size):>10}")
-
-
-@contextmanager
-def _whole_or_none(target: Path) -> Iterator[None]:
-    """A folder that was not there before is taken away again where it cannot be written whole."""
-    fresh = not target.exists()
-    try:
-        yield
-    except BaseException:
-        if fresh:
-            shutil.rmtree(target, ignore_errors=True)
-        raise
-
-
-def _check(source: str, target: Path, overwrite: bool) -> None:
-    """Refuse to write where something would be lost."""
-    if target.exists() and not target.is_dir():
-        raise GlassformerError(f"'{target}' is a file; give a folder to write")
-    if not target.is_dir():
-        return
-    if Path(source).is_dir() and Path(source).samefile(target):
-        raise GlassformerError(f"'{target}' is the folder being read; write into another one")
-    if any(target.iterdir()) and not overwrite:
-        raise GlassformerError(f"'{target}' holds files already; add --overwrite, or give another folder")
+        print_json({"folder": str(out), "layout": layout, "dtype": dtypes, "files": files})
+    else:
+        print_files(f"[bold]{out}[/]  {layout} layout, {' and '.join(dtypes)}", files)

@@ -1,21 +1,28 @@
-"""`glassformer demo`: translate with the model that comes along, see how it did it, and watch one learn."""
+"""glassformer demo: translate with a shipped model, look inside, and train a small Transformer on dates.
+
+The training task is to write dates in words, "2024-03-17" to "march 17, 2024": small enough to learn in half
+a minute, but still a translation, with reordering and a vocabulary to learn.
+"""
 
 from __future__ import annotations
 
-import os
+import random
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glassformer.cli.outputs import check_output_folder
+from glassformer.errors import GlassformerError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glassformer.bundle import Bundle
+    from glassformer.api import Pipeline
 
 MODEL = "pocket"
 LANGUAGES = {"de": "German", "fr": "French", "ko": "Korean"}
@@ -24,7 +31,9 @@ SENTENCES = (
     "Click the button to save the file.",
     "My brother bought a new car yesterday.",
 )
-LEARNING = {  # what `glassformer train translate` would choose is made for longer runs
+MONTHS = "january february march april may june july august september october november december".split()
+FIRST_DATE, LAST_DATE = date(1900, 1, 1), date(2099, 12, 31)
+RECIPE = {  # the defaults of `glassformer train translate` are for longer runs
     "tokenizer.kind": "char",
     "model.preset": "original",
     "model.d_model": 64,
@@ -43,225 +52,203 @@ LEARNING = {  # what `glassformer train translate` would choose is made for long
 }
 
 
-@dataclass
-class SoFar:
-    """What was done, told to a person who stops the demo."""
-
-    text: str = "nothing was written"
-
-
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="Folder for the page, the pictures and the trained model.")
-    ] = Path("demo_out"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("demo_out"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps; 600 take about half a minute.")] = 600,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the explorer is served.")] = 8017,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the explorer.")] = 8017,
 ) -> None:
-    """Translate real sentences, look inside, and watch a small Transformer learn.
+    """Translate, look inside, and train a small Transformer.
 
-    On a terminal it asks for a sentence of yours and ends with the explorer in the browser; elsewhere it asks
-    nothing, writes the explorer's page to a file, and ends by itself.
+    In a terminal, you can enter your own sentences, and the explorer opens
+    in the browser at the end.
     """
-    from rich.console import Console
+    from glassformer.cli.console import console
 
-    console = Console(highlight=False)
-    so_far = SoFar()
+    check_output_folder(out, overwrite=True)
+    screen = console()
+    status = ["nothing was written"]
     try:
-        _check(out)
-        chosen = _translations(console)
-        _page(console, chosen, out, so_far)
-        _learning(console, out, steps, so_far)
-        _next(console, out, chosen, port)
+        bundle, text, to = _translate_examples(screen)
+        page = _write_page(screen, bundle, text, to, out)
+        status[0] = f"{page} was written; run the same command to resume training"
+        _train_on_dates(screen, out, steps)
+        status[0] = f"all results were written to {out}"
+        _print_next_steps(screen, out, text, to, port)
     except KeyboardInterrupt:
-        console.print(f"\nstopped: {so_far.text}", markup=False, soft_wrap=True)
+        screen.print(f"\nstopped: {status[0]}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """The translation that is looked into; of several sentences the first, for each is read alone."""
+def _translate_examples(screen: Console) -> tuple[Pipeline, str, str]:
+    """Translate the examples and the user's own sentences; return the last text and its language."""
+    import glassformer
 
-    bundle: Bundle
-    text: str
-    to: str
-
-    @property
-    def given(self) -> dict[str, Any]:
-        from glassformer.interpret.inputs import split_sentences
-
-        return {"text": split_sentences(self.bundle, self.text, self.to)[0], "to": self.to}
-
-
-def _check(out: Path) -> None:
-    """What is wrong with the folder is better known now than after the training."""
-    from glassformer.errors import GlassformerError
-
-    if out.exists() and not out.is_dir():
-        raise GlassformerError(f"'{out}' is a file; give a folder with --out")
-    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise GlassformerError(f"'{there}' cannot be written to; give another folder with --out")
-
-
-def _translations(console: Console) -> Chosen:
-    """Translate our sentences and a person's own; the last one is looked into."""
-    from glassformer.bundle import load
-
-    bundle = load(MODEL)
+    bundle = glassformer.load(MODEL)
     count = sum(p.numel() for p in bundle.model.parameters())
-    console.print(
-        f"[bold]1. Translation[/]: the model '{MODEL}', {count / 1e6:.0f} million weights, offline\n"
-    )
+    screen.print(f"[bold]1. Translation[/] with the model '{MODEL}', {count / 1e6:.0f} million weights\n")
     for text in SENTENCES:
-        _translate(console, bundle, text)
-    chosen = Chosen(bundle=bundle, text=SENTENCES[-1], to="de")
-    while sys.stdin.isatty() and console.is_terminal:
+        screen.print(f"  {text}", markup=False)
+        _translate(screen, bundle, text)
+    text, to = SENTENCES[-1], "de"
+    while sys.stdin.isatty() and screen.is_terminal:
         try:
-            text = console.input("  [bold]yours[/] (Enter goes on) > ").strip()
+            entered = screen.input("  [bold]your sentence[/] (Enter to continue) > ").strip()
         except EOFError:
-            console.print()
+            screen.print()
             break
-        if not text:
+        if not entered:
             break
-        if _translate(console, bundle, text, shown=False):
-            chosen = Chosen(bundle=bundle, text=text, to=_targets(text)[0])
-    return chosen
+        if _translate(screen, bundle, entered):
+            text, to = entered, _target_languages(entered)[0]
+    return bundle, text, to
 
 
-def _targets(text: str) -> tuple[str, ...]:
-    """Korean goes into English; anything else is taken for English and goes into all three.
+def _target_languages(text: str) -> tuple[str, ...]:
+    """Korean is translated to English, everything else, which should be English, to all other languages.
 
-    >>> _targets("안녕하세요"), _targets("hello")
+    >>> _target_languages("안녕하세요"), _target_languages("hello")
     (('en',), ('de', 'fr', 'ko'))
     """
-    korean = any("가" <= letter <= "힣" for letter in text)
-    return ("en",) if korean else tuple(LANGUAGES)
+    return ("en",) if any("가" <= letter <= "힣" for letter in text) else tuple(LANGUAGES)
 
 
-def _translate(console: Console, bundle: Bundle, text: str, *, shown: bool = True) -> bool:
-    """Whether it could be read."""
-    from glassformer.errors import GlassformerError
+def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
+    """Print the translations of a text; return whether it could be translated."""
     from glassformer.tasks.text_generation import warning_message
     from glassformer.tasks.translation import Translator
 
-    if shown:
-        console.print(f"  {text}", markup=False)
     try:
-        for to in _targets(text):
+        for to in _target_languages(text):
             result = Translator(bundle, to=to)(text)
-            console.print(f"    {LANGUAGES.get(to, 'English'):8} {result.text}", markup=False, soft_wrap=True)
-        for warning in result.warnings:  # about the input, so the same for every language
-            console.print(f"    note: {warning_message(bundle, warning, 1)}", markup=False, soft_wrap=True)
+            screen.print(f"    {LANGUAGES.get(to, 'English'):8} {result.text}", markup=False, soft_wrap=True)
+        for warning in result.warnings:  # about the source, so the same for every language
+            screen.print(f"    note: {warning_message(bundle, warning, 1)}", markup=False, soft_wrap=True)
         return True
-    except GlassformerError as error:  # a person's text that cannot be read is no reason to end
-        console.print(f"    {error}", markup=False)
+    except GlassformerError as error:  # the next sentence may be better
+        screen.print(f"    {error}", markup=False)
         return False
     finally:
-        console.print()
+        screen.print()
 
 
-def _page(console: Console, chosen: Chosen, out: Path, so_far: SoFar) -> None:
-    """Show in the terminal what was looked at, and write the whole translation as a page to open."""
+def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
+    """Print the attention of a translation, and write the whole trace as a page."""
     from glassformer.explorer.static_export import export_page
-    from glassformer.interpret.inputs import emoji_note
+    from glassformer.interpret.inputs import emoji_note, split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
     from glassformer.weights.replacing import replacing
 
-    given = chosen.given
-    console.print("[bold]2. How it did it[/]: ", end="")
-    console.print(given["text"], markup=False, soft_wrap=True)
-    if (why := emoji_note(chosen.bundle, given["text"], given["to"])) is not None:
-        console.print(f"  note: {why}", markup=False, soft_wrap=True)
-    console.print("  a row for each piece it wrote, a column for each it read; fuller is more\n")
-    _look(console, trace_model(chosen.bundle, TraceInput(**given)))
+    first = split_sentences(bundle, text, to)[0]
+    inputs = TraceInput(text=first, to=to)
+    screen.print("[bold]2. Attention[/]: ", end="")
+    screen.print(first, markup=False, soft_wrap=True)
+    if (warning := emoji_note(bundle, first, to)) is not None:
+        screen.print(f"  note: {warning}", markup=False, soft_wrap=True)
+    screen.print(
+        "  last cross-attention, mean over heads: a row per output token, a column per input token\n"
+    )
+    _print_attention(screen, trace_model(bundle, inputs))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
     with replacing(page) as file:
-        file.write(export_page(chosen.bundle, TraceInput(**given), name=MODEL).encode())
-    so_far.text = f"{page} was written"
-    console.print(f"  all of it, head by head: open {page} in a browser\n", markup=False, soft_wrap=True)
+        file.write(export_page(bundle, inputs, name=MODEL).encode())
+    screen.print(f"  to see every head, open {page} in a browser\n", markup=False, soft_wrap=True)
+    return page
 
 
-def _look(console: Console, trace: Any) -> None:
-    """The alignment: the last cross-attention, the mean of its heads."""
-    from glassformer import plotting as draw
+def _print_attention(screen: Console, trace: Any) -> None:
+    from glassformer.plotting import attention_text
 
-    name = [one.name for one in trace.attentions() if one.name.endswith("cross_attn")][-1]
-    read = [token.piece for token in trace.sequence("source").tokens]
-    # each row writes the piece after the one it reads
-    written = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
+    name = [attention.name for attention in trace.attentions() if attention.name.endswith("cross_attn")][-1]
+    source = [token.piece for token in trace.sequence("source").tokens]
+    # each row predicts the token after the one it reads
+    target = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
     weights = trace.record.weights(name)[0].mean(0)  # (T, S)
-    plain = not console.encoding.lower().startswith("utf")
-    text = draw.attention_text(weights, written, read, width=console.width - 2, ascii_only=plain)
+    ascii_only = not screen.encoding.lower().startswith("utf")
+    text = attention_text(weights, target, source, width=screen.width - 2, ascii_only=ascii_only)
     for line in text.split("\n"):
-        console.print("  ", line, sep="", soft_wrap=True)
-    console.print()
+        screen.print("  ", line, sep="", soft_wrap=True)
+    screen.print()
 
 
-def _learning(console: Console, out: Path, steps: int, so_far: SoFar) -> None:
-    """Train a tiny Transformer from nothing, with the command that a person would type."""
+def date_pair(day: date) -> tuple[str, str]:
+    """
+    >>> date_pair(date(2024, 3, 7))
+    ('2024-03-07', 'march 7, 2024')
+    """
+    return day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}"
+
+
+def date_pairs(test_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """All dates of two centuries, shuffled: a training and a test set."""
+    days = [FIRST_DATE + timedelta(n) for n in range((LAST_DATE - FIRST_DATE).days + 1)]
+    random.Random(0).shuffle(days)
+    pairs = [date_pair(day) for day in days]
+    return pairs[test_size:], pairs[:test_size]
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
+    """Write pairs as a TSV file for `glassformer train translate`."""
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+
+
+def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     import torch
 
-    from glassformer.cli import dates
+    import glassformer
     from glassformer.training.recipe import with_overrides
-    from glassformer.training.run import train
 
-    learn, held_out = dates.split()
-    table, test, run = out / "dates.tsv", out / "dates-test.tsv", out / "dates"
-    if (run / "model").exists():  # an earlier demo's; one that was stopped is gone on with
+    run, (training, test) = out / "dates", date_pairs()
+    files = {"train": out / "dates.tsv", "valid": out / "dates-test.tsv"}
+    if (run / "model").exists():  # of an earlier demo; an interrupted one is resumed
         shutil.rmtree(run, ignore_errors=True)
     if not (run / "recipe.yaml").exists():
-        dates.write(table, learn)
-        dates.write(test, held_out)
-    console.print("[bold]3. Learning[/]: a Transformer from nothing learns to write dates in words\n")
-    asked = {"job": "translate", "data": {"train": [str(table)], "valid": [str(test)]}}
-    settings = {**LEARNING, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
-    so_far.text += "; the same command goes on with the training"
+        write_pairs(files["train"], training)
+        write_pairs(files["valid"], test)
+    screen.print("[bold]3. Training[/]: a Transformer learns to write dates in words\n")
+    recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}
+    settings = {**RECIPE, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small gain nothing from more
-    bundle = train(with_overrides(asked, [f"{key}={value}" for key, value in settings.items()]), run)
+    torch.set_num_threads(1)  # more are no faster for matrices this small
+    bundle = glassformer.train(
+        with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run
+    )
     torch.set_num_threads(threads)
-    _tested(console, bundle, held_out)
-    so_far.text = f"everything was done and written to {out}"
+    outputs = bundle.translate([source for source, _ in test], num_beams=1)
+    correct = sum(output == target for output, (_, target) in zip(outputs, test, strict=True))
+    screen.print(f"\n  {test[0][0]} -> {outputs[0]}", markup=False)
+    screen.print(f"  {correct} of {len(outputs)} dates of the test set are exactly right\n")
 
 
-def _tested(console: Console, bundle: Bundle, held_out: list[tuple[str, str]]) -> None:
-    said = bundle.translate([read for read, _ in held_out], num_beams=1)
-    right = sum(one == wanted for one, (_, wanted) in zip(said, held_out, strict=True))
-    console.print(f"\n  {held_out[0][0]} -> {said[0]}", markup=False)
-    console.print(f"  {right} of {len(held_out)} dates it has never seen are exactly right\n")
-
-
-def _next(console: Console, out: Path, chosen: Chosen, port: int) -> None:
-    """What to type next; on a terminal the explorer opens and stays until Ctrl-C."""
-    command = shlex.join(_command())
-    console.print("[bold]Now yours[/]: a table with a sentence and its translation in each row")
+def _print_next_steps(screen: Console, out: Path, text: str, to: str, port: int) -> None:
+    """Print commands to try; in a terminal, open the explorer until Ctrl-C."""
+    command = _command()
+    screen.print("[bold]Next[/]: train on your own table, with a sentence and its translation in each row")
     for line in (
         "train translate --train pairs.tsv --out runs/mine",
         f'translate {MODEL} --to ko "{SENTENCES[-1]}"',
         f"explore {MODEL} {out / 'dates'}",
     ):
-        console.print(f"  {command} {line}", markup=False, soft_wrap=True)
-    if not (sys.stdin.isatty() and console.is_terminal):
+        screen.print(f"  {command} {line}", markup=False, soft_wrap=True)
+    if not (sys.stdin.isatty() and screen.is_terminal):
         return
     from glassformer.cli.explore import explore
-    from glassformer.errors import GlassformerError
 
-    console.print("\n[bold]The explorer[/], on your translation and on the run that learned")
+    screen.print("\n[bold]Explorer[/] of your translation and of the training run")
     sys.stdout.flush()
     try:
-        explore(models=[MODEL, str(out / "dates")], text=chosen.text, to=chosen.to, port=port)
-    except GlassformerError as error:  # all else was done; a port that is taken should not hide it
-        console.print(f"  {error}", markup=False)
+        explore(models=[MODEL, str(out / "dates")], text=text, to=to, port=port)
+    except GlassformerError as error:  # e.g. the port is in use; everything else is done
+        screen.print(f"  {error}", markup=False)
 
 
-def _command() -> list[str]:
-    """How the command line is called from here, so that what is printed can be pasted."""
+def _command() -> str:
+    """How to call the command line from here, so that printed commands can be pasted."""
     if shutil.which("glassformer"):
-        return ["glassformer"]
+        return "glassformer"
     python, here = Path(sys.executable), Path.cwd()
     script = python.with_name("glassformer")
     program = script if script.is_file() else python
-    shown = str(program.relative_to(here) if program.is_relative_to(here) else program)
-    return [shown] if program is script else [shown, "-m", "glassformer"]
+    path = str(program.relative_to(here) if program.is_relative_to(here) else program)
+    return shlex.join([path] if program is script else [path, "-m", "glassformer"])

@@ -1,4 +1,4 @@
-"""glassformer env: what this machine has and can do."""
+"""glassformer env: versions, devices and supported dtypes."""
 
 from __future__ import annotations
 
@@ -8,52 +8,57 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from glassformer.cli.screen import bytes_text, console, print_json
+from glassformer.cli.console import console, format_bytes, print_json
+from glassformer.cli.options import Json
 
 PACKAGES = (
-    *("glassformer", "torch", "numpy", "safetensors", "tokenizers", "sentencepiece"),
+    *("torch", "numpy", "safetensors", "tokenizers", "sentencepiece"),
     *("typer", "rich", "matplotlib", "transformers"),
 )
 
 
-def env(as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")) -> None:
-    """Show versions, devices, attention kernels, and which number formats work here.
+def env(as_json: Json = False) -> None:
+    """Show versions, devices, attention kernels and supported dtypes.
 
-    Whether the CPU multiplies bfloat16 and float16 is tried in a child process, since on some machines
-    the attempt kills it.
+    bfloat16 and float16 on the CPU are tested in a child process, because
+    they crash it on some machines.
     """
-    found = facts()
+    found = environment()
     if as_json:
         print_json(found)
         return
     from rich.table import Table
 
-    out = console()
+    screen = console()
     for title, rows in found.items():
         table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(style="cyan", min_width=14)
         table.add_column(overflow="fold")
         for name, value in rows.items():
             table.add_row(name, _text(value))
-        out.print(table, "", sep="\n")
+        screen.print(table, "", sep="\n")
 
 
-def facts() -> dict[str, dict[str, Any]]:
-    """All that is known of this machine, grouped."""
+def environment() -> dict[str, dict[str, Any]]:
+    """What this machine has, in groups."""
     import torch
 
+    import glassformer
     from glassformer.core.precision import cpu_can
 
-    devices: dict[str, Any] = {"cpu": _processor()}
+    devices: dict[str, Any] = {"cpu": _cpu_name()}
     for n in range(torch.cuda.device_count()):
-        card = torch.cuda.get_device_properties(n)
-        devices[f"cuda:{n}"] = f"{card.name}, {bytes_text(card.total_memory)}"
+        gpu = torch.cuda.get_device_properties(n)
+        devices[f"cuda:{n}"] = f"{gpu.name}, {format_bytes(gpu.total_memory)}"
     if torch.backends.mps.is_available():
         devices["mps"] = "Apple GPU"
+    on_gpu = torch.cuda.is_available()
     return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {
+            "python": platform.python_version(),
+            "glassformer": glassformer.__version__,
+            **{name: _version(name) for name in PACKAGES},
+        },
         "system": {
             "os": platform.platform(),
             "machine": platform.machine(),
@@ -61,20 +66,12 @@ def facts() -> dict[str, dict[str, Any]]:
             "torch threads": torch.get_num_threads(),
         },
         "devices": devices,
-        "attention kernels": _kernels(),
-        "CPU number formats": {"float32": True} | {n: cpu_can(n) for n in ("bfloat16", "float16")},
-    }
-
-
-def _kernels() -> dict[str, str]:
-    """Each kernel, and what it is here."""
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    return {
-        "explicit": "the definition, every step written out",
-        "sdpa": "torch's fused attention" + (", on CPU and GPU" if on_gpu else ", on the CPU"),
-        "flex": "torch's block-sparse attention" + ("" if on_gpu else ", without gradients on a CPU"),
+        "attention kernels": {
+            "explicit": "the definition, every step written out",
+            "sdpa": "torch's fused attention" + (", on CPU and GPU" if on_gpu else ", on the CPU"),
+            "flex": "torch's block-sparse attention" + ("" if on_gpu else ", without gradients on a CPU"),
+        },
+        "CPU dtypes": {"float32": True} | {name: cpu_can(name) for name in ("bfloat16", "float16")},
     }
 
 
@@ -82,15 +79,10 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        if package == "glassformer":  # run from a checkout that is not installed
-            import glassformer
-
-            return glassformer.__version__
         return None
 
 
-def _processor() -> str:
-    """The CPU's name, where the system tells it."""
+def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
@@ -103,5 +95,5 @@ def _text(value: Any) -> str:
     if value is None:
         return "[dim]not installed[/]"
     if isinstance(value, bool):
-        return "[green]works[/]" if value else "[yellow]does not work here[/]"
+        return "[green]supported[/]" if value else "[yellow]not supported here[/]"
     return str(value)

@@ -1,43 +1,34 @@
-"""glassformer evaluate MODEL DATA...: how good a saved model is on files it has not seen."""
+"""glassformer evaluate MODEL DATA...: evaluate a model on test data."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.language import spelt_by
-from glassformer.cli.screen import console, print_json
-from glassformer.cli.source import named
-from glassformer.cli.target import Overwrite, check_target
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import console, message, print_json
+from glassformer.cli.model_argument import locate_model, resolve_language
+from glassformer.cli.options import OUTPUT_PANEL, Columns, Device, Json, Model, Overwrite, Settings
+from glassformer.cli.outputs import check_output_file
+from glassformer.errors import ConflictError, UnsupportedError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from glassformer.training.evaluation import Evaluation
 
-TOLD_EVERY = 15.0  # seconds
-LEARNING = ("recut", "hide", "guess", "flip", "shift", "rotate", "erase", "cutmix")  # for training alone
-# settings of the data that do nothing here, and why
-IDLE = {
-    **dict.fromkeys(("train", "valid"), "the files to measure on are arguments"),
-    **dict.fromkeys(("max_len", "horizon"), "the model's own length holds"),
-    **dict.fromkeys(LEARNING, "nothing is learnt"),
-    "split": "all rows are measured",
-}
-REWRITES = ("translate", "restore")  # jobs whose answers are texts to be compared
+# settings of the data section that have no effect on an evaluation
+TRAINING_SETTINGS = frozenset(
+    {"train", "valid", "split", "max_len", "horizon"}
+    | {"bpe_dropout", "mask_prob", "mlm_weight", "flip", "shift", "rotate", "erase", "cutmix"}
+)
 
 
-class Words(StrEnum):
-    """How BLEU cuts texts into words."""
-
+class BleuTokenizer(StrEnum):
     standard = "13a"
     intl = "intl"
     char = "char"
@@ -48,176 +39,160 @@ class Words(StrEnum):
 
 
 def evaluate(
-    model: str = typer.Argument(
-        ..., metavar="MODEL", help="A model folder, as runs/x/model, or a model that comes along: pocket."
-    ),
-    data: list[str] = typer.Argument(..., metavar="DATA...", help="Files as its training took them."),
-    job: str | None = typer.Option(
-        None, help="What it does, where its folder does not say: translate, lm, ..."
-    ),
-    columns: str | None = typer.Option(None, help="Names or numbers of the columns in tables, as en,de."),
-    to: str | None = typer.Option(
-        None, help="The language of all the targets, for a model that is told which to write, as de."
-    ),
-    tokenize: Words = typer.Option(Words.standard, help="How BLEU cuts words; char for Korean or Chinese."),
-    lowercase: bool = typer.Option(
-        False, "--lowercase", help="Let BLEU and chrF take capitals for small letters."
-    ),
-    changes: list[str] = typer.Option([], "--set", help="How data is read: --set data.unit=line."),
-    out: Path | None = typer.Option(None, help="Write what the model answered here, one a line."),
+    model: Model,
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Test files, as for training.")],
+    job: Annotated[
+        str | None, typer.Option(help="Job of the model, e.g. translate or lm (default: from its folder).")
+    ] = None,
+    columns: Columns = None,
+    to: Annotated[
+        str | None, typer.Option(help="Target language of all rows, for a multilingual model.")
+    ] = None,
+    tokenize: Annotated[
+        BleuTokenizer, typer.Option(help="BLEU tokenizer; char for Korean or Chinese.")
+    ] = BleuTokenizer.standard,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Compute case-insensitive BLEU and chrF.")
+    ] = False,
+    settings: Settings = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Maximum batch size, like training.batch.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the model's outputs, one per line.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
     overwrite: Overwrite = False,
-    batch: int | None = typer.Option(None, min=1, help="The most one batch holds, as training.batch."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:1."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+    as_json: Json = False,
+    device: Device = "auto",
 ) -> None:
-    """Measure a model on files: every figure is exact over all that they hold.
+    """Evaluate a model on test data.
 
-    translate: loss, perplexity, BLEU, chrF. restore: the same, and exact matches. lm: loss, perplexity,
-    bits a character. classify and images: accuracy, F1, every class. forecast: squared and absolute errors
-    beside those of repeating the last value.
+    translate: loss, perplexity, BLEU, chrF. restore: also exact matches.
+    lm: loss, perplexity, bits per character. classify and images: accuracy
+    and F1 per class. forecast: squared and absolute errors, compared with
+    repeating the last value.
     """
-    if out is not None:
-        check_target(out, "--out", overwrite=overwrite, read=data)
-    _refuse_idle(changes)
+    from rich.console import Console
+
     from glassformer.training.evaluation import evaluate_files
 
-    where = named(model)
+    settings = settings or []
+    if out is not None:
+        check_output_file(out, overwrite=overwrite, inputs=data)
+    _check_settings(settings)
+    folder = locate_model(model)
     names = [name.strip() for name in columns.split(",")] if columns else []
-    with _alive(f"measuring {model}"), TemporaryDirectory(prefix="glassformer-") as place:
-        files, settings = data, changes
+    with Console(stderr=True).status(f"evaluating {model} …"), TemporaryDirectory() as temporary:
+        files = data
         if to is not None:
-            files, names, settings = _in_language(where, data, to, names, changes, Path(place))
-        judged = evaluate_files(
-            where,
+            files, names, settings = _add_language(folder, data, to, names, settings, Path(temporary))
+        evaluation = evaluate_files(
+            folder,
             files,
             job=job,
             columns=names,
             overrides=settings,
             batch=batch,
             device=device,
-            log=_say,
+            log=message,
         )
-    metrics, signatures = dict(judged.validation.metrics), dict(judged.validation.signatures)
-    if judged.job in REWRITES:
-        if tokenize is not Words.standard or lowercase:
-            scores, signatures = _likeness(judged, tokenize, lowercase)
-            metrics |= scores
-    elif tokenize is not Words.standard or lowercase:
-        raise GlassformerError(f"--tokenize and --lowercase are for BLEU, which {judged.job} does not have")
+    metrics, signatures = dict(evaluation.validation.metrics), dict(evaluation.validation.signatures)
+    if tokenize is not BleuTokenizer.standard or lowercase:
+        if "bleu" not in metrics:
+            raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="BLEU options")
+        scores, signatures = _bleu_and_chrf(evaluation, tokenize, lowercase)
+        metrics |= scores
     if out is not None:
-        _write_answers(out, judged)
+        _write_outputs(out, evaluation)
     if as_json:
-        print_json(
-            {
-                "model": model,
-                "job": judged.job,
-                "data": list(data),
-                "metrics": metrics,
-                "signatures": signatures,
-                **judged.validation.tables,
-            }
-        )
-        return
-    _show(model, judged, metrics, signatures)
+        document = {"model": model, "job": evaluation.job, "data": list(data)}
+        print_json(document | {"metrics": metrics, "signatures": signatures, **evaluation.validation.tables})
+    else:
+        _print_metrics(model, evaluation, metrics, signatures)
 
 
-def _refuse_idle(changes: Sequence[str]) -> None:
-    """Settings of the data that a measure has no use for must not seem to have changed it."""
-    for change in changes:
-        section, _, name = change.partition("=")[0].strip().partition(".")
-        if section == "data" and name in IDLE:
-            raise GlassformerError(f"data.{name} changes nothing here, for {IDLE[name]}; leave it out")
+def _check_settings(settings: Sequence[str]) -> None:
+    for setting in settings:
+        section, _, name = setting.partition("=")[0].strip().partition(".")
+        if section == "data" and name in TRAINING_SETTINGS:
+            raise UnsupportedError(subject="evaluation", feature=f"the training setting data.{name}")
 
 
-def _in_language(
-    model: Path, data: Sequence[str], to: str, names: Sequence[str], changes: Sequence[str], place: Path
+def _add_language(
+    folder: Path,
+    data: Sequence[str],
+    to: str,
+    columns: Sequence[str],
+    settings: Sequence[str],
+    temporary: Path,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Files, columns and settings with which pairs of one language are read as the model's training was."""
+    """Files, columns and settings that read the pairs with a column that names the target language."""
     import glassformer
     from glassformer.data.readers import LANGUAGE_COLUMN, parse_columns
     from glassformer.data.row_errors import RowErrors
     from glassformer.data.sources import PAIR_FIELDS, write_pairs_with_language
 
-    for change in changes:
-        if change.partition("=")[0].strip() in ("data.to", "data.columns"):
-            raise GlassformerError(f"'{change}' and --to are two ways to say it; name columns with --columns")
-    language, problems = spelt_by(glassformer.load(model), to), RowErrors()
-    table = place / "pairs.jsonl"
-    write_pairs_with_language(data, language, table, columns=parse_columns(names) or None, errors=problems)
-    if problems.count:
-        _say(problems.summary())
-    return [str(table)], list(PAIR_FIELDS), [*changes, f"data.to={LANGUAGE_COLUMN}"]
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in ("data.to", "data.columns"):
+            raise ConflictError(names=("to", name), reason="use --to with --columns, or the settings alone")
+    language, errors = resolve_language(glassformer.load(folder), to), RowErrors()
+    table = temporary / "pairs.jsonl"
+    write_pairs_with_language(data, language, table, columns=parse_columns(columns) or None, errors=errors)
+    if errors.count:
+        message(errors.summary())
+    return [str(table)], list(PAIR_FIELDS), [*settings, f"data.to={LANGUAGE_COLUMN}"]
 
 
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _alive(doing: str) -> Iterator[None]:
-    """Say now and then how long it has been going on; what is soon done is done without a word."""
-    done, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        while not done.wait(TOLD_EVERY):
-            _say(f"{doing}: {time.monotonic() - began:.0f} s so far")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _likeness(
-    judged: Evaluation, tokenize: Words, lowercase: bool
+def _bleu_and_chrf(
+    evaluation: Evaluation, tokenize: BleuTokenizer, lowercase: bool
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """BLEU and chrF of the answers, reckoned otherwise than a validation does."""
     from glassformer.metrics.bleu import bleu, chrf
 
-    got = [sample.got for sample in judged.validation.samples]
-    expected = [sample.expected for sample in judged.validation.samples]
-    words = bleu(got, expected, tokenize=tokenize.value, case="lower" if lowercase else "mixed")
-    letters = chrf(got, expected, case="lower" if lowercase else "mixed")
-    if words.note:
-        _say(words.note)
+    outputs = [sample.got for sample in evaluation.validation.samples]
+    references = [sample.expected for sample in evaluation.validation.samples]
+    case = "lower" if lowercase else "mixed"
+    scores = {
+        "bleu": bleu(outputs, references, tokenize=tokenize.value, case=case),
+        "chrf": chrf(outputs, references, case=case),
+    }
+    if scores["bleu"].note:
+        message(scores["bleu"].note)
     return (
-        {"bleu": words.score, "chrf": letters.score},
-        {"bleu": words.signature, "chrf": letters.signature},
+        {name: result.score for name, result in scores.items()},
+        {name: result.signature for name, result in scores.items()},
     )
 
 
-def _write_answers(out: Path, judged: Evaluation) -> None:
+def _write_outputs(out: Path, evaluation: Evaluation) -> None:
     from glassformer.weights.replacing import replacing
 
-    answers = [" ".join(sample.got.split()) for sample in judged.validation.samples]
-    if not answers:
-        raise GlassformerError(f"{judged.job} gives figures but no answers to write; leave --out out")
+    lines = [" ".join(sample.got.split()) + "\n" for sample in evaluation.validation.samples]
+    if not lines:
+        raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="writing outputs (--out)")
     with replacing(out) as file:
-        file.write("".join(f"{answer}\n" for answer in answers).encode())
-    _say(f"wrote {len(answers):,} answers to {out}")
+        file.write("".join(lines).encode())
+    message(f"wrote {len(lines):,} lines to {out}")
 
 
-def _show(model: str, judged: Evaluation, metrics: dict[str, float], signatures: dict[str, str]) -> None:
+def _print_metrics(
+    model: str, evaluation: Evaluation, metrics: dict[str, float], signatures: dict[str, str]
+) -> None:
     screen = console()
-    screen.print(f"[bold]{model}[/]  {judged.job}", soft_wrap=True)
+    screen.print(f"[bold]{model}[/]  {evaluation.job}", soft_wrap=True)
     width = max(map(len, metrics))
     for name, value in metrics.items():
-        screen.print(
-            f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}".rstrip(), soft_wrap=True
-        )
-    if "classes" in judged.validation.tables:  # a table of steps is for programs
-        _show_table(screen, "classes", judged.validation.tables["classes"])
+        line = f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}"
+        screen.print(line.rstrip(), soft_wrap=True)
+    if "classes" in evaluation.validation.tables:
+        screen.print(_class_table(evaluation.validation.tables["classes"]))
 
 
-def _show_table(screen: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
+def _class_table(rows: Sequence[dict[str, Any]]) -> Table:
     from rich.table import Table
 
-    table = Table(title=name, title_justify="left", box=None, pad_edge=False)
+    table = Table(title="classes", title_justify="left", box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()))
-    screen.print(table)
+    return table

@@ -1,148 +1,133 @@
-"""`glassformer explore [MODEL...]`: a model's inside in the browser, or one trace written into a page."""
+"""glassformer explore [MODEL...]: explore a model in the browser, or export a trace as a page."""
 
 from __future__ import annotations
 
 import sys
+from base64 import b64encode
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from glassformer.cli import source
-from glassformer.cli.language import spelt_by
-from glassformer.cli.serve import serving
-from glassformer.cli.taken import say
-from glassformer.cli.target import Overwrite, check_target
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import message
+from glassformer.cli.model_argument import load_model, resolve_language
+from glassformer.cli.options import Device, Dtype, Overwrite, Port
+from glassformer.cli.outputs import check_output_file
+from glassformer.cli.serve import run_server
+from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.explorer.page import files
 from glassformer.pretrained import located, names
 
-PORT = 8017
+if TYPE_CHECKING:
+    from glassformer.bundle import Bundle
 
 
 def explore(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL",
-            help="Model folders, run folders to see how they learnt, or models that come along: pocket.",
+            metavar="MODEL", help="Model folders, run folders, or shipped models (default: all shipped)."
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="What the model reads first.")] = None,
-    to: Annotated[
-        str | None, typer.Option(help="The language to write, where the model knows several.")
-    ] = None,
+    text: Annotated[str | None, typer.Option(help="Initial input text.")] = None,
+    to: Annotated[str | None, typer.Option(help="Target language, for a multilingual model.")] = None,
     image: Annotated[
-        Path | None, typer.Option(help="A picture for it to read.", exists=True, dir_okay=False)
+        Path | None, typer.Option(help="Input image, with --export.", exists=True, dir_okay=False)
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where the page is served; 0: any that is free.")
-    ] = PORT,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")
-    ] = True,
+    port: Port = 8017,
+    browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
     export: Annotated[
-        Path | None, typer.Option(help="Write one trace as a page that works from disk, and serve nothing.")
+        Path | None, typer.Option(help="Write one trace as a self-contained HTML page instead.")
     ] = None,
     overwrite: Overwrite = False,
-    dtype: Annotated[
-        str | None, typer.Option(help="The precision to compute in: float32, bfloat16 or float16.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    dtype: Dtype = None,
+    device: Device = "auto",
 ) -> None:
-    """See a whole Transformer at work in the browser.
+    """Explore a model in the browser.
 
-    Without MODEL it opens those that come with the package, a translator first. The page is served to this
-    machine only; nothing is fetched from anywhere.
+    The page is served on localhost only, and nothing is downloaded.
     """
-    files()  # what is missing is told before a model is read
-    named = models or names()
-    if not named:
-        raise GlassformerError("no models came with this installation; give the folder of one")
-    opening = {"device": device, "dtype": dtype, "threads": None}
+    files()  # fails if the page is not built, before a model is loaded
+    load = partial(load_model, device=device, dtype=dtype)
+    chosen = models or names()
+    if not chosen:
+        raise MissingValueError(
+            name="MODEL", needed_for="because no models are shipped with this installation"
+        )
     if export is not None:
-        if len(models or ()) > 1:
-            raise GlassformerError("one page holds one trace; give one model with --export")
-        check_target(export, "--export", overwrite=overwrite, read=[image])
-        _export(named[0], text, to, image, export, opening)
+        if len(chosen) > 1 and models:
+            raise ConflictError(names=("MODEL", "export"), reason="a page contains one trace of one model")
+        check_output_file(export, overwrite=overwrite, inputs=[image])
+        _export_page(
+            load(str(_model_folder(chosen[0]))), Path(chosen[0]).resolve().name, text, to, image, export
+        )
         return
     if image is not None:
-        raise GlassformerError("--image goes with --export; in the page, choose or drop a picture")
+        raise MissingValueError(name="export", needed_for="with --image; in the browser, drop an image")
+    query = {"in": text, "to": to}
 
-    words = {"in": text, "to": to}
+    def check(bundles: Mapping[str, Bundle]) -> None:
+        from glassformer.interpret.catalog import describe_model
 
-    def ready(url: str, names: list[str]) -> None:
-        asked = "&".join(f"{name}={quote(word)}" for name, word in words.items() if word is not None)
-        where = f"{url}/" + (f"#/{names[0]}/model?{asked}" if asked else "")
-        typer.echo(f"the explorer is at {where}   (Ctrl-C ends it)")
+        for name, bundle in bundles.items():
+            describe_model(bundle, name)  # fails if there is nothing to show
+        if to is not None:
+            query["to"] = _target_language(next(iter(bundles.values())), to)
+
+    def on_ready(url: str, model_names: list[str]) -> None:
+        parameters = "&".join(f"{key}={quote(value)}" for key, value in query.items() if value is not None)
+        page = f"{url}/" + (f"#/{model_names[0]}/model?{parameters}" if parameters else "")
+        typer.echo(f"the explorer is at {page}   (Ctrl-C to stop)")
         sys.stdout.flush()
         if browser:
             import webbrowser
 
-            webbrowser.open(where)
+            webbrowser.open(page)
 
-    def fits(bundles: Mapping[str, Any]) -> None:
-        from glassformer.interpret.catalog import describe_model
-
-        for name, bundle in bundles.items():
-            describe_model(bundle, name)  # one with nothing to show is told so now, not by an empty page
-        if to is not None:
-            words["to"] = _language(next(iter(bundles.values())), to)
-
-    serving(named, port=port, opening=opening, ready=ready, fits=fits)
+    run_server(chosen, port=port, load=load, on_ready=on_ready, check=check)
 
 
-def _export(
-    model: str,
-    text: str | None,
-    to: str | None,
-    image: Path | None,
-    out: Path,
-    opening: Mapping[str, Any],
+def _model_folder(model: str) -> Path:
+    from glassformer.pretrained.run_folder import result_of
+
+    return result_of(located(model))
+
+
+def _export_page(
+    bundle: Bundle, name: str, text: str | None, to: str | None, image: Path | None, out: Path
 ) -> None:
-    from base64 import b64encode
-
     from glassformer.explorer.static_export import export_page
     from glassformer.interpret.examples import example_input
     from glassformer.interpret.inputs import emoji_note, split_sentences
     from glassformer.interpret.outline import model_kind
     from glassformer.interpret.schema import TraceInput
-    from glassformer.pretrained.run_folder import result_of
     from glassformer.weights.replacing import replacing
 
-    given: dict[str, Any] = {} if text is None else {"text": text}
-    if image is not None:
-        given["image"] = b64encode(image.read_bytes()).decode()
-    bundle = source.opened(str(result_of(located(model))), **opening)
-    wants, asked = (
-        ("--image" if model_kind(bundle) == "image" else "--text"),
-        "--image" if image else "--text",
-    )
-    if given and wants != asked:
-        raise GlassformerError(f"this model does not read what {asked} gives; use {wants}")
-    if to is not None:
-        to = _language(bundle, to)
+    reads_images = model_kind(bundle) == "image"
+    if (image is not None and not reads_images) or (text is not None and reads_images):
+        raise UnsupportedError(subject=f"the model {name!r}", feature="text" if reads_images else "images")
+    inputs: dict[str, Any] = {} if image is None else {"image": b64encode(image.read_bytes()).decode()}
     if text is not None or to is not None:
         example = example_input(bundle)
-        given = {"text": example.text if text is None else text, "to": to or example.to}
-        given["text"], *others = split_sentences(bundle, given["text"] or "", given["to"])
+        language = example.to if to is None else _target_language(bundle, to)
+        first, *others = split_sentences(bundle, (example.text if text is None else text) or "", language)
         if others:
-            say(f"note: the text is read in {len(others) + 1} parts, one by one; the page holds the first")
-        if (why := emoji_note(bundle, given["text"], given["to"])) is not None:
-            say(f"note: {why}")
-    written = export_page(bundle, TraceInput(**given) if given else None, name=Path(model).resolve().name)
-    page = written.encode()
+            message(f"note: the text is split into {len(others) + 1} parts; the page shows the first")
+        if (warning := emoji_note(bundle, first, language)) is not None:
+            message(f"note: {warning}")
+        inputs = {"text": first, "to": language}
+    page = export_page(bundle, TraceInput(**inputs) if inputs else None, name=name).encode()
     with replacing(out) as file:
         file.write(page)
-    typer.echo(f"{out}: one trace, {len(page) / 2**20:.1f} MB; open it in any browser")
+    typer.echo(f"wrote {out}, {len(page) / 2**20:.1f} MB; open it in any browser")
 
 
-def _language(bundle: Any, to: str) -> str:
-    """A language as the model spells it; a sentence where it cannot be told this one."""
+def _target_language(bundle: Bundle, to: str) -> str:
     from glassformer.interpret.outline import model_kind
 
     if model_kind(bundle) != "translate":
-        raise GlassformerError("--to is for models that translate; leave it out for this one")
-    return spelt_by(bundle, to)
+        raise UnsupportedError(subject="the model", feature="target languages (--to)")
+    return resolve_language(bundle, to)

@@ -1,15 +1,17 @@
-"""glassformer export MODEL --to FORMAT --out FOLDER: a model for another program's runtime."""
+"""glassformer export MODEL --to FORMAT --out FOLDER: export a model for another runtime."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from glassformer.cli.screen import bytes_text, console, print_json
-from glassformer.cli.source import MODEL_HELP, bundle_of
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import message, print_files, print_json
+from glassformer.cli.model_argument import load_or_build
+from glassformer.cli.options import Json, ModelOrTiny
+from glassformer.errors import InvalidValueError
 
 
 class Format(StrEnum):
@@ -17,54 +19,46 @@ class Format(StrEnum):
     ctranslate2 = "ctranslate2"
 
 
-class Stored(StrEnum):
+class StorageDtype(StrEnum):
     float32 = "float32"
     float16 = "float16"
     int8 = "int8"
 
 
 def export(
-    model: str = typer.Argument(..., metavar="MODEL", help=MODEL_HELP),
-    to: Format = typer.Option(..., help="Whose format to write."),
-    out: Path = typer.Option(..., help="The folder to write, new or empty."),
-    dtype: Stored = typer.Option(Stored.float32, help="What the weights are stored in (ctranslate2)."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+    model: ModelOrTiny,
+    to: Annotated[Format, typer.Option(help="Output format.")],
+    out: Annotated[Path, typer.Option(help="Output folder, new or empty.")],
+    dtype: Annotated[
+        StorageDtype, typer.Option(help="Storage dtype of the weights (ctranslate2 only).")
+    ] = StorageDtype.float32,
+    as_json: Json = False,
 ) -> None:
-    """Write a model for another program to run, with the tokenizer's files beside.
+    """Export a model to ONNX or CTranslate2, with its tokenizer files.
 
-    onnx: every family, in float32. Batches and lengths of any size; padding, and the keys and values so far
-    of a model that writes, are inputs. export.json in the folder lists what each file takes and gives.
+    onnx: every family, in float32, with dynamic batch size and length.
+    export.json in the output folder lists the inputs and outputs of each file.
 
-    ctranslate2: encoder-decoders, language models and encoders of text. Its runtime reads tokens as our
-    tokenizer spells them; how to write (beams, lengths) is told to it at each call.
+    ctranslate2: encoder-decoders, language models and text encoders.
 
-    Needs pip install 'glassformer\\[export]'. `glassformer verify MODEL --exported FOLDER` proves the result.
+    Requires pip install 'glassformer\\[export]'. Check the result with
+    `glassformer verify MODEL --exported FOLDER`.
     """
     if to is Format.onnx:
-        if dtype is not Stored.float32:
-            raise GlassformerError(f"ONNX is written in float32, not {dtype.value}; leave --dtype out")
+        if dtype is not StorageDtype.float32:
+            raise InvalidValueError(name="dtype", value=dtype.value, expected="float32 for ONNX")
         from glassformer.export.onnx import export_onnx
 
-        exported = export_onnx(bundle_of(model), out)
+        exported = export_onnx(load_or_build(model), out)
     else:
         from glassformer.export.ctranslate2 import export_ctranslate2
 
-        exported = export_ctranslate2(bundle_of(model), out, dtype.value)
+        exported = export_ctranslate2(load_or_build(model), out, dtype.value)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir()) if path.is_file()}
+    notes = list(exported.notes)
     if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "to": to.value,
-                "dtype": dtype.value,
-                "files": files,
-                "notes": list(exported.notes),
-            }
-        )
+        print_json({"folder": str(out), "to": to, "dtype": dtype, "files": files, "notes": notes})
         return
-    screen = console()
-    screen.print(f"[bold]{out}[/]  for {to.value}, {dtype.value}", soft_wrap=True)
-    for name, size in files.items():
-        screen.print(f"  {name:<32} {bytes_text(size):>10}")
-    for note in exported.notes:
-        screen.print(f"note: {note}", soft_wrap=True, markup=False)
+    print_files(f"[bold]{out}[/]  for {to.value}, {dtype.value}", files)
+    for note in notes:
+        message(f"note: {note}")

@@ -1,4 +1,4 @@
-"""glassformer forecast MODEL DATA: how the series of a file go on, as a table and a picture."""
+"""glassformer forecast MODEL DATA: forecast time series, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import sys
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli.asking import Asked, asking
-from glassformer.cli.taken import say
-from glassformer.cli.target import Overwrite, check_target
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import message, print_json
+from glassformer.cli.model_argument import load_model
+from glassformer.cli.options import OUTPUT_PANEL, Columns, Device, Dtype, Json, Model, Overwrite, Threads
+from glassformer.cli.outputs import check_output_file
+from glassformer.errors import ConflictError, InvalidValueError
 
 if TYPE_CHECKING:
-    from glassformer.tasks.forecast import Forecast
+    from glassformer.tasks.forecasting import Forecast
 
 
-class Filling(StrEnum):
-    """What becomes of missing values and rows."""
+class FillMethod(StrEnum):
+    """How missing values and rows are handled."""
 
     refuse = "refuse"
     linear = "linear"
@@ -30,81 +31,83 @@ class Filling(StrEnum):
     ignore = "ignore"
 
 
-@asking(Asked)
 def forecast(
-    asked: Asked,
-    data: Path = typer.Argument(..., metavar="DATA", help="A CSV or Parquet file of series."),
-    out: Path | None = typer.Option(
-        None, help="Write the table to this CSV file, and a picture beside it.", show_default=False
-    ),
-    picture: Path | None = typer.Option(None, help="Write the picture to this PNG file.", show_default=False),
+    model: Model,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file of time series.")],
+    time: Annotated[str | None, typer.Option(help="Timestamp column.", show_default=False)] = None,
+    columns: Columns = None,
+    fill: Annotated[FillMethod, typer.Option(help="How to handle missing values.")] = FillMethod.refuse,
+    levels: Annotated[
+        str, typer.Option(help="Quantile levels, separated by commas.")
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a CSV file, and a figure with the same name.",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG figure.", show_default=False, rich_help_panel=OUTPUT_PANEL),
+    ] = None,
     overwrite: Overwrite = False,
-    time: str | None = typer.Option(None, help="The column of time stamps.", show_default=False),
-    columns: str | None = typer.Option(
-        None, help="The columns to tell, as a,b; by itself those the model learned.", show_default=False
-    ),
-    fill: Filling = typer.Option(Filling.refuse, help="What becomes of missing values and rows."),
-    levels: str = typer.Option("0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9", help="The quantiles to tell."),
+    as_json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    threads: Threads = None,
 ) -> None:
-    """Tell how the series of a file go on: a CSV of time stamps (ds), expected values, and quantiles.
+    """Forecast time series: a CSV of timestamps (ds), means and quantiles.
 
-    Quantile columns (OT_0.1, OT_0.9) are there where the model tells a distribution. The table goes to
-    standard output, or with --out to a file with a picture of the same name beside it.
+    Quantile columns such as OT_0.1 are written if the model predicts a
+    distribution. By default all columns that the model was trained on are
+    forecast.
     """
-    wanted = _numbers(levels)
-    drawn = picture or (out.with_suffix(".png") if out is not None else None)
-    for target, option in ((out, "--out"), (drawn, "--picture")):
-        if target is not None:
-            check_target(target, option, overwrite=overwrite, read=[data])
-    if out is not None and out == drawn:
-        raise GlassformerError(f"'{out}' would be the table and the picture; give two names")
-    bundle = asked.bundle()
-    from glassformer.tasks.forecast import forecast as foretold
+    quantiles = _parse_levels(levels)
+    figure = picture or (out.with_suffix(".png") if out is not None else None)
+    for path in (out, figure):
+        if path is not None:
+            check_output_file(path, overwrite=overwrite, inputs=[data])
+    if out is not None and out == figure:
+        raise ConflictError(names=("out", "picture"), reason="both name the same file")
+    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
+    from glassformer.tasks.forecasting import Forecaster
 
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    task = Forecaster(bundle, time=time, columns=names, fill=fill.value, levels=quantiles)
     began = perf_counter()
-    told = foretold(
-        bundle,
-        data,
-        time=time,
-        columns=[name.strip() for name in columns.split(",")] if columns else None,
-        fill=fill.value,
-        levels=wanted,
-    )
-    for note in told.notes:
-        say(note)
-    _tell(told, out, perf_counter() - began if asked.as_json else None)
-    if drawn is not None:
-        _draw(told, drawn)
+    result = task(data)
+    seconds = perf_counter() - began
+    for note in result.notes:
+        message(note)
+    if as_json:
+        rows = [dict(zip(result.header(), row, strict=True)) for row in result.rows()]
+        print_json({"notes": list(result.notes), "rows": rows, "seconds": seconds})
+    if out is not None or not as_json:
+        _write_table(result, out)
+    if figure is not None:
+        from glassformer.plotting import save
+        from glassformer.tasks.forecast_plot import plot_forecast
+
+        save(plot_forecast(result), figure)
+        message(f"wrote {figure}" + (", a figure of the first series" if len(result.ids) > 1 else ""))
 
 
-def _numbers(text: str) -> list[float]:
+def _parse_levels(text: str) -> list[float]:
     try:
-        return [float(word) for word in text.split(",") if word.strip()]
+        return [float(level) for level in text.split(",") if level.strip()]
     except ValueError:
-        raise GlassformerError(
-            f"--levels is '{text}'; give numbers between 0 and 1, as 0.1,0.5,0.9"
+        raise InvalidValueError(
+            name="levels", value=text, expected="numbers between 0 and 1, e.g. 0.1,0.5,0.9"
         ) from None
 
 
-def _tell(told: Forecast, out: Path | None, seconds: float | None) -> None:
-    """The table, or where `seconds` are given one JSON document."""
-    if seconds is not None:
-        from glassformer.cli.screen import print_json
-
-        header = told.header()
-        print_json(
-            {
-                "notes": list(told.notes),
-                "rows": [dict(zip(header, row, strict=True)) for row in told.rows()],
-                "seconds": seconds,
-            }
-        )
-    if seconds is not None and out is None:
-        return
+def _write_table(result: Forecast, out: Path | None) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(told.header())
-    writer.writerows(told.texts())
+    writer.writerow(result.header())
+    writer.writerows(result.formatted_rows())
     if out is None:
         sys.stdout.write(text.getvalue())
         return
@@ -112,16 +115,4 @@ def _tell(told: Forecast, out: Path | None, seconds: float | None) -> None:
 
     with replacing(out) as file:
         file.write(text.getvalue().encode())
-    say(f"wrote {told.values.shape[1]:,} steps of {len(told.ids):,} series to {out}")
-
-
-def _draw(told: Forecast, path: Path) -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError:
-        raise GlassformerError("drawing needs matplotlib; run `pip install matplotlib`") from None
-    from glassformer.plotting import save
-    from glassformer.tasks.forecast_plot import plot_forecast
-
-    save(plot_forecast(told), path)
-    say(f"drew {'the first of them' if len(told.ids) > 1 else 'it'} in {path}")
+    message(f"wrote {result.values.shape[1]:,} steps of {len(result.ids):,} series to {out}")

@@ -1,123 +1,127 @@
-"""glassformer inspect MODEL: the stack as text, shapes, parameters, memory, kernels, tokenizer."""
+"""glassformer inspect MODEL: show a model's layers, shapes, parameters and memory."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.screen import bytes_text, console, print_json
-from glassformer.cli.source import bundle_of
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import console, format_bytes, print_json
+from glassformer.cli.model_argument import load_or_build
+from glassformer.cli.options import Json
+from glassformer.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from glassformer.bundle import Bundle
-    from glassformer.cli.stations import Report
+    from glassformer.cli.model_summary import ModelSummary
 
-SHAPES = {"EncoderDecoder": "encoder-decoder", "EncoderOnly": "encoder-only", "DecoderOnly": "decoder-only"}
-BAR = 24
-MOST_TOKENS, MOST_REAL_TOKENS = 2**24, 2**12
+ARCHITECTURES = {
+    "EncoderDecoder": "encoder-decoder",
+    "EncoderOnly": "encoder-only",
+    "DecoderOnly": "decoder-only",
+}
+BAR_WIDTH = 24
+MAX_TOKENS, MAX_REAL_TOKENS = 2**24, 2**12
 
 
 def inspect(
-    model: str = typer.Argument(
-        ..., metavar="MODEL", help="A model folder, a preset such as gpt2, or tiny:FAMILY."
-    ),
-    batch: int = typer.Option(2, min=1, help="Rows of the batch whose shapes are shown."),
-    length: int | None = typer.Option(None, min=1, help="Its length in tokens; 16 unless told."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model folder, preset such as gpt2, or tiny:FAMILY.")
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Batch size of the shapes.")] = 2,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Sequence length of the shapes (default: 16).")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Draw a model: its stack, the shape at every station, parameters, memory, kernels.
+    """Show a model's layers, shapes, parameters, memory and kernels.
 
-    The shapes come from a real forward; those of a preset, or of many tokens, from one that holds
-    no numbers, so that the largest model is drawn on the smallest machine.
+    Presets and long sequences run on the meta device, so that the largest
+    model can be inspected on the smallest machine.
     """
-    bundle = bundle_of(model, presets="described")
-    from glassformer.cli.stations import positions_of, report
+    bundle = load_or_build(model, allow_presets=True)
+    from glassformer.cli.model_summary import draw_model, num_positions, summarize_model
 
-    if batch * (length or 1) > MOST_TOKENS:
-        raise GlassformerError(
-            f"{batch} x {length} tokens are too many to draw; batch times length may be {MOST_TOKENS:,}"
+    if batch * (length or 1) > MAX_TOKENS:
+        raise InvalidValueError(
+            name="length", value=length, expected=f"batch × length to be at most {MAX_TOKENS:,}"
         )
-    if positions_of(bundle.spec, batch, length or 1) > MOST_REAL_TOKENS:
-        bundle.model.to("meta").tie()  # shapes alone: the numbers of a long forward would fill the memory
-    found = report(bundle, batch, length)
+    if num_positions(bundle.spec, batch, length or 1) > MAX_REAL_TOKENS:
+        bundle.model.to("meta").tie()
+    summary = summarize_model(bundle, batch, length)
     if as_json:
-        print_json(_document(model, bundle, found, batch))
+        print_json(_document(model, bundle, summary))
         return
-    from glassformer.cli.drawing import drawing
-
-    out = console()
-    shape = SHAPES[type(bundle.spec).__name__]
+    screen = console()
+    architecture = ARCHITECTURES[type(bundle.spec).__name__]
     family = f"{bundle.family}, " if bundle.family else ""
-    out.print(f"[bold]{model}[/]  {family}{shape}, {found.total:,} parameters", "", sep="\n", soft_wrap=True)
-    out.print(drawing(bundle.spec, found, out.width), "", sep="\n")
-    out.print(_parts(bundle, found), "", sep="\n")
-    out.print(_facts(bundle, found, batch))
+    title = f"[bold]{model}[/]  {family}{architecture}, {summary.total:,} parameters"
+    screen.print(title, "", sep="\n", soft_wrap=True)
+    screen.print(draw_model(bundle.spec, summary, screen.width), "", sep="\n")
+    screen.print(_parameter_table(bundle, summary), "", sep="\n")
+    screen.print(_facts_table(bundle, summary, batch))
 
 
-def _parts(bundle: Bundle, found: Report) -> Table:
-    """Parameters of each part, with their share as a bar."""
+def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", min_width=16)
     table.add_column(justify="right")
     table.add_column(justify="right", min_width=6)
-    table.add_column(style="green", width=BAR)
-    for part, count in found.parameters.items():
-        share = count / found.total
-        told = f"{share:.1%}" if share >= 0.0005 else "<0.1%"
-        table.add_row(part, f"{count:,}", told, "━" * round(BAR * share) or "╸")
-    tied = ", ".join(f"the {name}" for name in bundle.spec.tied)
-    note = f"[dim]the token matrix serves {tied} too[/]" if tied else ""
-    table.add_row("[bold]all[/]", f"[bold]{found.total:,}[/]", "", "")
-    if note:
-        table.caption, table.caption_justify = note, "left"
+    table.add_column(style="green", width=BAR_WIDTH)
+    for part, count in summary.parameters.items():
+        share = count / summary.total
+        percent = f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+        table.add_row(part, f"{count:,}", percent, "━" * round(BAR_WIDTH * share) or "╸")
+    table.add_row("[bold]total[/]", f"[bold]{summary.total:,}[/]", "", "")
+    if bundle.spec.tied:
+        table.caption = f"[dim]the token embedding is tied to: {', '.join(bundle.spec.tied)}[/]"
+        table.caption_justify = "left"
     return table
 
 
-def _facts(bundle: Bundle, found: Report, batch: int) -> Table:
-    """Memory, kernels, tokenizer: a line each."""
+def _facts_table(bundle: Bundle, summary: ModelSummary, batch: int) -> Table:
+    """Memory, kernels and tokenizer."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", min_width=16)
     table.add_column()
-    kind = " and ".join(found.dtypes)
-    half = f", {bytes_text(found.total * 2)} in bfloat16" if found.dtypes == ("float32",) else ""
-    table.add_row("weights", f"{bytes_text(found.weight_bytes)} in {kind}{half}")
-    if found.cache_bytes is not None:
-        steps = found.inputs[-1][1]
-        table.add_row("cache", f"{bytes_text(found.cache_bytes)} for {batch} × {steps} positions in {kind}")
-    kernels = Counter(found.kernels.values())
-    table.add_row("kernels", ", ".join(f"{name} in {count} attentions" for name, count in kernels.items()))
+    dtype = " and ".join(summary.dtypes)
+    half = f", {format_bytes(summary.total * 2)} in bfloat16" if summary.dtypes == ("float32",) else ""
+    table.add_row("weights", f"{format_bytes(summary.weight_bytes)} in {dtype}{half}")
+    if summary.cache_bytes is not None:
+        size, positions = format_bytes(summary.cache_bytes), summary.inputs[-1][1]
+        table.add_row("KV cache", f"{size} for {batch} × {positions} positions in {dtype}")
+    kernels = Counter(summary.kernels.values())
+    table.add_row("kernels", ", ".join(f"{name} in {count} layers" for name, count in kernels.items()))
     if bundle.tokenizer is not None:
-        size = bundle.tokenizer.vocab_size
-        table.add_row("tokenizer", f"{type(bundle.tokenizer).__name__}, {size:,} tokens")
+        tokenizer = type(bundle.tokenizer).__name__
+        table.add_row("tokenizer", f"{tokenizer}, {bundle.tokenizer.vocab_size:,} tokens")
     elif bundle.folder is not None:
-        table.add_row("tokenizer", "[dim]none in this folder[/]")
+        table.add_row("tokenizer", "[dim]none[/]")
     return table
 
 
-def _document(model: str, bundle: Bundle, found: Report, batch: int) -> dict[str, Any]:
+def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, Any]:
     from glassformer.core.schema import to_dict
 
     return {
         "model": model,
         "family": bundle.family,
-        "shape": SHAPES[type(bundle.spec).__name__],
-        "parameters": {"all": found.total, **found.parameters},
+        "architecture": ARCHITECTURES[type(bundle.spec).__name__],
+        "parameters": {"total": summary.total, **summary.parameters},
         "tied": list(bundle.spec.tied),
-        "inputs": found.inputs,
-        "stations": found.stations,
-        "outputs": found.outputs,
-        "dtypes": found.dtypes,
-        "memory": {"weights": found.weight_bytes, "cache": found.cache_bytes},
-        "kernels": found.kernels,
+        "inputs": summary.inputs,
+        "activations": summary.activations,
+        "outputs": summary.outputs,
+        "dtypes": summary.dtypes,
+        "memory": {"weights": summary.weight_bytes, "cache": summary.cache_bytes},
+        "kernels": summary.kernels,
         "tokenizer": None if bundle.tokenizer is None else type(bundle.tokenizer).__name__,
         "spec": to_dict(bundle.spec),
     }

@@ -1,10 +1,10 @@
-"""glassformer VERB ...: finds the verb, runs it, and turns what goes wrong into a sentence and an exit code.
+"""The `glassformer` program: finds the command, runs it, and turns errors into a message and an exit code.
 
-0 done; 1 a claim fails, or a bug (with its traceback); 2 the input or the command line is wrong; 130 Ctrl-C;
-141 nobody reads on; 143 SIGTERM.
+Exit codes: 0 success; 1 a failed claim of `verify`, or a bug (with its traceback); 2 invalid input or command
+line; 130 Ctrl-C; 141 closed pipe; 143 SIGTERM.
 
-A verb is one line in VERBS and the function of its name in `glassformer/cli/<verb>.py`. Only the verb that
-is asked for is imported, and the verbs import torch inside their functions, so help is immediate.
+A command is a line of `COMMANDS` and a function of the same name in its module. Only the module of the
+requested command is imported, and commands import torch inside their functions, so `--help` is fast.
 """
 
 from __future__ import annotations
@@ -15,49 +15,59 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 
 from glassformer import __version__
-from glassformer.cli.encoding import escape_unknown
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import escape_unencodable
+from glassformer.cli.options import flags_of
+from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, MissingValueError
 
-VERBS = {
-    "demo": "Translate real sentences, look inside, and watch a small Transformer learn.",
-    "train": "Train a model on your files, or go on with a run.",
-    "evaluate": "Measure a model on files it has not seen.",
-    "translate": "Translate texts, files or standard input.",
-    "summarize": "Summarise texts, files or standard input.",
-    "generate": "Go on from prompts, shown as they are written.",
-    "restore": "Mend sentences that were trimmed, gapped or shuffled.",
-    "classify": "Tell the label of each text or picture.",
-    "embed": "Give a vector for each text or picture.",
-    "similar": "Find the lines of a file nearest in meaning to a text.",
-    "fill": "Guess the words at [MASK].",
-    "answer": "Answer questions with words of a text.",
-    "forecast": "Tell how series of numbers go on.",
-    "average": "Average the weights of several models into one.",
-    "models": "List the models that come with the package, or print the card of one.",
-    "recipes": "List the ready recipes, or copy one out.",
-    "inspect": "Draw a model: its stack, the shape at every station, parameters, memory, kernels.",
-    "convert": "Write a model folder anew, in the published layout or in ours.",
-    "export": "Write a model for another program to run: ONNX or CTranslate2.",
-    "verify": "Prove on this machine that a model's numbers are right.",
-    "tokenizer": "Learn a tokenizer from your own files, and see how it cuts.",
-    "explore": "See a whole model at work in the browser.",
-    "serve": "Serve models over HTTP, with the page to look inside them.",
-    "env": "Show versions, devices, kernels and number formats that work here.",
+
+class Command(NamedTuple):
+    module: str
+    panel: str
+    help: str
+
+
+INFERENCE, TRAINING, INSPECTION, DEPLOYMENT = "Inference", "Training", "Inspection", "Deployment"
+COMMANDS = {
+    "demo": Command("demo", INFERENCE, "Translate, look inside, and train a small Transformer."),
+    "translate": Command("generate", INFERENCE, "Translate texts."),
+    "summarize": Command("generate", INFERENCE, "Summarize texts."),
+    "generate": Command("generate", INFERENCE, "Generate text from a prompt, streamed as it is produced."),
+    "restore": Command("generate", INFERENCE, "Restore sentences with missing or shuffled words."),
+    "classify": Command("predict", INFERENCE, "Classify texts or images."),
+    "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
+    "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
+    "fill": Command("predict", INFERENCE, "Fill [MASK] with the most likely word."),
+    "answer": Command("predict", INFERENCE, "Answer questions with a span of a text."),
+    "forecast": Command("forecast", INFERENCE, "Forecast time series."),
+    "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
+    "train": Command("train", TRAINING, "Train a model, or resume a run."),
+    "evaluate": Command("evaluate", TRAINING, "Evaluate a model on test data."),
+    "recipes": Command("recipes", TRAINING, "List the training recipes, or copy one."),
+    "tokenizer": Command("tokenizer", TRAINING, "Train a tokenizer."),
+    "average": Command("average", TRAINING, "Average the weights of several checkpoints."),
+    "inspect": Command("inspect", INSPECTION, "Show a model's layers, shapes, parameters and memory."),
+    "explore": Command("explore", INSPECTION, "Explore a model in the browser."),
+    "verify": Command("verify", INSPECTION, "Verify a model's numerical guarantees on this machine."),
+    "env": Command("env", INSPECTION, "Show versions, devices and supported dtypes."),
+    "convert": Command("convert", DEPLOYMENT, "Convert a model to another layout or dtype."),
+    "export": Command("export", DEPLOYMENT, "Export a model to ONNX or CTranslate2."),
+    "serve": Command("serve", DEPLOYMENT, "Serve models over HTTP."),
 }
 
 
 def app(args: Sequence[str]) -> typer.Typer:
-    """The command line for these arguments, with the one verb they name imported."""
-    made = typer.Typer(
+    """The Typer app, with the module of the command in `args` imported."""
+    cli = typer.Typer(
         name="glassformer",
         help="The Transformer you can see through.",
         add_completion=False,
@@ -65,41 +75,56 @@ def app(args: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    made.callback()(_root)
-    asked = next((word for word in args if not word.startswith("-")), None)
-    for verb, line in VERBS.items():
-        function = getattr(import_module(f"glassformer.cli.{verb}"), verb) if verb == asked else _unasked
-        made.command(verb, short_help=line, help=None if verb == asked else line)(_telling(function))
-    return made
+    cli.callback()(_root)
+    requested = next((arg for arg in args if not arg.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        register = {"short_help": command.help, "rich_help_panel": command.panel}
+        if name != requested:
+            cli.command(name, help=command.help, **register)(_not_loaded)
+            continue
+        function = getattr(import_module(f"glassformer.cli.{command.module}"), name)
+        cli.command(name, **register)(_with_exit_codes(function))
+    return cli
 
 
-class _Unread(Exception):
-    """Nobody reads what is printed; of the system's own error typer would make a failure."""
+class _ClosedPipe(Exception):
+    """stdout is closed; Typer would turn a BrokenPipeError into exit code 1."""
 
 
 class _Terminated(BaseException):
-    """The process was asked to end."""
+    """SIGTERM was received."""
 
 
-def _telling(verb: Callable[..., None]) -> Callable[..., None]:
-    @wraps(verb)
-    def run(**words: Any) -> None:
+def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(**kwargs: Any) -> None:
         try:
-            verb(**words)
+            command(**kwargs)
         except BrokenPipeError:
-            raise _Unread from None
+            raise _ClosedPipe from None
+        except GlassformerError as error:
+            _fail(str(_with_flags(error, flags_of(command))))
 
     return run
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _with_flags(error: GlassformerError, flags: Mapping[str, str]) -> GlassformerError:
+    """The error with parameter names replaced by the flags of the command."""
+    match error:
+        case InvalidValueError() | MissingValueError():
+            return replace(error, name=flags.get(error.name, error.name))
+        case ConflictError():
+            return replace(error, names=[flags.get(name, name) for name in error.names])
+    return error
+
+
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"glassformer {__version__}")
         raise typer.Exit()
 
 
 def _root(
-    # a callback runs as the words are read, before a missing verb is noticed
     version: bool = typer.Option(
         False, "--version", help="Show the version and exit.", is_eager=True, callback=_version
     ),
@@ -107,86 +132,81 @@ def _root(
     """The Transformer you can see through."""
 
 
-def _unasked() -> None:
-    """A verb that is listed but not run."""
+def _not_loaded() -> None:
+    """A command that is listed but not run."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
-    words = list(sys.argv[1:] if args is None else args)
-    escape_unknown(sys.stdout)
+    args = list(sys.argv[1:] if args is None else args)
+    escape_unencodable(sys.stdout)
     try:
-        with _ending():
-            app(words)(args=words, prog_name="glassformer")
-    except GlassformerError as error:
-        _fail(str(error), 2)
+        with _sigterm_raises():
+            try:
+                app(args)(args=args, prog_name="glassformer")
+            finally:
+                sys.stdout.flush()  # a full disk or a closed pipe is reported below, not at interpreter exit
     except KeyboardInterrupt:
         sys.exit(130)
     except _Terminated:
         sys.exit(143)
-    except (_Unread, BrokenPipeError):
-        _hush()  # nobody reads on; say no more
+    except (_ClosedPipe, BrokenPipeError):
+        _discard_stdout()
         sys.exit(141)
     except OSError as error:
-        if error.errno in _FULL and error.filename is None:
-            _hush()
-            _fail(f"the output cannot be written: {error.strerror}", 2)
-        if error.filename is None:
-            _bug(error)
-        _fail(f"'{error.filename}': {error.strerror}", 2)
+        if error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            _discard_stdout()
+            _fail(f"cannot write the output: {error.strerror}")
+        _report_bug(error)
     except Exception as error:
-        if _of_memory(error):
-            _fail("the memory of this machine does not hold what was asked for; ask for less at a time", 2)
-        _bug(error)
+        if _is_out_of_memory(error):
+            _fail("out of memory; use a smaller batch, model or input")
+        _report_bug(error)
     sys.exit(0)
 
 
 @contextmanager
-def _ending() -> Iterator[None]:
-    """Let SIGTERM end what is under way as Ctrl-C does, so that it can put away what it holds."""
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that files are closed."""
 
-    def end(*_: object) -> NoReturn:
+    def terminate(*_: object) -> NoReturn:
         raise _Terminated
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may be told of signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    previous = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what stands in the way of standard output
-
-
-def _hush() -> None:
-    """Let what is still to be printed go nowhere."""
+def _discard_stdout() -> None:
+    """Discard what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _of_memory(error: Exception) -> bool:
-    """Whether memory was refused, by Python, numpy, or torch (whose own kind is not imported for this)."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, numpy or torch ran out of memory, without importing torch."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)
         and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
     )
 
 
-def _fail(sentence: str, code: int) -> NoReturn:
-    """One line on stderr, whatever line breaks the sentence holds."""
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
-    sys.exit(code)
+def _fail(text: str) -> NoReturn:
+    """Print an error as one line on stderr and exit with status 2."""
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
-def _bug(error: Exception) -> NoReturn:
-    """The last frames of a traceback: short, but nothing hidden that leads to the fault."""
-    shown = "".join(traceback.format_exception(error, limit=-4))
-    print(
-        f"{shown}\nThis is a bug in glassformer {__version__}; please report the lines above.",
-        file=sys.stderr,
-    )
+def _report_bug(error: Exception) -> NoReturn:
+    """Print the end of a traceback and exit with status 1."""
+    lines = "".join(traceback.format_exception(error, limit=-4))
+    print(f"{lines}\nThis is a bug in glassformer {__version__}; please report it.", file=sys.stderr)
     sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""glassformer models [NAME]: the models that come with the package, or the card of one."""
+"""glassformer models [NAME]: list the shipped models, or print a model card."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from typing import Annotated, Any
 
 import typer
 
-from glassformer.errors import GlassformerError
+from glassformer.cli.console import console, format_bytes, print_json
+from glassformer.cli.options import Json
+from glassformer.errors import FileMissingError
 
 
 def models(
-    name: Annotated[
-        str | None, typer.Argument(help="The model whose card to print; without it all are listed.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Model whose card to print (default: list all).")] = None,
+    as_json: Json = False,
 ) -> None:
-    """List the models that come with the package, or print the card of one.
+    """List the shipped models, or print a model card.
 
-    Every verb takes their bare names where it takes MODEL: glassformer translate pocket --to de "Hello."
+    Every command accepts their names as MODEL, e.g.
+    glassformer translate pocket --to de "Hello."
     """
-    from glassformer.cli.screen import print_json
-    from glassformer.pretrained import card, names
+    from glassformer.pretrained import HERE, card, names
 
-    if name is not None:
-        if as_json:
-            print_json(_facts(name))
-        else:
-            typer.echo(card(name).text, nl=False)
-        return
-    if as_json:
-        print_json([_facts(each) for each in names()])
+    if not names():
+        raise FileMissingError(path=HERE, kind="shipped models", hint="install the package from its wheel")
+    if name is not None and not as_json:
+        typer.echo(card(name).text, nl=False)
+    elif as_json:
+        print_json(_info(name) if name is not None else [_info(each) for each in names()])
     else:
-        _show([_facts(each) for each in names()])
+        _print_table([_info(each) for each in names()])
 
 
-def _facts(name: str) -> dict[str, Any]:
+def _info(name: str) -> dict[str, Any]:
     from glassformer.pretrained import card, folder_of
 
     folder = folder_of(name)
@@ -43,23 +41,19 @@ def _facts(name: str) -> dict[str, Any]:
     return {"name": name, **asdict(card(name)), "bytes": size, "folder": str(folder)}
 
 
-def _show(found: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from glassformer.cli.screen import bytes_text, console
-
-    if not found:
-        raise GlassformerError("no models came with this installation; install the package's wheel")
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("model", style="bold", no_wrap=True)
-    table.add_column("what it does")
+    table.add_column("task")
     table.add_column("languages")
     table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("on disk", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
     table.add_column("licence")
-    for one in found:
-        size, count = bytes_text(one["bytes"]), f"{one['parameters']:,}"
-        table.add_row(one["name"], one["does"], " ".join(one["languages"]), count, size, one["licence"])
-    out = console()
-    out.print(table)
-    out.print("\n`glassformer models NAME` prints a model's card: data, licence, scores, what it is bad at")
+    for row in rows:
+        size, count = format_bytes(row["bytes"]), f"{row['parameters']:,}"
+        table.add_row(row["name"], row["does"], " ".join(row["languages"]), count, size, row["licence"])
+    screen = console()
+    screen.print(table)
+    screen.print("\n`glassformer models NAME` prints a model card: data, licence, scores, limitations")

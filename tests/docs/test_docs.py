@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.cli.main import VERBS
+from glassformer.cli.main import COMMANDS
 from glassformer.families.registry import families
 from tests.docs.pages import CARDS, PAGES, ROOT, prose
 
@@ -50,10 +50,10 @@ def test_families_page_lists_what_the_registry_reads() -> None:
         assert rows[name] == (reads, set(family.presets)), name
 
 
-def test_readme_names_every_verb_and_family() -> None:
+def test_readme_names_every_command_and_family() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for verb in VERBS:
-        assert f"glassformer {verb}" in text
+    for command in COMMANDS:
+        assert f"glassformer {command}" in text
     for name in families():
         assert f"`{name}`" in text
 

@@ -1,0 +1,89 @@
+"""Printing: one console, messages on stderr, JSON, and output encodings that lack characters."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ESCAPE_HANDLER = "glassformer.escape"
+
+
+def console() -> Console:
+    """A rich console as wide as the terminal, or 100 columns for a file or a pipe."""
+    from rich.console import Console
+
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=100)
+
+
+def message(text: str) -> None:
+    """Print a line for people on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document on stdout; infinity and NaN, which JSON lacks, become strings."""
+    print(json.dumps(_finite(content), indent=2, ensure_ascii=False))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {str(key): _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(content)
+    return content
+
+
+def print_files(title: str, files: dict[str, int]) -> None:
+    """Print a title and files with their sizes."""
+    screen = console()
+    screen.print(title, soft_wrap=True)
+    for name, size in files.items():
+        screen.print(f"  {name:<32} {format_bytes(size):>10}")
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes.
+
+    >>> format_bytes(1500), format_bytes(2_500_000)
+    ('1.5 kB', '2.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def escape_unencodable(stream: TextIO) -> None:
+    """Write characters that the encoding of a stream lacks as \\uXXXX, as JSON does, and warn once.
+
+    The encoding itself stays: a terminal in Latin-1 would show UTF-8 as gibberish.
+    """
+    if not isinstance(stream, io.TextIOWrapper) or codecs.lookup(stream.encoding).name == "utf-8":
+        return
+    encoding, warned = stream.encoding, False
+
+    def escape(error: UnicodeError) -> tuple[str, int]:
+        nonlocal warned
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        if not warned:
+            warned = True
+            message(
+                f"note: the output encoding {encoding} lacks some characters; they are written as \\uXXXX "
+                "(set PYTHONIOENCODING=utf-8 to avoid this)"
+            )
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error(ESCAPE_HANDLER, escape)
+    stream.reconfigure(errors=ESCAPE_HANDLER)

@@ -1,0 +1,161 @@
+"""Help, exit codes and the output encoding."""
+
+import io
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import typer
+
+import glassformer
+from glassformer.cli import main as cli
+from glassformer.cli.console import escape_unencodable
+from glassformer.cli.generate import translate
+from glassformer.cli.options import GENERATION_OPTIONS, flags_of
+from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
+
+ALL_HELP = """
+import sys
+from glassformer.cli.main import COMMANDS, main
+for name in COMMANDS:
+    try:
+        main([name, "--help"])
+    except SystemExit as stop:
+        assert not stop.code, name
+    assert "torch" not in sys.modules, name
+"""
+
+
+def test_help_is_fast_and_imports_no_torch():
+    """Measured in CPU time of the child, because the machine may be busy."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "glassformer", "--help"], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    assert all(name in done.stdout for name in cli.COMMANDS)
+    done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("Usage: glassformer") == len(cli.COMMANDS), done.stderr
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_shows_text_in_brackets(run, name):
+    """`pip install 'glassformer[serve]'` is not markup."""
+    command = typer.main.get_command(cli.app([name])).commands[name]
+    text = " ".join([command.help, *(param.help or "" for param in command.params)])
+    bracketed = set(re.findall(r"\[[a-z]\w*\]", text.replace("\\[", "[")))
+    shown = run(name, "--help").out
+    assert bracketed <= set(re.findall(r"\[[a-z]\w*\]", shown)) and "\\[" not in shown
+
+
+def test_generation_options_are_the_same_for_all_commands():
+    expected = {name: f"--{name.replace('_', '-')}" for name in GENERATION_OPTIONS}
+    expected["stop_strings"] = "--stop"
+    for name in ("translate", "summarize", "restore", "generate"):
+        assert expected.items() <= flags_of(vars(sys.modules[translate.__module__])[name]).items()
+
+
+def test_errors_name_flags_instead_of_parameters():
+    flags = flags_of(translate)
+    assert flags["as_json"] == "--json" and flags["do_sample"] == "--do-sample" and "model" not in flags
+    invalid = InvalidValueError(name="num_beams", value=0, expected="1 or more")
+    assert str(cli._with_flags(invalid, flags)).startswith("--num-beams is 0")
+    conflict = cli._with_flags(ConflictError(names=("resume", "TEXT"), reason="x"), flags)
+    assert conflict.names == ["--resume", "TEXT"]
+    unknown = UnknownNameError(kind="model", name="to")  # the name of a model, not of a parameter
+    assert cli._with_flags(unknown, flags) is unknown
+
+
+def test_version_needs_no_command(run):
+    assert run("--version") == (0, f"glassformer {glassformer.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["inspekt"], ["verify"], ["env", "--nonsense"], ["inspect", "gpt2", "--batch", "0"]],
+    ids=" ".join,
+)
+def test_wrong_command_line_exits_2(run, args):
+    done = run(*args)
+    assert done.code == 2 and not done.out and "Traceback" not in done.err
+
+
+def test_interrupt_is_quiet(run, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("glassformer.cli.env.environment", interrupt)
+    assert run("env") == (130, "", "")
+    monkeypatch.setattr(cli, "app", interrupt)
+    assert run("env") == (130, "", "")
+
+
+def test_bug_prints_traceback(run, monkeypatch):
+    monkeypatch.setattr("glassformer.cli.env.environment", lambda: {}["missing"])
+    done = run("env")
+    assert done.code == 1 and "KeyError: 'missing'" in done.err
+
+
+@pytest.mark.parametrize("allocate", [torch.empty, np.empty, bytearray])
+def test_out_of_memory_is_an_error_of_one_line(run, monkeypatch, allocate):
+    monkeypatch.setattr("glassformer.cli.env.environment", lambda: allocate(10**17))
+    assert "out of memory" in run("env").error()
+
+
+def test_closed_pipe_is_quiet():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m glassformer models --json | true; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 141 and not done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_full_disk_is_an_error_of_one_line():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m glassformer models --json > /dev/full"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+TEXT = "é안녕 😀"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252"])
+def test_characters_that_the_encoding_lacks_are_escaped_as_in_json(encoding, capsys):
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding=encoding)
+    escape_unencodable(stream)
+    for _ in range(2):
+        print(json.dumps({"text": TEXT}, ensure_ascii=False), file=stream, flush=True)
+    lines = buffer.getvalue().decode(encoding).splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [TEXT] * 2
+    (note,) = capsys.readouterr().err.splitlines()  # once
+    assert encoding in note
+
+
+def test_utf_8_output_is_unchanged(capsys):
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding="UTF8", errors="surrogateescape")
+    escape_unencodable(stream)
+    print(TEXT, file=stream, flush=True)
+    assert buffer.getvalue().decode() == f"{TEXT}\n" and stream.errors == "surrogateescape"
+    assert not capsys.readouterr().err
+
+
+def test_drawing_in_the_c_locale():
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "glassformer", "inspect", "pocket-digits"],
+        env={**os.environ, **locale},
+        capture_output=True,
+    )
+    assert done.returncode == 0 and rb"\u2192" in done.stdout and done.stderr.count(b"note: ") == 1
