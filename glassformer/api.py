@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from glassformer.tokenization import SpecialInText
     from glassformer.training.recipe import Recipe
 
+Texts = TypeVar("Texts", str, list[str])  # one text gives one, a list a list
+
 __all__ = ["Pipeline", "build", "load", "save", "tiny", "train"]
 
 
@@ -61,40 +63,16 @@ class Pipeline(Bundle):
         """The same model and settings, with the task methods."""
         return cls(**{one.name: getattr(bundle, one.name) for one in fields(bundle) if one.init})
 
-    @overload
     def translate(
         self,
-        texts: str,
+        texts: Texts,
         *,
         to: str | None = None,
         prefix: str | None = None,
         split: Split | None = None,
         batch_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> str: ...
-
-    @overload
-    def translate(
-        self,
-        texts: Iterable[str],
-        *,
-        to: str | None = None,
-        prefix: str | None = None,
-        split: Split | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> list[str]: ...
-
-    def translate(
-        self,
-        texts: str | Iterable[str],
-        *,
-        to: str | None = None,
-        prefix: str | None = None,
-        split: Split | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> str | list[str]:
+    ) -> Texts:
         """Translate texts; see `glassformer.tasks.Translator`.
 
         >>> load("pocket").translate("Good morning.", to="de")
@@ -105,89 +83,39 @@ class Pipeline(Bundle):
         task = Translator(self, to=to, prefix=prefix, split=split, batch_tokens=batch_tokens, **options)
         return _texts(task, texts)
 
-    @overload
     def summarize(
         self,
-        texts: str,
+        texts: Texts,
         *,
         prefix: str | None = None,
         batch_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> str: ...
-
-    @overload
-    def summarize(
-        self,
-        texts: Iterable[str],
-        *,
-        prefix: str | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> list[str]: ...
-
-    def summarize(
-        self,
-        texts: str | Iterable[str],
-        *,
-        prefix: str | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> str | list[str]:
+    ) -> Texts:
         """Summarize texts; see `glassformer.tasks.Summarizer`."""
         from glassformer.tasks.translation import Summarizer
 
         return _texts(Summarizer(self, prefix=prefix, batch_tokens=batch_tokens, **options), texts)
 
-    @overload
-    def restore(
-        self, texts: str, *, batch_tokens: int | None = None, **options: Unpack[GenerationOptions]
-    ) -> str: ...
-
-    @overload
-    def restore(
-        self, texts: Iterable[str], *, batch_tokens: int | None = None, **options: Unpack[GenerationOptions]
-    ) -> list[str]: ...
-
     def restore(
         self,
-        texts: str | Iterable[str],
+        texts: Texts,
         *,
         batch_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> str | list[str]:
+    ) -> Texts:
         """Restore damaged sentences; see `glassformer.tasks.Restorer`."""
         from glassformer.tasks.translation import Restorer
 
         return _texts(Restorer(self, batch_tokens=batch_tokens, **options), texts)
 
-    @overload
     def generate(
         self,
-        prompts: str,
+        prompts: Texts,
         *,
         special_in_text: SpecialInText = "plain",
         batch_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> str: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: Iterable[str],
-        *,
-        special_in_text: SpecialInText = "plain",
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> list[str]: ...
-
-    def generate(
-        self,
-        prompts: str | Iterable[str],
-        *,
-        special_in_text: SpecialInText = "plain",
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> str | list[str]:
+    ) -> Texts:
         """Continue prompts; see `glassformer.tasks.TextGenerator`. Results do not include the prompt."""
         from glassformer.tasks.text_generation import TextGenerator
 
@@ -348,15 +276,15 @@ class Pipeline(Bundle):
         return Forecaster(self, time=time, columns=columns, fill=fill, levels=levels or LEVELS)(series)
 
 
-def _texts(task: TextGenerationTask, texts: str | Iterable[str]) -> str | list[str]:
+def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
     """The text of one result, or those of several."""
     if task.request.config.num_return_sequences > 1:
         hint = "construct the task, whose results hold the alternatives"
         raise InvalidValueError(
             "num_return_sequences", task.request.config.num_return_sequences, "1", hint=hint
         )
-    if task.is_single(texts):
-        return task(str(texts)).text
+    if isinstance(texts, str):
+        return task(texts).text
     return [one.text for one in task.run(_several(texts))]
 
 
