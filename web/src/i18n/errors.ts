@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 // The server's errors by code, `{name}` being a field; `error.CODE.UNIT` goes before `error.CODE`.
 export default {
@@ -34,4 +34,4 @@ export default {
     en: 'The server needs its token. Reload the page and enter it as the password.',
     ko: '서버의 토큰이 필요합니다. 페이지를 새로 고친 뒤 비밀번호로 입력해 주세요.',
   },
-} satisfies Words;
+} satisfies Messages;

@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'heads.words': {
@@ -51,4 +51,4 @@ export default {
     en: 'Entropy (in nats) says how spread out a head looks, distance how many tokens away on average. A role describes this input; on another it may differ.',
     ko: '엔트로피(nat)는 시선이 얼마나 퍼져 있는지, 거리는 평균 몇 토큰 떨어진 곳을 보는지를 뜻합니다. 역할은 이 입력에 대한 설명이며, 다른 입력에서는 달라질 수 있습니다.',
   },
-} satisfies Words;
+} satisfies Messages;

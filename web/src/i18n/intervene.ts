@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'intervene.title': { en: 'Change something and see what follows', ko: '바꿔 보고 무엇이 달라지는지 보기' },
@@ -143,4 +143,4 @@ export default {
   'intervene.attentions_note': { en: 'Attention is computed before a head is switched off, so a head’s own weights stay; those of later layers move.', ko: '헤드를 꺼도 그 헤드의 어텐션 자체는 계산되므로 그대로이고, 그 뒤 레이어의 어텐션이 달라집니다.' },
   'intervene.attention_same': { en: 'Nothing changed in this attention: it is computed before the change reaches it. Choose a later one.', ko: '바뀐 곳보다 앞에서 계산되므로 이 어텐션은 그대로입니다. 더 뒤의 어텐션을 골라 보세요.' },
   'intervene.of': { en: 'Of', ko: '대상' },
-} satisfies Words;
+} satisfies Messages;

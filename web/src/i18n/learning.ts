@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'learning.title': { en: 'How it learned', ko: '학습 과정' },
@@ -82,4 +82,4 @@ export default {
   'learning.source': { en: 'Input', ko: '입력' },
   'learning.wanted': { en: 'Wanted', ko: '정답' },
   'learning.got': { en: 'Got', ko: '출력' },
-} satisfies Words;
+} satisfies Messages;

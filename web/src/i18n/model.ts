@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'map.title': { en: 'The whole model', ko: '모델 전체' },
@@ -84,4 +84,4 @@ export default {
     ko: '그림에서 원하는 부분을 선택하거나 방향키로 데이터가 지나가는 길을 따라가 보세요.',
   },
   'overview.begin': { en: 'Begin at the first station', ko: '첫 단계부터 보기' },
-} satisfies Words;
+} satisfies Messages;

@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'page.title': { en: 'The Transformer you can see through', ko: '속이 들여다보이는 트랜스포머' },
@@ -69,4 +69,4 @@ export default {
     en: 'This page was saved to disk and holds one trace; ask a model something new with `glassformer explore`.',
     ko: '이 페이지에는 저장된 기록 하나만 들어 있습니다. 모델에 새로 물어보려면 `glassformer explore`를 실행해 주세요.',
   },
-} satisfies Words;
+} satisfies Messages;

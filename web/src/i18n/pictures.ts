@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'pictures.layer': { en: 'Layer', ko: '레이어' },
@@ -110,4 +110,4 @@ export default {
   'csv.none': { en: 'No column holds numbers.', ko: '숫자로 된 열이 없습니다.' },
   'csv.missing': { en: 'The model reads {names}, which the file does not have.', ko: '모델이 읽는 {names} 열이 파일에 없습니다.' },
   'csv.short': { en: 'The model reads {needed} steps, and there are {got}.', ko: '모델은 {needed}스텝을 읽는데 {got}스텝뿐입니다.' },
-} satisfies Words;
+} satisfies Messages;

@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'station.loading': { en: 'Fetching the numbers…', ko: '값을 가져오는 중입니다…' },
@@ -308,4 +308,4 @@ export default {
   'forecast.truth': { en: 'truth', ko: '실제값' },
   'forecast.coming': { en: 'forecast', ko: '예측' },
   'forecast.step': { en: 'step', ko: '스텝' },
-} satisfies Words;
+} satisfies Messages;

@@ -1,4 +1,4 @@
-import type { Words } from '../lib/words.svelte';
+import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'tour.count': { en: 'Step {n} of {of}', ko: '{of}단계 중 {n}단계' },
@@ -221,4 +221,4 @@ export default {
     ko: '지금까지 본 것은 디코더입니다. 왼쪽부터 읽으며 이어 씁니다. 인과 마스크가 없으면 같은 부품이 BERT처럼 이해하는 인코더가 되고, 둘을 크로스 어텐션으로 이으면 번역을 합니다.',
   },
   'tour.shapes.open': { en: 'Open another model to see it.', ko: '다른 모델도 열어 보세요.' },
-} satisfies Words;
+} satisfies Messages;

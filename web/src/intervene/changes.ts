@@ -1,14 +1,14 @@
 // The changes a reader makes, as the address carries them and as words tell them.
 
-import { place } from '../lib/place.svelte';
+import { router } from '../lib/router.svelte';
 import type { Intervention, TraceInfo } from '../lib/types';
-import { t } from '../lib/words.svelte';
+import { lookup, t } from '../lib/i18n.svelte';
 import { visible } from '../parts/piece';
 
 export const MOST = 256; // that the server takes at once
 
 export function keep(changes: Intervention[], step = true): void {
-  place.go({ words: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
+  router.go({ params: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
 }
 
 export const same = (one: Intervention, other: Intervention): boolean => told(one) === told(other);
@@ -44,14 +44,14 @@ export function attentionNamed(trace: TraceInfo, name: string): string {
 
 export function blockNamed(block: string): string {
   const [stack, , layer] = block.split('.');
-  return t('intervene.block', { stack: t(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
+  return t('intervene.block', { stack: lookup(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
 }
 
 /** A residual's name in words: after which part of which layer. */
 export function siteNamed(name: string): string {
   const block = name.slice(0, name.lastIndexOf('.'));
   const site = name.slice(name.lastIndexOf('.') + 1);
-  return `${blockNamed(block)}, ${t(`intervene.site.${site}`)}`;
+  return `${blockNamed(block)}, ${lookup(`intervene.site.${site}`)}`;
 }
 
 /** The sequence that a stack reads. */
@@ -80,6 +80,6 @@ export function said(trace: TraceInfo, change: Intervention): string {
       });
     }
     case 'positions':
-      return t('intervene.said.positions', { stack: t(`intervene.stack.${change.stack}`), stretch: change.stretch });
+      return t('intervene.said.positions', { stack: lookup(`intervene.stack.${change.stack}`), stretch: change.stretch });
   }
 }

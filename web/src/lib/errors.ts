@@ -2,7 +2,7 @@
 // reader's language.
 
 import type { ErrorInfo } from './types';
-import { has } from './words.svelte';
+import { has } from './i18n.svelte';
 
 export interface Problem {
   key: string; // of the page's own text

@@ -1,6 +1,6 @@
 // Languages by their names in the reader's own.
 
-import { has, reader, t } from './words.svelte';
+import { has, lookup, reader } from './i18n.svelte';
 
 /** The name of a language; a code that has none stays a code. A variant that browsers do not know (`ko-bible`),
  * which they would shout, is called what our words call it, else stands as it is written. */
@@ -8,7 +8,7 @@ export function named(code: string): string {
   try {
     const name = new Intl.DisplayNames([reader.language], { type: 'language' }).of(code) ?? code;
     const variant = code.split('-').at(-1) ?? '';
-    return name.replace(`(${variant.toUpperCase()})`, () => `(${has(`variant.${variant}`) ? t(`variant.${variant}`) : variant})`);
+    return name.replace(`(${variant.toUpperCase()})`, () => `(${has(`variant.${variant}`) ? lookup(`variant.${variant}`) : variant})`);
   } catch {
     return code;
   }

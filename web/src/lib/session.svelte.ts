@@ -1,6 +1,6 @@
 // What is open: the models, the trace on show, and the one beside it where two inputs are compared.
 
-import { place } from './place.svelte';
+import { router } from './router.svelte';
 import { Frozen } from './frozen';
 import { lacking } from './lacking';
 import { describe, PageError, type Problem } from './errors';
@@ -67,7 +67,7 @@ class Session {
   /** Counts how often the model was asked to read, whether or not the address changed. */
   turn = $state(0);
 
-  model: ModelInfo | null = $derived(this.models.find((m) => m.id === place.model) ?? this.models[0] ?? null);
+  model: ModelInfo | null = $derived(this.models.find((m) => m.id === router.model) ?? this.models[0] ?? null);
 
   async begin(): Promise<void> {
     await this.#doing(this.source.models(), ({ models, runs }) => {
@@ -80,8 +80,8 @@ class Session {
   async read(): Promise<void> {
     const model = this.model;
     if (!model) return;
-    const b = place.words['in_b'] !== undefined || place.words['held_b'] !== undefined;
-    const given = Object.fromEntries(GIVEN.map((name) => [name, place.words[name] ?? null]));
+    const b = router.params['in_b'] !== undefined || router.params['held_b'] !== undefined;
+    const given = Object.fromEntries(GIVEN.map((name) => [name, router.params[name] ?? null]));
     await this.#doing(this.#reading(model, b), ([first, second]) => {
       this.trace = first.trace;
       this.beside = second?.trace ?? null;
@@ -91,7 +91,7 @@ class Session {
   }
 
   async #reading(model: ModelInfo, b: boolean): Promise<Read[]> {
-    const words = { ...place.words };
+    const words = { ...router.params };
     const which: Which[] = b ? ['', '_b'] : [''];
     const inputs = which.map((suffix) => inputOf(words, model, suffix));
     const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
@@ -110,7 +110,7 @@ class Session {
   /** Let go of what was refused: what is on show is what is given again. */
   keepEarlier(): void {
     this.problem = null;
-    place.go({ words: this.given });
+    router.go({ params: this.given });
   }
 
   #asked = 0;

@@ -1,7 +1,7 @@
 // What comes out at the top of the drawing, as tokens: the written text, the label, the word in the gap.
 
 import { percent } from '../lib/numbers';
-import { t } from '../lib/words.svelte';
+import { t } from '../lib/i18n.svelte';
 import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
 
 const said = (piece: string, special = false): TraceToken => ({ id: null, piece, raw: null, start: null, end: null, bytes: null, special });

@@ -1,6 +1,6 @@
 // What a station is called, where it stands, and the formula that acts there.
 
-import { t } from '../lib/words.svelte';
+import { lookup, t } from '../lib/i18n.svelte';
 import type { ModelInfo, StackInfo, Station, TraceInfo } from '../lib/types';
 
 export const stackOf = (model: ModelInfo, station: Station): StackInfo | null =>
@@ -18,7 +18,7 @@ export function stationName(id: string, stack: StackInfo | null, trace: TraceInf
   }
   if (part === 'self' && stack?.causal) return t('part.causal');
   if (part.startsWith('norm_')) return t('part.add');
-  return t(`part.${part}`);
+  return lookup(`part.${part}`);
 }
 
 /** Where it stands: the stack, and the layer where it has one. */

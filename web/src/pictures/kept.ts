@@ -1,7 +1,7 @@
 // Pictures and series that were given: too large for the address, so it holds a name for them. They outlive a reload of
 // the page, in this tab.
 
-import { place } from '../lib/place.svelte';
+import { router } from '../lib/router.svelte';
 import { keptInputs, session } from '../lib/session.svelte';
 import type { TraceInput } from '../lib/types';
 
@@ -25,19 +25,19 @@ export function give(input: TraceInput, suffix: Suffix = ''): void {
   } catch {
     // no room, or not allowed: it lives until the page is left
   }
-  place.go({ words: { [`held${suffix}`]: name } });
+  router.go({ params: { [`held${suffix}`]: name } });
   session.turn++; // also where it is the same as before
 }
 
 /** Back to the model's own example. */
 export function giveExample(suffix: Suffix = ''): void {
-  place.go({ words: { [`held${suffix}`]: suffix ? 'example' : null } });
+  router.go({ params: { [`held${suffix}`]: suffix ? 'example' : null } });
   session.turn++;
 }
 
 /** Take up again what the address names after a reload. */
 export function remember(suffix: Suffix = ''): void {
-  const name = place.words[`held${suffix}`];
+  const name = router.params[`held${suffix}`];
   if (name === undefined || keptInputs.has(name)) return;
   const text = sessionStorage.getItem(STORE + name);
   if (text === null) return;

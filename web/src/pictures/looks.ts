@@ -1,7 +1,7 @@
 // What one patch looks at: its row of attention in a layer, by one head or by the mean of all, or followed through
 // every layer (attention rollout).
 
-import { place } from '../lib/place.svelte';
+import { router } from '../lib/router.svelte';
 import type { Source } from '../lib/source';
 import { extent, type Tensor } from '../lib/tensor';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
@@ -17,11 +17,11 @@ export const selfAttentions = (trace: TraceInfo): AttentionInfo[] => trace.atten
 export function lookOf(trace: TraceInfo): Look {
   const layers = selfAttentions(trace);
   const last = layers.length - 1;
-  const asked = place.word('look');
-  const by = place.word('by', 'mean');
-  const layer = asked === 'roll' ? 'roll' : Math.max(0, Math.min(last, Math.trunc(place.number('look', last))));
+  const asked = router.param('look');
+  const by = router.param('by', 'mean');
+  const layer = asked === 'roll' ? 'roll' : Math.max(0, Math.min(last, Math.trunc(router.number('look', last))));
   const heads = layers[layer === 'roll' ? last : layer]?.heads ?? 1;
-  return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(place.number('by', 0)))) };
+  return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(router.number('by', 0)))) };
 }
 
 /** Where every head of one layer looks from one place: (H, S). */

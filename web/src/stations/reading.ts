@@ -1,6 +1,6 @@
 // What a station needs to know of its trace: the sequence it works on, its attention, the stack it stands in.
 
-import { place } from '../lib/place.svelte';
+import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Station, TraceInfo } from '../lib/types';
 import { label } from '../parts/piece';
@@ -26,20 +26,20 @@ const within = (n: number, count: number): number => Math.max(0, Math.min(count 
 
 /** Where in a sequence the reader looks: the address's word `pos` (the queries' side), kept inside the sequence. */
 export const positionIn = (sequence: TokenSequence, otherwise = sequence.prefix): number =>
-  within(place.number('pos', otherwise), sequence.tokens.length);
+  within(router.number('pos', otherwise), sequence.tokens.length);
 
 /** The same on the side of the keys: `key`. */
 export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
-  within(place.number('key', otherwise), sequence.tokens.length);
+  within(router.number('key', otherwise), sequence.tokens.length);
 
-export const headOf = (attention: AttentionInfo): number => within(place.number('head', 0), attention.heads);
+export const headOf = (attention: AttentionInfo): number => within(router.number('head', 0), attention.heads);
 
 /** The key and value head that serves a query head. */
 export const servedBy = (attention: AttentionInfo, head: number): number =>
   Math.floor((head * attention.kv_heads) / attention.heads);
 
 /** Which row of the batch is shown: a series has one for each channel. */
-export const rowOf = (trace: TraceInfo): number => within(place.number('channel', 0), trace.rows?.length ?? 1);
+export const rowOf = (trace: TraceInfo): number => within(router.number('channel', 0), trace.rows?.length ?? 1);
 
 export const MOST = 512; // cells along one side of a matrix that are still worth painting
 

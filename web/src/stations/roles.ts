@@ -2,7 +2,7 @@
 
 import { session } from '../lib/session.svelte';
 import type { HeadsInfo } from '../lib/types';
-import { has, t } from '../lib/words.svelte';
+import { has, lookup, t } from '../lib/i18n.svelte';
 
 export type HeadInfo = HeadsInfo['attentions'][number]['heads'][number];
 
@@ -23,5 +23,5 @@ export function rolesOf(trace: string): Promise<HeadsInfo> {
 /** A role in the reader's language; a role that the page does not know keeps its name. */
 export function roleName(role: string | null): string {
   if (role === null) return t('heads.role_none');
-  return has(`heads.role_${role}`) ? t(`heads.role_${role}`) : role;
+  return has(`heads.role_${role}`) ? lookup(`heads.role_${role}`) : role;
 }

@@ -1,15 +1,15 @@
 // Logits to probabilities as the library shapes them before it draws: temperature, then top-k, then top-p.
 
-import { place } from '../lib/place.svelte';
+import { router } from '../lib/router.svelte';
 import type { Numbers } from '../lib/tensor';
 
 export interface Shaping { temperature: number; topK: number /* 0 is off */; topP: number }
 
 /** What the reader has set, as the address says it. */
 export const shapingHere = (): Shaping => ({
-  temperature: Math.max(0.05, Math.min(5, place.number('temp', 1))),
-  topK: Math.max(0, Math.round(place.number('topk', 0))),
-  topP: Math.max(0.01, Math.min(1, place.number('topp', 1))),
+  temperature: Math.max(0.05, Math.min(5, router.number('temp', 1))),
+  topK: Math.max(0, Math.round(router.number('topk', 0))),
+  topP: Math.max(0.01, Math.min(1, router.number('topp', 1))),
 });
 
 const SIGN = 0x8000_0000;

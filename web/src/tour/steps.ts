@@ -2,7 +2,7 @@
 // points at, and the formula that acts there.
 
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
-import type { View } from '../lib/place.svelte';
+import type { View } from '../lib/router.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
 import { writes } from '../lib/writes';
 

@@ -1,0 +1,52 @@
+// The page's texts in English and Korean. Each part of the page has its own file in src/i18n, with both languages side
+// by side, so a missing translation is a type error; so is a misspelled key.
+
+import decoding from '../i18n/decoding';
+import errors from '../i18n/errors';
+import heads from '../i18n/heads';
+import intervene from '../i18n/intervene';
+import learning from '../i18n/learning';
+import model from '../i18n/model';
+import page from '../i18n/page';
+import pictures from '../i18n/pictures';
+import stations from '../i18n/stations';
+import tour from '../i18n/tour';
+
+export type Language = 'en' | 'ko';
+export type Messages = Record<string, { en: string; ko: string }>;
+
+const messages = {
+  ...decoding, ...errors, ...heads, ...intervene, ...learning, ...model, ...page, ...pictures, ...stations, ...tour,
+};
+export type Key = keyof typeof messages;
+
+function preferred(): Language {
+  const stored = localStorage.getItem('language');
+  if (stored === 'en' || stored === 'ko') return stored;
+  return navigator.languages.some((l) => l.toLowerCase().startsWith('ko')) ? 'ko' : 'en';
+}
+
+class Reader {
+  language = $state<Language>(preferred());
+
+  choose(language: Language): void {
+    this.language = language;
+    localStorage.setItem('language', language);
+  }
+}
+
+export const reader = new Reader();
+
+/** A text in the reader's language, with `{name}` filled in. */
+export function t(key: Key, fill: Record<string, string | number> = {}): string {
+  return messages[key][reader.language].replace(/\{(\w+)\}/g, (_, name: string) => String(fill[name] ?? ''));
+}
+
+/** The same for a key that is put together at run time. */
+export function lookup(key: string, fill?: Record<string, string | number>): string {
+  if (!has(key)) throw new Error(`no text for '${key}'`);
+  return t(key, fill);
+}
+
+/** Whether a name that the server gives has a text. */
+export const has = (key: string): key is Key => key in messages;

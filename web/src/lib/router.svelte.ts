@@ -1,0 +1,103 @@
+// The page's state in its URL: every view has an address, and Back works as in any page.
+//
+// #/MODEL/VIEW?in=A sentence&at=decoder.3.cross&head=2 ... Views keep their own parameters in the query, see `param`.
+
+export const VIEWS = ['model', 'heads', 'decoding', 'change', 'learning'] as const;
+export type View = (typeof VIEWS)[number];
+
+/** Decode, or leave as it is what was typed wrong. */
+function plain(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function read(hash: string): { model: string; view: View; params: Record<string, string> } {
+  const [path, search] = hash.replace(/^#\/?/, '').split('?');
+  const [model = '', view = 'model'] = path.split('/').map(plain);
+  return {
+    model,
+    view: (VIEWS as readonly string[]).includes(view) ? (view as View) : 'model',
+    params: Object.fromEntries(new URLSearchParams(search ?? '')),
+  };
+}
+
+const WRITTEN_AFTER = 100; // ms
+
+class Router {
+  model = $state('');
+  view = $state<View>('model');
+  params = $state<Record<string, string>>({});
+
+  constructor() {
+    this.#take(location.hash);
+    addEventListener('hashchange', () => {
+      clearTimeout(this.#late);
+      this.#late = undefined;
+      this.#take(location.hash);
+    });
+  }
+
+  #take(hash: string): void {
+    const { model, view, params } = read(hash);
+    if (model !== this.model) this.model = model;
+    if (view !== this.view) this.view = view;
+    // One by one, so that only readers of a changed parameter are updated.
+    for (const name of Object.keys(this.params)) if (!Object.hasOwn(params, name)) delete this.params[name];
+    for (const [name, value] of Object.entries(params)) if (this.params[name] !== value) this.params[name] = value;
+  }
+
+  /** A parameter of the URL, or its default. */
+  param(name: string, otherwise = ''): string {
+    return this.params[name] ?? otherwise;
+  }
+
+  number(name: string, otherwise: number): number {
+    const n = Number(this.params[name] ?? NaN);
+    return Number.isFinite(n) ? n : otherwise;
+  }
+
+  /** The URL with these changes; null removes a parameter. */
+  href(change: { model?: string; view?: View; params?: Record<string, string | number | null> }): string {
+    const params = { ...this.params };
+    for (const [name, value] of Object.entries(change.params ?? {})) {
+      if (value === null) delete params[name];
+      else params[name] = String(value);
+    }
+    const search = new URLSearchParams(params).toString();
+    const path = [change.model ?? this.model, change.view ?? this.view].map(encodeURIComponent).join('/');
+    return `#/${path}${search ? `?${search}` : ''}`;
+  }
+
+  /** Navigate. With `step` the current URL stays in the history. */
+  go(change: { model?: string; view?: View; params?: Record<string, string | number | null> }, step = true): void {
+    const here = this.href({});
+    const href = this.href(change);
+    if (href === here) return;
+    if (this.#late !== undefined) {
+      clearTimeout(this.#late);
+      this.#late = undefined;
+      if (step) history.replaceState(null, '', here);
+    }
+    if (step) history.pushState(null, '', href);
+    else {
+      const from = location.hash;
+      this.#late = setTimeout(() => this.#write(from), WRITTEN_AFTER);
+    }
+    this.#take(href);
+  }
+
+  // Browsers limit how often the URL may change (Safari: 100 times in 10 seconds), and a slider moves more often: the
+  // page follows at once, the URL when the slider rests.
+  #late: ReturnType<typeof setTimeout> | undefined;
+  #write(from: string): void {
+    this.#late = undefined;
+    // The user navigated in the meantime; that URL wins.
+    if (location.hash !== from) return;
+    history.replaceState(null, '', this.href({}));
+  }
+}
+
+export const router = new Router();
