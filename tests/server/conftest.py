@@ -32,7 +32,7 @@ def server(folders: dict[str, Path]) -> Iterator[Server]:
 
 @pytest.fixture
 def report(record_property: Callable[[str, Any], None]) -> Report:
-    """As in the fault suite: a row of the table of faults, and a failure where a trial did harm."""
+    """Add a row to the table of faults and fail if a trial failed."""
 
     def note(what: str, tried: int, failures: Sequence[str]) -> None:
         record_property("faults", [what, tried, len(failures)])

@@ -27,8 +27,8 @@ from glassformer.core.spec import Classify
 from glassformer.tokenization.train import Kind, Marks, TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
 
-WORDS = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
-LINES = [" ".join(WORDS[(n * k + k) % len(WORDS)] for n in range(9)) + "." for k in range(1, 60)]
+VOCABULARY = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
+LINES = [" ".join(VOCABULARY[(n * k + k) % len(VOCABULARY)] for n in range(9)) + "." for k in range(1, 60)]
 KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot")
 LANGUAGES = ("de", "en")
 T = TypeVar("T")
@@ -43,37 +43,37 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
 def make_models(folder: Path) -> dict[str, Path]:
     """Folders of random models, by what they do."""
     torch.manual_seed(5)
-    found = {kind: folder / kind for kind in KINDS}
+    folders = {kind: folder / kind for kind in KINDS}
     translator = _tokenizer("bpe", "end")
     size = translator.vocab_size
     _save(
-        found["translator"],
+        folders["translator"],
         glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, num_layers=1, start_id=2),
         translator,
     )
     writer = _tokenizer("byte", "none")
-    _save(found["writer"], glassformer.tiny("gpt2", vocab_size=writer.vocab_size, max_len=128), writer)
+    _save(folders["writer"], glassformer.tiny("gpt2", vocab_size=writer.vocab_size, max_len=128), writer)
     reader = _tokenizer("bpe", "around")
-    _save(found["encoder"], glassformer.tiny("sentence", vocab_size=reader.vocab_size), reader)
+    _save(folders["encoder"], glassformer.tiny("sentence", vocab_size=reader.vocab_size), reader)
     _save(
-        found["classifier"],
+        folders["classifier"],
         glassformer.tiny("bert", vocab_size=reader.vocab_size, head=Classify(num_labels=3)),
         reader,
     )
-    _save(found["pictures"], glassformer.tiny("vit"), None)
+    _save(folders["pictures"], glassformer.tiny("vit"), None)
     about = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    (found["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
-    _save(found["series"], glassformer.tiny("patchtst"), None)
+    (folders["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
+    _save(folders["series"], glassformer.tiny("patchtst"), None)
     cut = _tokenizer("bpe", "end", tags=tuple(f">>{one}<<" for one in LANGUAGES))
     size = cut.vocab_size
     _save(
-        found["polyglot"],
+        folders["polyglot"],
         glassformer.tiny("original", src_vocab_size=size, tgt_vocab_size=size, num_layers=1, start_id=2),
         cut,
     )
     about = {"job": "translate", "languages": list(LANGUAGES)}
-    (found["polyglot"] / "job.json").write_text(json.dumps(about))
-    return found
+    (folders["polyglot"] / "job.json").write_text(json.dumps(about))
+    return folders
 
 
 def _tokenizer(kind: Kind, marks: Marks, *, tags: tuple[str, ...] = ()) -> glassformer.tokenization.Tokenizer:
@@ -83,7 +83,7 @@ def _tokenizer(kind: Kind, marks: Marks, *, tags: tuple[str, ...] = ()) -> glass
 def _save(folder: Path, model: torch.nn.Module, tokenizer: object) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # so that answers differ from prompt to prompt
+            parameter.mul_(3)  # so that outputs differ from prompt to prompt
     glassformer.save(glassformer.Pipeline(model=model.eval(), tokenizer=tokenizer), folder)
 
 
@@ -98,22 +98,22 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, **words: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, **words)  # type: ignore[arg-type]
+    def client(self, **options: object) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
 
     def send(self, raw: bytes, *, wait: float = 5.0, half: bool = True) -> bytes:
         """Bytes on a fresh connection -> everything received until it closes or falls silent."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as sock:
-            heard = b""
+            received = b""
             try:
                 sock.sendall(raw)
                 if half:
                     sock.shutdown(socket.SHUT_WR)
                 while chunk := sock.recv(65_536):
-                    heard += chunk
+                    received += chunk
             except OSError:
                 pass
-            return heard
+            return received
 
     def gauge(self, name: str, label: str = "") -> float:
         """The sum of a metric over its labels, or over those that hold `label`."""
@@ -132,11 +132,11 @@ class Server:
 
 
 @contextmanager
-def serving(folders: Sequence[Path], *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """A server on a free port; it is ended with the block."""
-    asked = [sys.executable, "-m", "glassformer", "serve", *map(str, folders), "--port", "0", *words]
+def serving(folders: Sequence[Path], *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server on a free port, stopped at the end of the block."""
+    command = [sys.executable, "-m", "glassformer", "serve", *map(str, folders), "--port", "0", *options]
     process = subprocess.Popen(
-        asked,
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -166,6 +166,6 @@ def serving(folders: Sequence[Path], *words: str, env: dict[str, str] | None = N
         process.stderr.close()
 
 
-def part(whole: int) -> int:
-    """How many of the trials to make: a tenth with the ordinary tests, all of them in `make test-slow`."""
-    return whole if WHOLE else math.ceil(whole / 10)
+def part(total: int) -> int:
+    """How many of the trials to run: a tenth in ordinary runs, all in `make test-slow`."""
+    return total if WHOLE else math.ceil(total / 10)

@@ -1,4 +1,4 @@
-"""docs/serving.md is true: the routes that it names are there, and errors look as it shows them."""
+"""docs/serving.md: its routes exist, and errors look as shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
-def test_its_routes_and_its_error(server):
+def test_routes_and_error_shape(server):
     with server.client() as client:
         routes = client.get("/openapi.json").json()["paths"]
         wrong = client.post("/translate", json={"text": "a", "temprature": 1})
@@ -17,5 +17,5 @@ def test_its_routes_and_its_error(server):
     assert len(named) > 5
     for path in named:
         assert path in routes or path == "/", path
-    (told,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert wrong.json() == json.loads(told)
+    (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert wrong.json() == json.loads(shown)

@@ -31,21 +31,21 @@ LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperat
 
 
 def _picture(n: int) -> str:
-    made = io.BytesIO()
-    Image.new("RGB", (20 + n, 16), (40 * n % 256, 200 - n, n)).save(made, "PNG")
-    return base64.b64encode(made.getvalue()).decode()
+    buffer = io.BytesIO()
+    Image.new("RGB", (20 + n, 16), (40 * n % 256, 200 - n, n)).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def _requests() -> list[tuple[str, dict[str, Any]]]:
-    """Requests of every kind, of many lengths."""
+    """Requests of every kind and of many lengths."""
     draw = random.Random(1)
     found: list[tuple[str, dict[str, Any]]] = []
     for n in range(8):
         text = " ".join(draw.choice(LINES).split()[: draw.randint(1, 9)])
-        words = {"prompt": text, "max_tokens": draw.randint(1, 60), "model": "writer"}
-        found.append(("/v1/completions", {**words, "temperature": 0}))
-        found.append(("/v1/completions", {**words, "temperature": 1.0, "seed": n, "n": 2}))
-        found.append(("/v1/completions", {**words, "temperature": 0, "stream": True}))
+        body_options = {"prompt": text, "max_tokens": draw.randint(1, 60), "model": "writer"}
+        found.append(("/v1/completions", {**body_options, "temperature": 0}))
+        found.append(("/v1/completions", {**body_options, "temperature": 1.0, "seed": n, "n": 2}))
+        found.append(("/v1/completions", {**body_options, "temperature": 0, "stream": True}))
         found.append(
             ("/translate", {"model": "translator", "text": text, "max_new_tokens": draw.randint(2, 30)})
         )
@@ -62,7 +62,7 @@ def _requests() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _answer(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
-    """What matters of an answer; numbers that depend on who else is written with are rounded."""
+    """What matters of a response; numbers that depend on the rest of the batch are rounded."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     if body.get("stream"):
@@ -82,9 +82,9 @@ def _answer(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
 
 @pytest.mark.slow
 def test_results_under_load_are_those_of_a_lone_client(server, report):
-    asked = _requests()
+    requests = _requests()
     with server.client() as client:
-        alone = [_answer(client, *one) for one in asked]
+        expected = [_answer(client, *one) for one in requests]
     order = list(range(part(64 * 20)))
     random.Random(2).shuffle(order)
     failures: list[str] = []
@@ -92,17 +92,17 @@ def test_results_under_load_are_those_of_a_lone_client(server, report):
     def one_client(n: int) -> None:
         with server.client() as client:
             for number in order[n::64]:
-                path, body = asked[number % len(asked)]
+                path, body = requests[number % len(requests)]
                 found = _answer(client, path, body)
-                if found != alone[number % len(asked)]:
-                    failures.append(f"{path} {body}: {found} and alone {alone[number % len(asked)]}")
+                if found != expected[number % len(requests)]:
+                    failures.append(f"{path} {body}: {found} and expected {expected[number % len(requests)]}")
 
     with ThreadPoolExecutor(64) as pool:
         list(pool.map(one_client, range(64)))
     report("answers under load", len(order), failures)
 
 
-def _settled(test: Callable[[], bool], seconds: float) -> bool:
+def _becomes_true(test: Callable[[], bool], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if test():
@@ -117,17 +117,17 @@ def _idle(server: Server) -> bool:
 
 @pytest.mark.slow
 def test_disconnected_clients_leave_nothing_behind(server, report):
-    """Gone before, during or after the body, or in mid-answer: slots, threads, files and memory come back."""
+    """Before, during or after the body, or in mid-response: slots, threads, files and memory come back."""
     draw = random.Random(3)
     process = psutil.Process(server.process.pid)
 
-    def leave() -> None:
-        words = {**LONG, "stream": draw.random() < 0.5, "n": draw.choice([1, 4])}
+    def disconnect() -> None:
+        body_options = {**LONG, "stream": draw.random() < 0.5, "n": draw.choice([1, 4])}
         path = "/v1/completions"
         if draw.random() < 0.3:
-            words = {"model": "translator", "texts": LINES[:20], "num_beams": 4, "max_new_tokens": 30}
+            body_options = {"model": "translator", "texts": LINES[:20], "num_beams": 4, "max_new_tokens": 30}
             path = "/translate"
-        body = json.dumps(words).encode()
+        body = json.dumps(body_options).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
         raw = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
@@ -142,46 +142,46 @@ def test_disconnected_clients_leave_nothing_behind(server, report):
                     time.sleep(draw.random() * 0.05)
                 case 3:
                     sock.sendall(raw)
-                    with suppress(TimeoutError):  # a busy machine answers later
+                    with suppress(TimeoutError):  # a busy machine responds later
                         sock.recv(10)
-            if draw.random() < 0.5:  # gone without a word
+            if draw.random() < 0.5:  # reset the connection
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
-    for _ in range(10):  # what is made once and kept is there before counting begins
-        leave()
-    assert _settled(lambda: _idle(server), 10)
+    for _ in range(10):  # let caches fill before counting
+        disconnect()
+    assert _becomes_true(lambda: _idle(server), 10)
     threads, files, memory = process.num_threads(), process.num_fds(), process.memory_info().rss
     tried = part(300)
     for _ in range(tried):
-        leave()
+        disconnect()
     failures = []
-    if not _settled(lambda: _idle(server), 5):
-        failures.append("slots or requests are still taken after 5 s")
-    if not _settled(lambda: process.num_fds() <= files + 2, 20):
+    if not _becomes_true(lambda: _idle(server), 5):
+        failures.append("slots or requests are still in use after 5 s")
+    if not _becomes_true(lambda: process.num_fds() <= files + 2, 20):
         failures.append(f"{process.num_fds()} open files, {files} before")
     if process.num_threads() > threads + 2:
         failures.append(f"{process.num_threads()} threads, {threads} before")
     if process.memory_info().rss > memory + (64 << 20):
         failures.append(f"memory grew from {memory >> 20} to {process.memory_info().rss >> 20} MiB")
     if server.gauge("disconnects_total") < tried / 4:
-        failures.append("hardly anybody left")
+        failures.append("hardly any client disconnected")
     report("clients that leave", tried, failures)
 
 
 @pytest.fixture(scope="module")
 def small(folders):
-    """A server of few places and little patience."""
+    """A server with a short queue and a short time limit."""
     with serving([folders["writer"]], "--queue", "4", "--slots", "1", "--seconds", "4") as running:
         yield running
 
 
 def test_the_queue_limit_and_the_time_limit(small):
     server = small
-    seen: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
 
     def ask(_: int) -> None:
         with server.client() as client:
-            seen.append(client.post("/v1/completions", json={**LONG, "max_tokens": 30}))
+            responses.append(client.post("/v1/completions", json={**LONG, "max_tokens": 30}))
 
     with ThreadPoolExecutor(40) as pool, server.client() as client:
         asking = pool.map(ask, range(40))
@@ -189,26 +189,26 @@ def test_the_queue_limit_and_the_time_limit(small):
         assert client.get("/health").status_code == 200
         assert time.monotonic() - began < 3
         list(asking)
-    codes = [one.status_code for one in seen]
+    codes = [one.status_code for one in responses]
     assert set(codes) == {200, 429}
-    refused = next(one for one in seen if one.status_code == 429)
+    refused = next(one for one in responses if one.status_code == 429)
     assert refused.headers["retry-after"] == "1" and refused.json()["error"]["code"] == "queue_full"
     with server.client() as client:
         short = {**LONG, "max_tokens": 5}
-        assert _settled(lambda: client.post("/v1/completions", json=short).status_code == 200, 5)
-        # an answer that takes longer than anybody may wait
+        assert _becomes_true(lambda: client.post("/v1/completions", json=short).status_code == 200, 5)
+        # a response that takes longer than the limit
         slow = {**LONG, "prompt": [LONG["prompt"]] * 128, "max_tokens": 120}
         answer = client.post("/v1/completions", json=slow)
         assert answer.status_code == 503 and answer.json()["error"]["fields"] == {"seconds": 4.0}
-        assert _settled(lambda: _idle(server), 5)
+        assert _becomes_true(lambda: _idle(server), 5)
         with client.stream("POST", "/v1/completions", json={**slow, "stream": True}) as streamed:
             last = streamed.read().decode().strip().split("\n\n")[-1]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "request_timeout"
-        assert _settled(lambda: _idle(server), 5)
-    # one that is left: its slots are free long before it would have been done
+        assert _becomes_true(lambda: _idle(server), 5)
+    # a client that disconnects frees its slots long before the end
     with pytest.raises(httpx.ReadTimeout), server.client() as client:
         client.post("/v1/completions", json=slow, timeout=0.5)
-    assert _settled(lambda: _idle(server), 2.5)
+    assert _becomes_true(lambda: _idle(server), 2.5)
 
 
 def test_a_stream_with_a_full_queue_yields_to_other_requests():
@@ -244,7 +244,7 @@ def test_shutdown_finishes_requests_in_progress(folders, bundles):
     with serving([folders["writer"]], "--slots", "4") as server:
         body, found = {**LONG, "n": 2}, []
 
-        def taken() -> bool:
+        def all_accepted() -> bool:
             done = server.gauge("requests_total", "/v1/completions")
             return done + server.gauge("requests_active") >= 9
 
@@ -258,7 +258,7 @@ def test_shutdown_finishes_requests_in_progress(folders, bundles):
         threads = [threading.Thread(target=ask, args=(n < 6,)) for n in range(9)]
         for thread in threads:
             thread.start()
-        assert _settled(taken, 20)
+        assert _becomes_true(all_accepted, 20)
         server.process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join(60)
@@ -286,7 +286,7 @@ def test_a_second_signal_stops_at_once(small):
     head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.sendall(head.encode() + raw)
-        assert _settled(lambda: server.gauge("slots_used") > 0, 5)
+        assert _becomes_true(lambda: server.gauge("slots_used") > 0, 5)
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         assert server.alive()

@@ -57,23 +57,23 @@ def test_token_ids_echo_stop_and_n(client, bundles):
 
 
 def test_a_seed_samples_as_the_library_does(client, bundles):
-    words = {"max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_p": 0.9}
+    options = {"max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_p": 0.9}
     found = client.completions.create(
         model="writer", prompt=PROMPT, max_tokens=16, temperature=0.9, top_p=0.9, seed=7, n=3
     )
     for index, one in enumerate(found.choices):
-        assert one.text == bundles["writer"].generate([PROMPT], seed=7 + index, **words)[0]
+        assert one.text == bundles["writer"].generate([PROMPT], seed=7 + index, **options)[0]
     assert len({one.text for one in found.choices}) > 1
 
 
-@pytest.mark.parametrize("words", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
 @pytest.mark.parametrize("model", ["writer", "translator"])
-def test_stream_pieces_join_to_the_whole_text(client, model, words):
+def test_stream_pieces_join_to_the_whole_text(client, model, options):
     prompts = [PROMPT, "안녕 세계", "🙂 naïve"]
-    asked = {"model": model, "prompt": prompts, "max_tokens": 40, "n": 2, **words}
-    whole = client.completions.create(**asked)
+    request = {"model": model, "prompt": prompts, "max_tokens": 40, "n": 2, **options}
+    whole = client.completions.create(**request)
     texts, ended, usage = [""] * 6, [None] * 6, None
-    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+    for chunk in client.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         for one in chunk.choices:
             texts[one.index] += one.text
             ended[one.index] = one.finish_reason or ended[one.index]
@@ -85,10 +85,10 @@ def test_stream_pieces_join_to_the_whole_text(client, model, words):
 
 def test_logprobs_match_the_model(client, bundles):
     found = client.completions.create(model="writer", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3)
-    told = found.choices[0].logprobs
+    logprobs = found.choices[0].logprobs
     model, tokenizer = bundles["writer"].model, bundles["writer"].tokenizer
     ids = tokenizer.encode(PROMPT).ids
-    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+    for chosen, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         with torch.inference_mode():
             wanted = model(torch.tensor([ids]))[0, -1].log_softmax(-1)
         best = wanted.topk(3)
@@ -99,21 +99,21 @@ def test_logprobs_match_the_model(client, bundles):
 
 @pytest.mark.parametrize("model", ["writer", "translator"])
 def test_text_offsets_are_right_in_streams_too(client, model):
-    asked = {"model": model, "prompt": PROMPT, "max_tokens": 60, "temperature": 2, "seed": 1, "logprobs": 2}
-    (whole,) = client.completions.create(**asked).choices
-    told = whole.logprobs
-    ends = [*told.text_offset[1:], len(whole.text)]
+    request = {"model": model, "prompt": PROMPT, "max_tokens": 60, "temperature": 2, "seed": 1, "logprobs": 2}
+    (whole,) = client.completions.create(**request).choices
+    logprobs = whole.logprobs
+    ends = [*logprobs.text_offset[1:], len(whole.text)]
     plain = 0
-    for piece, begin, end in zip(told.tokens, told.text_offset, ends, strict=True):
-        if piece.strip().isalnum():  # neither a share of a letter nor a mark
+    for piece, begin, end in zip(logprobs.tokens, logprobs.text_offset, ends, strict=True):
+        if piece.strip().isalnum():  # neither part of a character nor a special token
             plain += 1
             assert whole.text[begin:end] == (piece if begin else piece.removeprefix(" "))
     assert plain > 10
-    for chosen, top in zip(told.token_logprobs, told.top_logprobs, strict=True):
+    for chosen, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert chosen in top.values() and len(top) <= 3
-    pieces = [one for chunk in client.completions.create(**asked, stream=True) for one in chunk.choices]
+    pieces = [one for chunk in client.completions.create(**request, stream=True) for one in chunk.choices]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-        assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(told, name)
+        assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(logprobs, name)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "word"])
@@ -131,26 +131,26 @@ def test_text_offsets_of_every_tokenizer(kind):
 
 def test_a_multilingual_translator_generates_the_requested_language(client, bundles):
     bundle = bundles["polyglot"]
-    asked = {"model": "polyglot", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+    request = {"model": "polyglot", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
     found = {}
     for to in LANGUAGES:
         (wanted,) = bundle.translate([PROMPT], to=to, num_beams=1, max_new_tokens=24)
-        (told,) = client.completions.create(**asked, extra_body={"to": to}).choices
-        assert told.text.strip() == wanted
-        pieces = client.completions.create(**asked, extra_body={"to": to}, stream=True)
-        assert "".join(one.text for chunk in pieces for one in chunk.choices) == told.text
+        (logprobs,) = client.completions.create(**request, extra_body={"to": to}).choices
+        assert logprobs.text.strip() == wanted
+        pieces = client.completions.create(**request, extra_body={"to": to}, stream=True)
+        assert "".join(one.text for chunk in pieces for one in chunk.choices) == logprobs.text
         (ids,) = (one.ids for one in encode_tagged(bundle.tokenizer, [PROMPT], f">>{to}<<"))
-        (marked,) = client.completions.create(**{**asked, "prompt": ids}).choices
-        assert marked.text == told.text
-        (shouted,) = client.completions.create(**asked, extra_body={"to": to.upper()}).choices
-        assert shouted.text == told.text
-        found[to] = told.text
+        (marked,) = client.completions.create(**{**request, "prompt": ids}).choices
+        assert marked.text == logprobs.text
+        (shouted,) = client.completions.create(**request, extra_body={"to": to.upper()}).choices
+        assert shouted.text == logprobs.text
+        found[to] = logprobs.text
     assert len(set(found.values())) == len(LANGUAGES)
     with pytest.raises(openai.UnprocessableEntityError):
-        client.completions.create(**asked)
-    for words in ({"model": "writer"}, {"prompt": [5, 3]}):
+        client.completions.create(**request)
+    for options in ({"model": "writer"}, {"prompt": [5, 3]}):
         with pytest.raises(openai.UnprocessableEntityError) as caught:
-            client.completions.create(**{**asked, **words}, extra_body={"to": "de"})
+            client.completions.create(**{**request, **options}, extra_body={"to": "de"})
         assert caught.value.code == "unsupported"
 
 
@@ -169,7 +169,7 @@ def test_without_a_name_the_best_fitting_model_answers(server):
 def test_embeddings_match_embed(client, bundles):
     texts = ["the cat", "안녕 dog", "a"]
     wanted = bundles["encoder"].embed(texts)
-    found = client.embeddings.create(model="encoder", input=texts)  # as base64, which the client asks for
+    found = client.embeddings.create(model="encoder", input=texts)  # the client requests base64
     assert torch.equal(torch.tensor([one.embedding for one in found.data]), wanted)
     plain = client.embeddings.create(model="encoder", input=texts, encoding_format="float")
     assert torch.equal(torch.tensor([one.embedding for one in plain.data]), wanted)

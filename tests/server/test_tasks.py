@@ -23,19 +23,19 @@ from tests.server.harness import KINDS, LINES
 
 def test_translate_matches_the_library(server, bundles):
     texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
-    for words in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
-        wanted = Translator(bundles["translator"], **words)(texts)
+    for options in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
+        expected = Translator(bundles["translator"], **options)(texts)
         with server.client() as client:
-            found = client.post("/translate", json={"texts": texts, **words}).json()
+            found = client.post("/translate", json={"texts": texts, **options}).json()
         assert found["model"] == "translator"
-        assert [one["text"] for one in found["translations"]] == [one.text for one in wanted]
+        assert [one["text"] for one in found["translations"]] == [one.text for one in expected]
         assert [one["score"] for one in found["translations"]] == pytest.approx(
-            [one.score for one in wanted], abs=1e-4
+            [one.score for one in expected], abs=1e-4
         )
         assert [one["finish_reason"] for one in found["translations"]] == [
-            one.finish_reason for one in wanted
+            one.finish_reason for one in expected
         ]
-        assert [tuple(one["warnings"]) for one in found["translations"]] == [one.warnings for one in wanted]
+        assert [tuple(one["warnings"]) for one in found["translations"]] == [one.warnings for one in expected]
 
 
 def test_unknown_keys_get_a_suggestion(server):
@@ -46,9 +46,9 @@ def test_unknown_keys_get_a_suggestion(server):
             ("/translate", "target_lang", "to"),
             ("/v1/completions", "language", "to"),
         ):
-            words = {"model": "translator", "text": "a cat", "prompt": "a cat"}
-            words.pop("text" if route.startswith("/v1") else "prompt")
-            answer = client.post(route, json={**words, given: "de"})
+            options = {"model": "translator", "text": "a cat", "prompt": "a cat"}
+            options.pop("text" if route.startswith("/v1") else "prompt")
+            answer = client.post(route, json={**options, given: "de"})
             assert answer.status_code == 422
             assert f"did you mean {meant}?" in answer.json()["error"]["fields"]["problems"][0]
 
@@ -56,30 +56,30 @@ def test_unknown_keys_get_a_suggestion(server):
 def test_classify_matches_the_library(server, bundles):
     with server.client() as client:
         found = client.post("/classify", json={"texts": LINES[:3], "top": 2}).json()
-        wanted = bundles["classifier"].classify(LINES[:3], top=2)
-        told = [[(one["label"], one["score"]) for one in row] for row in found["results"]]
-        assert told == [[(one.label, one.score) for one in row] for row in wanted]
-        made = io.BytesIO()
+        expected = bundles["classifier"].classify(LINES[:3], top=2)
+        labels = [[(one["label"], one["score"]) for one in row] for row in found["results"]]
+        assert labels == [[(one.label, one.score) for one in row] for row in expected]
+        buffer = io.BytesIO()
         noise = np.random.default_rng(0).integers(0, 255, (30, 20, 3), np.uint8)
-        Image.fromarray(noise).save(made, "PNG")
-        plain = base64.b64encode(made.getvalue()).decode()
+        Image.fromarray(noise).save(buffer, "PNG")
+        plain = base64.b64encode(buffer.getvalue()).decode()
         for image in (plain, f"data:image/png;base64,{plain}"):
             found = client.post("/classify", json={"images": [image]}).json()
-            wanted = bundles["pictures"].classify([made.getvalue()])
+            expected = bundles["pictures"].classify([buffer.getvalue()])
             assert found["model"] == "pictures"
-            assert [one["score"] for one in found["results"][0]] == [one.score for one in wanted[0]]
+            assert [one["score"] for one in found["results"][0]] == [one.score for one in expected[0]]
         for body in ({"images": ["!"]}, {"images": ["AAAA"]}, {"texts": ["a"], "images": [plain]}, {}):
             assert client.post("/classify", json=body).status_code == 422
         assert client.post("/classify", json={"texts": ["a"], "model": "pictures"}).status_code == 422
 
 
 def test_classify_notes_unusual_images(server):
-    """One shade; larger than is read: each told once, with a count."""
+    """One shade; larger than is read: each labels once, with a count."""
 
     def png(height: int, width: int, *, shades: int) -> str:
         pixels = np.random.default_rng(1).integers(0, shades, (height, width, 3), np.uint8)
-        Image.fromarray(pixels).save(made := io.BytesIO(), "PNG")
-        return base64.b64encode(made.getvalue()).decode()
+        Image.fromarray(pixels).save(buffer := io.BytesIO(), "PNG")
+        return base64.b64encode(buffer.getvalue()).decode()
 
     with server.client() as client:
 
@@ -96,12 +96,12 @@ def test_classify_notes_unusual_images(server):
 def test_forecast_matches_the_library(server, bundles):
     columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
     days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
-    wanted = bundles["series"].forecast({"ds": days, **columns}, columns=["a", "b"])
+    expected = bundles["series"].forecast({"ds": days, **columns}, columns=["a", "b"])
     with server.client() as client:
         found = client.post("/forecast", json={"series": {"columns": columns, "ds": days}}).json()
         assert found["stamps"][0] == "2024-03-10"
         for n, name in enumerate("ab"):
-            assert found["values"][name] == wanted.values[0, :, n].tolist()
+            assert found["values"][name] == expected.values[0, :, n].tolist()
         counted = client.post("/forecast", json={"series": {"columns": columns}}).json()
         assert counted["values"] == found["values"] and counted["stamps"][0] == "40"
         short = client.post("/forecast", json={"series": {"columns": {"a": [1.0], "b": [2.0]}}})
