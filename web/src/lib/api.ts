@@ -365,7 +365,7 @@ export interface ModelOutline {
   head: OutputHeadInfo;
 }
 
-/** The models and training runs that can be explored. */
+/** The models and training runs that can be catalog. */
 export interface ModelsResponse {
   models: ModelInfo[];
   runs: RunInfo[];
@@ -687,7 +687,7 @@ export interface TraceRequest {
   to?: string | null;
   question?: string | null;
   context?: string | null;
-  changes?: (HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions)[] | null;
+  changes?: (HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions)[];
 }
 
 /** Where the time went: the observed forward, generating the target, and everything else. */
