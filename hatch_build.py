@@ -62,7 +62,7 @@ class PageBuildHook(BuildHookInterface[Any]):
         except Exception as error:
             if version != "editable":
                 raise
-            # everything but the explorer works without the page, and `glassformer explore` says what is missing
+            # everything else works without the page, and `glassformer explore` says what is missing
             print(f"the explorer's page was not built: {error}", file=sys.stderr)
 
 

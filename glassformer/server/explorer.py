@@ -104,7 +104,7 @@ class SearchRequest(GenerationParameters):
 
 
 class ModelsResponse(BaseModel):
-    """The models and training runs that can be catalog."""
+    """The models and training runs that can be explored."""
 
     models: list[schema.ModelInfo]
     runs: list[schema.RunInfo]

@@ -365,7 +365,7 @@ export interface ModelOutline {
   head: OutputHeadInfo;
 }
 
-/** The models and training runs that can be catalog. */
+/** The models and training runs that can be explored. */
 export interface ModelsResponse {
   models: ModelInfo[];
   runs: RunInfo[];
