@@ -22,7 +22,7 @@ from experiments.text_loss import Ids, Scores
 from experiments.trained import Trained, log, train
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.training.hardware import device_for
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 SECONDS = 25.0  # of steps, for each side
 REHEARSED, EVERY = 200, 50  # steps by which the time of one is measured; steps between two noted ones
@@ -64,7 +64,7 @@ def prepared(corpus: Corpus, place: Place) -> Given:
     files = {part: data / f"{part}.txt" for part in texts}
     for part, path in files.items():
         if not path.exists():
-            with replacing(path) as file:  # runs side by side may all write it
+            with atomic_write(path) as file:  # runs side by side may all write it
                 file.write(texts[part].encode())
     folder = data / "tokenizer"
     tokenizer = _tokenizer(corpus, files["train"], folder)

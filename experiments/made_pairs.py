@@ -13,7 +13,7 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 SYLLABLES = np.array([first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou"])  # 100
 SYMBOLS = SYLLABLES[:32]  # of the strings to copy
@@ -77,6 +77,6 @@ def written(folder: Path, files: Mapping[str, Iterable[Pair]]) -> dict[str, Path
     paths = {name: folder / f"{name}.tsv" for name in files}
     for name, pairs in files.items():
         if not paths[name].exists():
-            with replacing(paths[name]) as file:
+            with atomic_write(paths[name]) as file:
                 file.writelines(f"{read}\t{answer}\n".encode() for read, answer in pairs)
     return paths

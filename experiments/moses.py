@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from glassformer.errors import GlassformerError
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 
 def words_of(texts: Iterable[str], language: str) -> list[str]:
@@ -46,5 +46,5 @@ def read(path: Path) -> list[str]:
 
 def write(path: Path, texts: Iterable[str]) -> None:
     """Write lines, gzipped and the same bytes each time; runs side by side may all write them."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(gzip.compress("".join(f"{text}\n" for text in texts).encode(), mtime=0))

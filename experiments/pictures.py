@@ -19,7 +19,7 @@ from experiments import convolution
 from experiments.paths import Place, glassformer
 from experiments.records import note
 from experiments.trained import Trained, train
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 PHOTOGRAPHS, DIGITS = 400, 5000  # held out of the training set, whole batches being left
@@ -90,5 +90,5 @@ def digits_folder(place: Place) -> Path:
 def split(arrays: Arrays, held: int, folder: Path) -> None:
     """Write the last pictures apart from the rest; another run may be doing the same."""
     for name, part in (("train", slice(None, -held)), ("valid", slice(-held, None))):
-        with replacing(folder / f"{name}.npz") as file:
+        with atomic_write(folder / f"{name}.npz") as file:
             np.savez(file, images=arrays[0][part], labels=arrays[1][part].astype(np.int64))

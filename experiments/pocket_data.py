@@ -28,7 +28,7 @@ from experiments.paths import data_folder
 from experiments.plain_english import wikipedia_articles, wikitext_articles
 from experiments.pocket_text import careless, fitting, placeholders, same, sentence, tidy
 from glassformer.tokenization.sentence_split import split_sentences
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 Part = Literal["train", "dev", "test"]
 TAGS = ("en", "de", "fr", "ko", "ko-label", "ko-bible")
@@ -210,7 +210,7 @@ def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]], *, pr
     """A table with a line of names, pressed from 1 (quickly) to 9 (small); rows alone make its bytes."""
     count = 0
     with (
-        replacing(path) as file,
+        atomic_write(path) as file,
         gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=pressed) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
     ):

@@ -21,7 +21,7 @@ from experiments.recall import pace
 from glassformer.data.denoising import corrupt
 from glassformer.metrics.bleu import chrf
 from glassformer.training.hardware import device_for
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 ROW = "restore"
 RECIPES = {"transformer": "restore-sentences", "lstm": "lstm-restore"}
@@ -76,7 +76,7 @@ def split(place: Place) -> dict[str, Path]:
     held = {"test": long[:TESTED], "valid": long[TESTED : TESTED + HELD]}
     apart = {text for texts in held.values() for text in texts}
     for name, texts in {"train": [text for text in ordered if text not in apart], **held}.items():
-        with replacing(paths[name]) as file:  # runs side by side may all write it
+        with atomic_write(paths[name]) as file:  # runs side by side may all write it
             file.writelines(f"{text}\n".encode() for text in texts)
     return paths
 

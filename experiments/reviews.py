@@ -19,7 +19,7 @@ from experiments import ngrams
 from experiments.paths import Place, glassformer
 from experiments.records import Noted, hardware, keep, note
 from experiments.trained import Trained, train
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 ROW, RECIPE = "nsmc", "classify-nsmc"
 LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=100000")
@@ -97,7 +97,7 @@ def unseen(data: Path, folder: Path) -> Path:
         known = {row.split("\t")[1] for row in rows_of(data / "train.tsv.gz")[1:]}
         header, *rows = rows_of(data / "test.tsv.gz")
         kept = [row for row in rows if row.split("\t")[1] not in known]
-        with replacing(path) as file:  # another run may be making the same file
+        with atomic_write(path) as file:  # another run may be making the same file
             file.writelines(f"{row}\n".encode() for row in (header, *kept))
     return path
 

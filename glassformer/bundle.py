@@ -52,11 +52,10 @@ from glassformer.families.sidecars import (
 )
 from glassformer.pretrained.run_folder import result_of
 from glassformer.tokenization import Tokenizer, load_tokenizer
+from glassformer.weights.atomic_write import atomic_write
 from glassformer.weights.checksums import verify_checksums, write_checksums
-from glassformer.weights.collecting import collecting_later
 from glassformer.weights.convert import to_ours, to_theirs
-from glassformer.weights.replacing import replacing
-from glassformer.weights.store import open_weights, save_weights
+from glassformer.weights.store import open_weights, pause_gc, save_weights
 
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
@@ -147,7 +146,7 @@ class Bundle:
         return chosen
 
 
-@collecting_later()
+@pause_gc()
 def load(
     folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
 ) -> Bundle:
@@ -277,7 +276,7 @@ def save(
     names = [*save_weights(path, state), *files]
     for name, content in files.items():
         (path / name).parent.mkdir(exist_ok=True)
-        with replacing(path / name) as file:
+        with atomic_write(path / name) as file:
             file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     if bundle.tokenizer is not None:
         names += bundle.tokenizer.save(path)

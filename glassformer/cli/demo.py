@@ -137,7 +137,7 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     from glassformer.interpret.inputs import emoji_note, split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
-    from glassformer.weights.replacing import replacing
+    from glassformer.weights.atomic_write import atomic_write
 
     first = split_sentences(bundle, text, to)[0]
     inputs = TraceInput(text=first, to=to)
@@ -151,7 +151,7 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     _print_attention(screen, trace_model(bundle, inputs))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
-    with replacing(page) as file:
+    with atomic_write(page) as file:
         file.write(export_page(bundle, inputs, name=MODEL).encode())
     screen.print(f"  to see every head, open {page} in a browser\n", markup=False, soft_wrap=True)
     return page

@@ -164,12 +164,12 @@ def _bleu_and_chrf(
 
 
 def _write_outputs(out: Path, evaluation: Evaluation) -> None:
-    from glassformer.weights.replacing import replacing
+    from glassformer.weights.atomic_write import atomic_write
 
     lines = [" ".join(sample.got.split()) + "\n" for sample in evaluation.validation.samples]
     if not lines:
         raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="writing outputs (--out)")
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         file.write("".join(lines).encode())
     message(f"wrote {len(lines):,} lines to {out}")
 

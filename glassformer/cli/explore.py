@@ -104,7 +104,7 @@ def _export_page(
     from glassformer.interpret.inputs import emoji_note, split_sentences
     from glassformer.interpret.outline import model_kind
     from glassformer.interpret.schema import TraceInput
-    from glassformer.weights.replacing import replacing
+    from glassformer.weights.atomic_write import atomic_write
 
     reads_images = model_kind(bundle) == "image"
     if (image is not None and not reads_images) or (text is not None and reads_images):
@@ -120,7 +120,7 @@ def _export_page(
             message(f"note: {warning}")
         inputs = {"text": first, "to": language}
     page = export_page(bundle, TraceInput(**inputs) if inputs else None, name=name).encode()
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         file.write(page)
     typer.echo(f"wrote {out}, {len(page) / 2**20:.1f} MB; open it in any browser")
 

@@ -111,8 +111,8 @@ def _write_table(result: Forecast, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text.getvalue())
         return
-    from glassformer.weights.replacing import replacing
+    from glassformer.weights.atomic_write import atomic_write
 
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         file.write(text.getvalue().encode())
     message(f"wrote {result.values.shape[1]:,} steps of {len(result.ids):,} series to {out}")

@@ -11,20 +11,22 @@ from torch import Tensor, nn
 from glassformer.core.build import canonical
 from glassformer.core.positions import SinusoidalPositions, sinusoids
 from glassformer.weights.convert import Table, to_ours
+from glassformer.weights.int8 import StoredWeights, quantize_state
 from glassformer.weights.ops import Rename
-from glassformer.weights.rounded import Stored, rounded
 
 
 def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
-    """The tensors of a folder in our own layout; those in eight bits are widened, tables may be left out."""
+    """The tensors of a folder in our own layout; int8 tensors are dequantized, tables may be left out."""
     shapes = shapes_of(model)
-    stored = Stored(weights, where)
+    stored = StoredWeights(weights, where)
     tables = {name: table for name, table in tables_of(model).items() if name not in stored}
     rows = Table(tuple(Rename(name, name) for name in shapes if name not in tables))
     expected = {name: shape for name, shape in shapes.items() if name not in tables}
     to_ours(stored, rows, expected, where=where, described="spec.json")
     precision = _precision(stored) or torch.float32
-    return {name: tables[name].to(precision) if name in tables else stored.widened(name) for name in shapes}
+    return {
+        name: tables[name].to(precision) if name in tables else stored.dequantize(name) for name in shapes
+    }
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -53,7 +55,7 @@ def without_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, T
 
 def in_eight_bits(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors to store, matrices rounded; buffers are not."""
-    return rounded(without_tables(model, state), exact={name for name, _ in model.named_buffers()})
+    return quantize_state(without_tables(model, state), exact={name for name, _ in model.named_buffers()})
 
 
 def _precision(state: Mapping[str, Tensor]) -> torch.dtype | None:

@@ -27,8 +27,8 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
+from glassformer.weights.atomic_write import atomic_write, make_folder, sync_folder
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
-from glassformer.weights.replacing import make_folder, replacing, sync_folder
 from glassformer.weights.store import open_weights, save_weights
 
 Opened = TypeVar("Opened")
@@ -114,7 +114,7 @@ def commit_checkpoint(
     final = root / f"step-{step:08}"
     replaced = root / f".{final.name}.{secrets.token_hex(4)}.old"
     content = {"step": step, "groups": groups, "state": dict(state)}
-    with replacing(temporary / "state.json") as file:
+    with atomic_write(temporary / "state.json") as file:
         file.write(json.dumps(content, allow_nan=True).encode())
     write_checksums(temporary, ["state.json", *names])
     sync_folder(temporary)
@@ -123,7 +123,7 @@ def commit_checkpoint(
             os.rename(final, replaced)
         os.rename(temporary, final)
         sync_folder(root)
-        with replacing(root / "latest") as file:
+        with atomic_write(root / "latest") as file:
             file.write(f"{final.name}\n".encode())
     except (OSError, GlassformerError):
         with suppress(OSError):

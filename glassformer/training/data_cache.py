@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from glassformer.data.sources import Stamp, stamp_by_content, stamp_by_time
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
+from glassformer.weights.atomic_write import atomic_write
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
-from glassformer.weights.replacing import replacing
 
 Log = Callable[[str], None]
 NOTE = "prepared.json"
@@ -146,7 +146,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps(content, ensure_ascii=False, indent=2).encode())
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from glassformer.errors import ConflictError, EmptyInputError, FileProblemError, GlassformerError
 from glassformer.pretrained.run_folder import SNAPSHOTS
+from glassformer.weights.atomic_write import sync_folder
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
-from glassformer.weights.replacing import sync_folder
-from glassformer.weights.rounded import Stored
+from glassformer.weights.int8 import StoredWeights
 from glassformer.weights.store import open_weights, save_weights
 
 FIRST_SNAPSHOT = 0.01  # of the run: the first snapshot after the initialization
@@ -53,7 +53,7 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
     paths = list(folders)
     if not paths:
         raise EmptyInputError("list of folders to average")
-    opened = [Stored(open_weights(path), path) for path in paths]
+    opened = [StoredWeights(open_weights(path), path) for path in paths]
     first = opened[0]
     for path, weights in zip(paths[1:], opened[1:], strict=True):
         for name in (*first, *weights):
@@ -63,13 +63,13 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
                 )
     averaged = {}
     for name in first:
-        tensor = first.widened(name)
+        tensor = first.dequantize(name)
         if not tensor.is_floating_point():
             averaged[name] = tensor.clone()
             continue
         total = torch.zeros(tensor.shape, dtype=torch.float64)
         for weights in opened:
-            total += weights.widened(name).double()
+            total += weights.dequantize(name).double()
         averaged[name] = (total / len(opened)).to(tensor.dtype)
     return averaged
 

@@ -49,7 +49,7 @@ from glassformer.training.sharded_checkpoint import CheckpointManager
 from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.task import Task
 from glassformer.training.trainer import Outcome, Trainer
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 # Training settings that may change when a run is resumed: they do not change what is learned.
 RESUMABLE = frozenset(
@@ -362,5 +362,5 @@ def _write_request(request: Recipe, root: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())

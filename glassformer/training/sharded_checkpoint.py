@@ -46,9 +46,8 @@ from glassformer.training.checkpoint import (
     save_checkpoint,
 )
 from glassformer.training.distributed import Parallel, Tensors
-from glassformer.weights.header import DTYPES
-from glassformer.weights.replacing import make_folder, sync_folder
-from glassformer.weights.store import save_weights
+from glassformer.weights.atomic_write import make_folder, sync_folder
+from glassformer.weights.store import DTYPES, save_weights
 
 _SHARDING_INFO = "DCP_SHARDING_INFO"  # torch's key in the safetensors metadata
 _UNSPLIT_BYTES = 1 << 62

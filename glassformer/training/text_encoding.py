@@ -26,7 +26,7 @@ from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import Log
 from glassformer.training.model_folders import replace_folder
 from glassformer.training.recipe import TokenizerOptions
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 Row = tuple[str, ...]
 Item = TypeVar("Item")
@@ -215,7 +215,7 @@ def encode_rows(
     store = write_blocks(folder, fields, blocks(), max_id=max_id)
     if not len(store):
         raise EmptyInputError(f"{folder.name} data", "raise data.max_len or provide more data")
-    with replacing(folder / "texts.json") as file:
+    with atomic_write(folder / "texts.json") as file:
         file.write(json.dumps([list(row) for row in texts], ensure_ascii=False).encode())
     return too_long
 

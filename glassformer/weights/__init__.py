@@ -1,1 +1,1 @@
-"""Weights in and out: reversible operations on names and layouts, and safe reading and writing."""
+"""Safetensors I/O, key mapping, checksums and int8 storage."""

@@ -9,13 +9,43 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import GlassformerError
-from glassformer.weights.names import BASE, blanks
-from glassformer.weights.ops import Computed, Ignored, Op, Tied, fill
+from glassformer.weights.ops import BASE, Computed, Ignored, Op, Tied, fill, open_blanks
 
-SHOWN = 3  # names spelt out in a message; the rest are counted
+SHOWN = 3  # names in a message; the rest are counted
 
 # Norm parameters were once published under these endings.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
+
+
+@dataclass(eq=False)
+class WeightsMismatchError(GlassformerError):
+    """The tensors of a file are not those of the model.
+
+    misshapen: names with both shapes.    described: the file that defines the model.
+    """
+
+    path: str | Path
+    missing: list[str]
+    unexpected: list[str]
+    misshapen: list[str]
+    described: str = "config.json"
+
+    def message(self) -> str:
+        parts = [
+            f"{len(names)} tensor{'s' * (len(names) != 1)} {what}: {_some(names)}"
+            for names, what in (
+                (self.missing, "missing"),
+                (self.unexpected, "not in the model"),
+                (self.misshapen, "of the wrong shape"),
+            )
+            if names
+        ]
+        return f"{self.path}: {'; '.join(parts)}; check that {self.described} belongs to these weights"
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -33,7 +63,7 @@ class Table:
     def __post_init__(self) -> None:
         for side in ("theirs", "ours"):
             names = [name for op in self.ops for name in getattr(op, side)]
-            if open_ := blanks(names) - {"base"}:
+            if open_ := open_blanks(names) - {"base"}:
                 raise ValueError(f"blanks left open in {side}: {sorted(open_)}")
             if twice := [name for name, count in Counter(names).items() if count > 1]:
                 raise ValueError(f"named twice in {side}: {twice}")
@@ -64,10 +94,10 @@ def to_ours(
     """Published tensors -> our state dict, views of the source where the layout allows.
 
     `source` may be lazy: until everything is known to fit, only shapes are looked at.
-    `expected` maps every one of our names to its shape; `where` is named in messages, and `described`, the
-    file that tells what the model is.
+    `expected` maps every one of our names to its shape; `where` and `described`, the file that defines the
+    model, are named in errors.
     """
-    keys = _normalised(source, table)
+    keys = _normalize_names(source, table)
     rows = table.fit(keys)
     found = {op: _found(op, keys) for op in rows}
 
@@ -89,7 +119,8 @@ def to_ours(
         for name, wanted in _their_shapes(op, names, expected).items()
         if (actual := tuple(source[keys[name]].shape)) != wanted
     ]
-    _complain(missing, unexpected, misshapen, where, described)
+    if missing or unexpected or misshapen:
+        raise WeightsMismatchError(where, missing, unexpected, misshapen, described)
 
     state: dict[str, Tensor] = {}
     for op, names in found.items():
@@ -119,7 +150,7 @@ def to_theirs(state: Mapping[str, Tensor], table: Table) -> dict[str, Tensor]:
     return published
 
 
-def _normalised(source: Mapping[str, Tensor], table: Table) -> dict[str, str]:
+def _normalize_names(source: Mapping[str, Tensor], table: Table) -> dict[str, str]:
     """The names to look for -> the names in the source, with old endings brought up to date."""
     known = {name for prefix in table.base for op in table.rows(prefix) for name in op.theirs}
     keys: dict[str, str] = {}
@@ -177,32 +208,6 @@ def _written(op: Op) -> frozenset[str]:
             return frozenset(op.theirs) if op.written else frozenset()
         case _:
             return frozenset(op.theirs)
-
-
-def _complain(
-    missing: list[str], unexpected: list[str], misshapen: list[str], where: str | Path, described: str
-) -> None:
-    parts = []
-    if missing:
-        parts.append(f"{_count(missing, 'is', 'are')} missing from {where}: {_some(missing)}")
-    if unexpected:
-        verb = _count(unexpected, "is", "are")
-        parts.append(f"{verb} in {where} but not in the model: {_some(unexpected)}")
-    if misshapen:
-        verb = _count(misshapen, "has", "have")
-        parts.append(f"{verb} the wrong shape in {where}: {_some(misshapen)}")
-    if parts:
-        raise GlassformerError("; ".join(parts) + f"; check that {described} belongs to these weights.")
-
-
-def _count(names: list[str], one: str, many: str) -> str:
-    return f"1 tensor {one}" if len(names) == 1 else f"{len(names)} tensors {many}"
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    rest = len(names) - SHOWN
-    return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def _shape(shape: Sequence[int]) -> str:

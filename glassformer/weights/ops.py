@@ -1,13 +1,17 @@
 """Reversible operations between a published checkpoint's tensors ("theirs") and ours.
 
 Every operation knows both directions: `load` makes our tensors from theirs, `save` makes theirs
-from ours, and the two are exact inverses. A family's weight table is a tuple of these; names
-follow `glassformer.weights.names`. Layouts that are views of the published tensor stay views, so
-that a memory-mapped file is not copied.
+from ours, and the two are exact inverses. A family's weight table is a tuple of these. Layouts that
+are views of the published tensor stay views, so that a memory-mapped file is not copied.
+
+Names: `{a,b}` lists names, as in a shell: `self_attn.{q,k,v}_proj.weight` is three names. `{i}` is a
+blank that `expand` fills: `h.{i}.ln.{p}`, `i=12, p=("weight", "bias")`, is 24 names. `{base}` is the one
+blank left open: the published prefix, which is found when a file is read.
 
 Letters: G groups (key/value heads), R queries per group, H heads, K head_dim.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import product
@@ -16,11 +20,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
-from glassformer.weights.names import Names, blanks, filled, listed
+from glassformer.errors import ConflictError
 
+BASE = "{base}"
+_LIST = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_BLANK = re.compile(r"\{(\w+)\}")
+
+Names = str | tuple[str, ...]
 Tensors = tuple[Tensor, ...]
 Shape = tuple[int, ...]
+
+
+def expand_lists(names: Names) -> tuple[str, ...]:
+    """Expand every `{a,b}` list, the leftmost list slowest.
+
+    >>> expand_lists("{q,k}.{weight,bias}")
+    ('q.weight', 'q.bias', 'k.weight', 'k.bias')
+    """
+    if isinstance(names, str):
+        names = (names,)
+    found: list[str] = []
+    for name in names:
+        match = _LIST.search(name)
+        if match is None:
+            found.append(name)
+            continue
+        head, tail = name[: match.start()], name[match.end() :]
+        for choice in match[1].split(","):
+            found.extend(expand_lists(head + choice + tail))
+    return tuple(found)
+
+
+def open_blanks(names: Iterable[str]) -> set[str]:
+    """The names of the blanks that are still open.
+
+    >>> sorted(open_blanks(("{base}h.{i}.weight",)))
+    ['base', 'i']
+    """
+    return {blank for name in names for blank in _BLANK.findall(name)}
+
+
+def fill_blank(names: Iterable[str], blank: str, value: object) -> tuple[str, ...]:
+    """Put `value` into one blank of every name.
+
+    >>> fill_blank(("h.{i}.weight",), "i", 3)
+    ('h.3.weight',)
+    """
+    return tuple(name.replace("{" + blank + "}", str(value)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -31,8 +77,8 @@ class Op:
     ours: Names
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "theirs", listed(self.theirs))
-        object.__setattr__(self, "ours", listed(self.ours))
+        object.__setattr__(self, "theirs", expand_lists(self.theirs))
+        object.__setattr__(self, "ours", expand_lists(self.ours))
         self._check()
 
     def _check(self) -> None:
@@ -224,7 +270,7 @@ class Tied(Op):
     written: Names = ()
 
     def _check(self) -> None:
-        object.__setattr__(self, "written", listed(self.written) or self.theirs[:1])
+        object.__setattr__(self, "written", expand_lists(self.written) or self.theirs[:1])
         if not set(self.written) <= set(self.theirs):
             raise ValueError(f"{self.written} are not all among {self.theirs}")
 
@@ -286,7 +332,7 @@ def expand(ops: Iterable[Op], **values: int | Iterable[object]) -> tuple[Op, ...
     }
     rows: list[Op] = []
     for op in ops:
-        present = [blank for blank in choices if blank in blanks((*op.theirs, *op.ours))]
+        present = [blank for blank in choices if blank in open_blanks((*op.theirs, *op.ours))]
         for combination in product(*(choices[blank] for blank in present)):
             row = op
             for blank, value in zip(present, combination, strict=True):
@@ -299,7 +345,7 @@ def fill(op: Op, blank: str, value: object) -> Op:
     """The row with one blank filled in all its names."""
 
     def put(names: Names) -> Names:
-        return filled(names, blank, value)
+        return fill_blank(names, blank, value)
 
     return _renamed(op, put, put)
 
@@ -336,10 +382,8 @@ def _resized(shape: Shape, dim: int, size: int) -> Shape:
 def _same(tensors: Sequence[Tensor], names: Names) -> None:
     first = tensors[0]
     if not all(_equal_bits(first, other) for other in tensors[1:]):
-        raise GlassformerError(
-            f"The tensors {' and '.join(names)} should be one and the same, yet they differ; "
-            "untie them in the configuration or keep only one of them."
-        )
+        hint = "untie them in the config or keep only one of them"
+        raise ConflictError(list(names), "tied tensors have different values", hint=hint)
 
 
 def _equal_bits(one: Tensor, two: Tensor) -> bool:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import glassformer
 from glassformer.core.positions import sinusoids
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, GlassformerError
+from glassformer.weights.convert import WeightsMismatchError
 from tests.families import harness
 from tests.families.cases import BART, MARIAN, T5
 
@@ -70,7 +71,7 @@ def test_copies_that_differ_are_refused(family: str, tmp_path: Path) -> None:
     folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
     first, _, third, _ = (f"{name}.weight" for name in COPIES[family])
     rewrite(folder, lambda tensors: tensors.update({third: tensors[first] + 1}))
-    with pytest.raises(GlassformerError, match="should be one and the same"):
+    with pytest.raises(ConflictError):
         glassformer.load(folder)
 
 
@@ -90,7 +91,7 @@ def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_
     rewrite(folder, lambda tensors: tensors.update(LEFTOVERS[family]))
     assert torch.equal(logits(glassformer.load(folder).model), expected)
     rewrite(folder, lambda tensors: tensors.update({"encoder.block.9.extra": torch.ones(1)}))
-    with pytest.raises(GlassformerError, match=r"encoder\.block\.9\.extra"):
+    with pytest.raises(WeightsMismatchError):
         glassformer.load(folder)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError
 from glassformer.weights.ops import (
     Computed,
     Concat,
@@ -159,9 +159,9 @@ def test_tied_refuses_unequal_duplicates() -> None:
     op = Tied("{a,b}.weight", "ours")
     nan = torch.tensor([float("nan"), 1.0])
     assert op.load([nan, nan.clone()])[0] is nan
-    with pytest.raises(GlassformerError, match=r"a\.weight and b\.weight .* differ"):
+    with pytest.raises(ConflictError):
         op.load([nan, torch.tensor([0.0, 1.0])])
-    with pytest.raises(GlassformerError, match="differ"):
+    with pytest.raises(ConflictError):
         Tied("a", "{p,q}").save([torch.zeros(2), torch.ones(2)])
 
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, UnsupportedError
 from glassformer.weights.checksums import write_checksums
-from glassformer.weights.header import DTYPES
-from glassformer.weights.store import open_weights, save_weights
+from glassformer.weights.store import DTYPES, open_weights, save_weights
 
 # What this version of the library itself cannot write.
 BEYOND_THE_LIBRARY = {torch.float8_e8m0fnu}
@@ -143,10 +142,10 @@ def test_tensors_outlive_their_closed_folder(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GlassformerError, match=r"wide \(torch\.complex128\) cannot be saved"):
+    with pytest.raises(UnsupportedError):
         save_weights(tmp_path, {"wide": torch.zeros(1, dtype=torch.complex128)})
     (tmp_path / "file").write_text("")
-    with pytest.raises(GlassformerError, match=r"Could not make the folder .*file"):
+    with pytest.raises(FileProblemError):
         save_weights(tmp_path / "file", {})
 
 

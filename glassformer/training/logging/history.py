@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 METRICS_FILE = "metrics.jsonl"
 MAX_PARSED_BYTES = 16 << 20  # of a larger file only every n-th step is parsed
@@ -98,7 +98,7 @@ def truncate_history(folder: str | Path, step: int) -> None:
     path = Path(folder) / METRICS_FILE
     if not path.exists() or all(_is_before(raw, step) for raw in _raw_lines(path)):
         return
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         for raw in _raw_lines(path):
             if _is_before(raw, step):
                 file.write(raw)

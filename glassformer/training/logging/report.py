@@ -21,7 +21,7 @@ from glassformer.pretrained.run_folder import RECIPE
 from glassformer.training.logging.console import format_duration, format_number
 from glassformer.training.logging.curves import panels, render_curves
 from glassformer.training.logging.history import METRICS_FILE, History, number, read_history
-from glassformer.weights.replacing import replacing
+from glassformer.weights.atomic_write import atomic_write
 
 LOWER_IS_BETTER = ("loss", "perplexity", "error", "mse", "mae", "mase", "smape", "rmse", "bits")
 SHOWN_SAMPLES = 20
@@ -79,12 +79,12 @@ def write_report(folder: str | Path) -> list[Path]:
     if drawn := panels(history):
         picture = render_curves(drawn)
         written.append(root / "curves.png")
-        with replacing(written[-1]) as file:
+        with atomic_write(written[-1]) as file:
             file.write(picture)
         alt = escape("; ".join(panel.description() for panel in drawn))
         data = base64.b64encode(picture).decode()
         curves = _section("Curves", f'<img class="curves" alt="{alt}" src="data:image/png;base64,{data}">')
-    with replacing(written[0]) as file:
+    with atomic_write(written[0]) as file:
         file.write(_page(root, history, curves).encode("utf-8", "replace"))
     return written
 

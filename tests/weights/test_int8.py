@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from torch import Tensor
 
 import glassformer
 from glassformer.core.build import canonical
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, GlassformerError, NonFiniteError
 from glassformer.families.registry import families
 from glassformer.weights.checksums import write_checksums
-from glassformer.weights.rounded import SMALLEST_SCALE, Stored, round_rows
+from glassformer.weights.int8 import SMALLEST_SCALE, StoredWeights, quantize_rows
 from glassformer.weights.store import WEIGHTS_FILE, open_weights, save_weights
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -25,8 +24,8 @@ ROWS = st.integers(1, 6).flatmap(
 )
 
 
-def widened(numbers: Tensor, scale: Tensor) -> Tensor:
-    return Stored({"x": numbers, "x.scale": scale}, "here").widened("x")
+def dequantized(numbers: Tensor, scale: Tensor) -> Tensor:
+    return StoredWeights({"x": numbers, "x.scale": scale}, "here").dequantize("x")
 
 
 @given(ROWS)
@@ -35,15 +34,15 @@ def test_every_number_is_within_half_a_step_and_storing_again_changes_nothing(
     rows: list[list[float]],
 ) -> None:
     given = torch.tensor(rows)
-    numbers, scale = round_rows(given)
-    read = widened(numbers, scale)
+    numbers, scale = quantize_rows(given)
+    read = dequantized(numbers, scale)
     far = (read.double() - given.double()).abs()
     lost = given.abs().amax(1) < 128 * SMALLEST_SCALE  # so near to nothing that it is stored as nothing
     assert ((far <= 0.5 * (1 + 1e-9) * scale.double()[:, None]) | lost[:, None]).all()
     assert read.isfinite().all()
-    again, same = round_rows(read)
+    again, same = quantize_rows(read)
     assert torch.equal(again, numbers) and torch.equal(same, scale)
-    assert torch.equal(widened(again, same), read)
+    assert torch.equal(dequantized(again, same), read)
 
 
 @pytest.mark.parametrize("family", sorted(families()))
@@ -90,7 +89,7 @@ def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
 
 
 def test_a_published_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GlassformerError, match="other programs could not read"):
+    with pytest.raises(GlassformerError):
         glassformer.save(glassformer.tiny("gpt2"), tmp_path / "x", layout="hf", dtype="int8")
     assert not (tmp_path / "x").exists()
 
@@ -98,44 +97,16 @@ def test_a_published_layout_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     model = glassformer.tiny("gpt2")
     next(model.parameters()).data.flatten()[0] = torch.nan
-    with pytest.raises(GlassformerError, match="not finite"):
+    with pytest.raises(NonFiniteError):
         glassformer.save(model, tmp_path / "x", dtype="int8")
 
 
-def without(state: dict[str, Tensor], name: str) -> None:
-    del state[name]
-
-
-def shorter(state: dict[str, Tensor], name: str) -> None:
-    state[name] = state[name][:-1]
-
-
-def halved(state: dict[str, Tensor], name: str) -> None:
-    state[name] = state[name].half()
-
-
-def endless(state: dict[str, Tensor], name: str) -> None:
-    state[name][0] = torch.inf
-
-
-@pytest.mark.parametrize(
-    ("harm", "told"),
-    [
-        (without, "without its scale"),
-        (shorter, "not one float32 for each row"),
-        (halved, "not one float32 for each row"),
-        (endless, "no step size"),
-    ],
-)
-def test_a_scale_that_is_wrong_is_one_sentence(
-    harm: Callable[[dict[str, Tensor], str], None], told: str, tmp_path: Path
-) -> None:
+def test_wrong_scale_is_refused(tmp_path: Path) -> None:
     folder = glassformer.save(glassformer.tiny("original"), tmp_path / "x", dtype="int8")
-    state = {name: tensor.clone() for name, tensor in open_weights(folder).items()}
-    name = next(name for name in state if name.endswith(".scale"))
-    harm(state, name)
-    names = [*save_weights(folder, state), "spec.json"]
-    write_checksums(folder, names)
-    with pytest.raises(GlassformerError, match=told) as error:
-        glassformer.load(folder)
-    assert name in str(error.value) and "\n" not in str(error.value)
+    good = {name: tensor.clone() for name, tensor in open_weights(folder).items()}
+    name = next(name for name in good if name.endswith(".scale"))
+    for bad in (None, good[name][:-1], good[name].half(), good[name] * torch.inf):
+        state = {**good, name: bad} if bad is not None else {n: t for n, t in good.items() if n != name}
+        write_checksums(folder, [*save_weights(folder, state), "spec.json"])
+        with pytest.raises(FileProblemError):
+            glassformer.load(folder)

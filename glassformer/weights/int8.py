@@ -1,0 +1,99 @@
+"""Int8 weight storage: integers from -127 to 127 with one scale per row.
+
+A tensor X of two or more dimensions is stored as X in I8 with X.scale in F32, one number for each index of
+X's first dimension; it is dequantized to X times its row's scale, in float32. Vectors stay float32.
+
+A scale has 16 significant bits, so that its product with an integer is exact in float32, and the largest
+value of a row is always 127 steps: quantizing dequantized weights again gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import FileProblemError, NonFiniteError
+
+LARGEST = 127
+SCALE_BITS = 16
+SMALLEST_SCALE = 2.0**-100  # far above float32's subnormals; a row of smaller numbers is stored as zeros
+SCALE = ".scale"
+
+
+def quantize_state(state: Mapping[str, Tensor], exact: Collection[str] = ()) -> dict[str, Tensor]:
+    """The tensors to store: matrices as int8 with their scales, the rest in float32.
+
+    exact: names that are not quantized.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if not tensor.is_floating_point():
+            found[name] = tensor
+        elif tensor.ndim < 2 or name in exact or not tensor.numel():
+            found[name] = tensor.float()
+        else:
+            if not tensor.isfinite().all():
+                raise NonFiniteError(f"tensor {name}", hint="save it in float32")
+            found[name], found[name + SCALE] = quantize_rows(tensor)
+    return found
+
+
+def quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """(R, ...) -> int8 (R, ...), rounded to nearest, and each row's scale, float32 (R,).
+
+    >>> numbers, scale = quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]]))
+    >>> numbers.tolist(), [round(step, 4) for step in scale.tolist()]
+    ([[127, -64, 0], [0, 0, 0]], [0.0079, 0.0])
+    """
+    rows = tensor.detach().reshape(len(tensor), -1)
+    mantissa, exponent = torch.frexp(rows.abs().amax(1).double() / LARGEST)
+    scale = torch.ldexp((mantissa * 2**SCALE_BITS).floor() / 2**SCALE_BITS, exponent)  # never above the row's
+    scale[scale < SMALLEST_SCALE] = 0.0
+    steps = torch.where(scale > 0, scale, torch.inf)
+    numbers = (rows.double() / steps[:, None]).round_().clamp_(-LARGEST, LARGEST)
+    return numbers.to(torch.int8).reshape(tensor.shape), scale.float()
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The tensors of a folder as they are stored, without the scales of int8 tensors.
+
+    The scales are checked at once: each must exist, fit its tensor's rows, and be finite.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], where: str | Path) -> None:
+        self._weights = weights
+        quantized = [name for name in weights if weights[name].dtype == torch.int8]
+        self._scales = {name: _scale(weights, name, where) for name in quantized}
+        scales = {name + SCALE for name in quantized}
+        self._names = [name for name in weights if name not in scales]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def dequantize(self, name: str) -> Tensor:
+        """The tensor in float32 if it is int8, else as it is stored."""
+        tensor = self[name]
+        if name not in self._scales:
+            return tensor
+        rows = tensor.reshape(len(tensor), -1).float()
+        return rows.mul_(self._scales[name][:, None]).reshape(tensor.shape)
+
+
+def _scale(weights: Mapping[str, Tensor], name: str, where: str | Path) -> Tensor:
+    tensor, scale = weights[name], weights.get(name + SCALE)
+    if scale is None:
+        raise FileProblemError(where, f"lacks {name + SCALE}, the scale of an int8 tensor")
+    if tensor.ndim < 2 or scale.dtype != torch.float32 or scale.shape != tensor.shape[:1]:
+        raise FileProblemError(where, f"{name + SCALE} is not one float32 for each row of {name}")
+    if not (scale.isfinite() & (scale >= 0)).all():
+        raise FileProblemError(where, f"{name + SCALE} has values that are not finite")
+    return scale
