@@ -1,1 +1,1 @@
-"""How good a model is: figures added up over batches and divided once, so that batching changes nothing."""
+"""Metrics: summed over batches and divided once, so that batching changes nothing."""

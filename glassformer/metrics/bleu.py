@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
 
 Tokenize = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mecab"]
 Case = Literal["mixed", "lower"]
@@ -16,7 +16,7 @@ Case = Literal["mixed", "lower"]
 class Score:
     """A score from 0 to 100 with sacreBLEU's signature.
 
-    note: one sentence where another tokenizer than the one asked for had to be used.
+    note: set if another tokenizer than the requested one had to be used.
     """
 
     score: float
@@ -33,17 +33,15 @@ def bleu(
 ) -> Score:
     """Corpus BLEU of detokenised texts against one reference each, or as many each.
 
-    tokenize: how words are cut. A tokenizer for Korean or Japanese that is not installed is replaced by
-    single characters, and `note` says so.
+    tokenize: sacreBLEU's tokenizer. One for Korean or Japanese that is not installed is replaced by single
+    characters, and `note` says so.
 
     >>> round(bleu(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
     100.0
     """
     columns = _columns(hypotheses, references)
     if tokenize not in get_args(Tokenize):
-        raise GlassformerError(
-            f"there is no BLEU tokenizer '{tokenize}'; known are {', '.join(get_args(Tokenize))}"
-        )
+        raise UnknownNameError("BLEU tokenizer", tokenize, get_args(Tokenize))
     kind, note = _metrics().BLEU, None
     try:
         metric = kind(tokenize=tokenize, lowercase=case == "lower")
@@ -51,7 +49,7 @@ def bleu(
         metric = kind(tokenize="char", lowercase=case == "lower")
         note = (
             f"the BLEU tokenizer '{tokenize}' is not installed (pip install "
-            f"'sacrebleu[{tokenize.split('-')[0]}]'), so BLEU was taken over single characters ('char')"
+            f"'sacrebleu[{tokenize.split('-')[0]}]'), so BLEU is computed over single characters ('char')"
         )
     found = metric.corpus_score(list(hypotheses), columns)
     return Score(score=found.score, signature=str(metric.get_signature()), note=note)
@@ -75,13 +73,9 @@ def chrf(
 
 
 def _metrics() -> Any:
-    """sacreBLEU's metrics, imported when they are first needed."""
-    try:
-        from sacrebleu import metrics
-    except ImportError:
-        raise GlassformerError(
-            "BLEU and chrF are worked out by sacreBLEU, which is not installed; run: pip install sacrebleu"
-        ) from None
+    """sacreBLEU's metrics, imported when first needed."""
+    from sacrebleu import metrics
+
     return metrics
 
 
@@ -90,11 +84,9 @@ def _columns(
 ) -> list[list[str]]:
     """The first reference of every text, the second of every text, ..."""
     if not hypotheses or len(hypotheses) != len(references):
-        raise GlassformerError(
-            f"there are {len(hypotheses)} translations and {len(references)} references; "
-            "give at least one translation, and a reference for each"
-        )
+        reason = f"there are {len(hypotheses)} hypotheses and {len(references)} references"
+        raise ConflictError(("hypotheses", "references"), reason)
     several = [[text] if isinstance(text, str) else list(text) for text in references]
     if len({len(texts) for texts in several}) != 1 or not several[0]:
-        raise GlassformerError("the translations have unlike numbers of references; give as many for each")
+        raise InvalidValueError("references", several, "the same number for each hypothesis")
     return [list(column) for column in zip(*several, strict=True)]

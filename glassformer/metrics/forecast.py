@@ -1,4 +1,4 @@
-"""How far forecasts are off, summed exactly over batches of any size.
+"""Forecast errors, summed exactly over batches of any size.
 
 B forecasts, N future steps, C channels.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import EmptyInputError, InvalidValueError, ShapeError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class ForecastScores:
     mse, mae: of scaled values, as they are published
     mse_by_step, mae_by_step: the same for each future step
     mse_by_channel, mae_by_channel: the same for each channel
-    mse_own_units, mae_own_units: of values as they stood in the file, for each channel
-    mase: the mean absolute error as a multiple of what repeating the value a season earlier was off by in
-    training, averaged over channels; None where that was not given
+    mse_own_units, mae_own_units: in the units of the file, for each channel
+    mase: mean absolute scaled error: relative to the seasonal naive error on the training data, averaged over
+        channels; None if that was not given
     """
 
     forecasts: int
@@ -41,8 +41,8 @@ class ForecastScores:
 class ForecastErrors:
     """Errors of forecasts of scaled values, added up batch by batch in float64.
 
-    std: what each channel was divided by when it was scaled.
-    naive: for each channel, how far off repeating was in training (`naive_error`), in scaled units.
+    std: the standard deviation each channel was scaled by.
+    naive: the naive error of each channel on the training data (`naive_error`), in scaled units.
 
     >>> errors = ForecastErrors(std=[2.0])
     >>> errors.add(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[[1.0], [0.0]]]))
@@ -58,14 +58,12 @@ class ForecastErrors:
         self.squared: Tensor | None = None  # (N, C), summed over forecasts
         self.absolute: Tensor | None = None
 
-    def add(self, told: Tensor, truth: Tensor) -> None:
-        """told and truth (B, N, C), scaled."""
-        if told.shape != truth.shape or told.dim() != 3 or told.shape[2] != len(self.std):
-            raise GlassformerError(
-                f"forecasts {tuple(told.shape)} and what came {tuple(truth.shape)} must both be "
-                f"(B, steps, {len(self.std)})"
-            )
-        off = told.detach().double() - truth.detach().to(told.device).double()
+    def add(self, forecast: Tensor, actual: Tensor) -> None:
+        """forecast and actual (B, N, C), scaled."""
+        if forecast.shape != actual.shape or forecast.dim() != 3 or forecast.shape[2] != len(self.std):
+            expected = f"that of the actual values {tuple(actual.shape)}: (B, steps, {len(self.std)})"
+            raise ShapeError("the forecast", forecast.shape, expected)
+        off = forecast.detach().double() - actual.detach().to(forecast.device).double()
         off = off.contiguous()  # sums run in the order of memory, so equal errors give equal bits
         squared, absolute = off.square().sum(0).cpu(), off.abs().sum(0).cpu()  # only sums leave the device
         self.squared = squared if self.squared is None else self.squared + squared
@@ -73,9 +71,9 @@ class ForecastErrors:
         self.forecasts += len(off)
 
     def scores(self) -> ForecastScores:
-        """The means of all that was added."""
+        """The mean errors."""
         if self.squared is None or self.absolute is None or not self.forecasts:
-            raise GlassformerError("there is no forecast to judge")
+            raise EmptyInputError("list of forecasts")
         squared, absolute = self.squared / self.forecasts, self.absolute / self.forecasts  # (N, C)
         mase = None if self.naive is None else float((absolute.mean(0) / self.naive).mean())
         return ForecastScores(
@@ -93,12 +91,12 @@ class ForecastErrors:
 
 
 def naive_error(values: Tensor, season: int = 1) -> tuple[float, ...]:
-    """How far off the value a season earlier is, on average: one training series (rows, C) -> C numbers.
+    """The mean absolute error of repeating the value a season earlier: one series (rows, C) -> C numbers.
 
     >>> naive_error(torch.tensor([[1.0], [2.0], [4.0]]))
     (1.5,)
     """
     if len(values) <= season:
-        raise GlassformerError(f"a season of {season} steps needs more than {len(values)} rows")
+        raise InvalidValueError("season", season, f"less than the {len(values)} rows")
     off = (values[season:].double() - values[:-season].double()).abs().mean(0)
     return tuple(off.tolist())

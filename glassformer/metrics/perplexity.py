@@ -1,11 +1,9 @@
-"""Perplexity from summed loss and counts: dividing once, at the end, is what makes it exact."""
+"""Perplexity from summed loss and counts, divided once at the end."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-from glassformer.errors import GlassformerError
 
 
 def perplexity(loss: float) -> float:
@@ -19,9 +17,9 @@ def perplexity(loss: float) -> float:
 
 @dataclass
 class Perplexity:
-    """The loss of a text in nats, added up, and how many tokens, characters and bytes it was about.
+    """The summed loss of a text in nats, and its number of tokens, characters and bytes.
 
-    Perplexity depends on the vocabulary; bits a character or a byte do not, so they compare tokenizers.
+    Perplexity depends on the vocabulary; bits per character or byte do not, so they compare tokenizers.
 
     >>> found = Perplexity()
     >>> found.add(loss=4 * math.log(8), tokens=4, characters=6)
@@ -35,9 +33,7 @@ class Perplexity:
     bytes: int = 0
 
     def add(self, *, loss: float, tokens: int, characters: int = 0, bytes: int = 0) -> None:
-        """Count a batch by its SUMMED loss in nats."""
-        if tokens < 0 or characters < 0 or bytes < 0:
-            raise GlassformerError("counts of tokens, characters or bytes cannot be negative")
+        """Add a batch by its summed loss in nats."""
         self.loss += float(loss)
         self.tokens += int(tokens)
         self.characters += int(characters)
@@ -45,20 +41,20 @@ class Perplexity:
 
     @property
     def loss_per_token(self) -> float:
-        """The mean loss in nats; not a number where nothing was counted."""
+        """The mean loss in nats; NaN if nothing was added."""
         return self.loss / self.tokens if self.tokens else math.nan
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss: among how many equally likely words the model was torn."""
+        """exp of the mean loss."""
         return perplexity(self.loss_per_token)
 
     @property
     def bits_per_character(self) -> float | None:
-        """None where no characters were counted."""
+        """None if no characters were counted."""
         return self.loss / math.log(2) / self.characters if self.characters else None
 
     @property
     def bits_per_byte(self) -> float | None:
-        """None where no bytes were counted."""
+        """None if no bytes were counted."""
         return self.loss / math.log(2) / self.bytes if self.bytes else None

@@ -17,7 +17,7 @@ from glassformer.data import Batches
 from glassformer.data.examples import Arrays, Examples
 from glassformer.data.windows import Windows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
-from glassformer.metrics.labels import Labels
+from glassformer.metrics.labels import ConfusionMatrix
 from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, count_labels, point_forecast
 from glassformer.training.losses import cross_entropy
 
@@ -94,14 +94,14 @@ def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, bat
 
 def classification_metrics(
     learner: LabelLearner, examples: Examples, device: torch.device, *, classes: Sequence[str], batch: int
-) -> tuple[float, Labels, NDArray[np.int64]]:
+) -> tuple[float, ConfusionMatrix, NDArray[np.int64]]:
     """The loss per example, the confusion counts, and the predicted class of each row."""
-    total, counts, predicted = 0.0, Labels(classes), np.zeros(len(examples), np.int64)
+    total, counts, predicted = 0.0, ConfusionMatrix(classes), np.zeros(len(examples), np.int64)
     for rows, arrays, tensors in evaluation_batches(examples, device, batch):
         logits = learner.logits(tensors["inputs"])
         total += float(cross_entropy(logits, tensors["labels"]))
         predicted[rows] = logits.argmax(-1).cpu().numpy()
-        counts.add(said=predicted[rows], true=arrays["labels"])
+        counts.add(predicted=predicted[rows], true=arrays["labels"])
     return total / len(examples), counts, predicted
 
 

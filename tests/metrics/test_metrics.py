@@ -1,20 +1,25 @@
-"""Every figure against the library that defines it, or against a case worked out by hand."""
+"""Metrics against the library that defines them, or against a case computed by hand."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import sys
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import (
+    ConflictError,
+    GlassformerError,
+    InvalidValueError,
+    ShapeError,
+    UnknownNameError,
+)
 from glassformer.metrics.bleu import bleu, chrf
 from glassformer.metrics.exact import Exact
-from glassformer.metrics.labels import Labels
+from glassformer.metrics.labels import ConfusionMatrix
 from glassformer.metrics.perplexity import Perplexity
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
@@ -23,7 +28,7 @@ REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나�
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
 @pytest.mark.parametrize("case", ["mixed", "lower"])
-def test_translations_are_scored_as_sacrebleu_scores_them(tokenize, case) -> None:
+def test_bleu_and_chrf_match_sacrebleu(tokenize, case) -> None:
     lower = case == "lower"
     found = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
@@ -47,29 +52,26 @@ def test_several_references_and_a_missing_tokenizer() -> None:
         assert korean.score == bleu(HYPOTHESES, REFERENCES, tokenize="char").score
 
 
-def test_what_cannot_be_scored_is_a_sentence(monkeypatch) -> None:
-    for score in (bleu, chrf):
-        with pytest.raises(GlassformerError, match="0 translations and 0 references"):
-            score([], [])
-        with pytest.raises(GlassformerError, match="1 translations and 2 references"):
-            score(["a"], ["a", "b"])
-        with pytest.raises(GlassformerError, match="unlike numbers"):
-            score(["a", "b"], [["a"], ["b", "c"]])
-    with pytest.raises(GlassformerError, match="no BLEU tokenizer 'moses'"):
+@pytest.mark.parametrize("score", [bleu, chrf])
+def test_mismatched_references_are_errors(score) -> None:
+    for hypotheses, references in (([], []), (["a"], ["a", "b"]), (["a", "b"], [["a"], ["b", "c"]])):
+        with pytest.raises(GlassformerError):
+            score(hypotheses, references)
+
+
+def test_unknown_bleu_tokenizer_is_an_error() -> None:
+    with pytest.raises(UnknownNameError):
         bleu(["a"], ["a"], tokenize="moses")
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(GlassformerError, match="pip install sacrebleu"):
-        chrf(["a"], ["a"])
 
 
-def test_labels_are_counted_as_scikit_learn_counts_them() -> None:
+def test_classification_metrics_match_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     draw = np.random.default_rng(0)
     true = draw.choice([0, 1, 2, 4], 500, p=[0.7, 0.2, 0.08, 0.02])  # class 3 never occurs, 5 is only said
     said = np.where(draw.random(500) < 0.6, true, draw.choice([0, 1, 2, 4, 5], 500))
-    found = Labels([f"class {n}" for n in range(7)])
+    found = ConfusionMatrix([f"class {n}" for n in range(7)])
     for part in np.array_split(np.arange(500), 7):
-        found.add(said=torch.tensor(said[part]), true=true[part].tolist())
+        found.add(predicted=torch.tensor(said[part]), true=true[part].tolist())
     every = list(range(7))
     assert found.confusion.tolist() == metrics.confusion_matrix(true, said, labels=every).tolist()
     assert found.accuracy == metrics.accuracy_score(true, said)
@@ -80,20 +82,17 @@ def test_labels_are_counted_as_scikit_learn_counts_them() -> None:
         assert np.allclose(row[1:], [column[n] for column in table])
 
 
-def test_no_labels_and_wrong_ones() -> None:
-    found = Labels(["no", "yes"])
-    empty = Labels(["only"])
-    empty.add(said=[], true=[])
-    assert (empty.count, empty.accuracy, empty.macro_f1) == (0, 0.0, 0.0)
-    for said, true, sentence in (
-        ([2], [0], "class number 2"),
-        ([0], [-1], "number -1"),
-        ([0], [0, 1], "1 labels"),
+def test_empty_and_invalid_labels() -> None:
+    found = ConfusionMatrix(["no", "yes"])
+    found.add(predicted=[], true=[])
+    assert (found.count, found.accuracy, found.macro_f1) == (0, 0.0, 0.0)
+    for predicted, true, error in (
+        ([2], [0], InvalidValueError),
+        ([0], [-1], InvalidValueError),
+        ([0], [0, 1], ShapeError),
     ):
-        with pytest.raises(GlassformerError, match=sentence):
-            found.add(said=said, true=true)
-    with pytest.raises(GlassformerError, match="no classes"):
-        Labels([])
+        with pytest.raises(error):
+            found.add(predicted=predicted, true=true)
 
 
 def test_exact_match_and_token_accuracy_by_hand() -> None:
@@ -103,7 +102,7 @@ def test_exact_match_and_token_accuracy_by_hand() -> None:
     found.add(["abc"], ["abd"])
     assert (found.match, found.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
     assert (Exact().match, Exact().token_accuracy) == (0.0, 0.0)
-    with pytest.raises(GlassformerError, match="2 rows were written and 1 are expected"):
+    with pytest.raises(ConflictError):
         found.add([[1], [2]], [[1]])
 
 
@@ -124,5 +123,3 @@ def test_perplexity_of_nothing_and_of_too_much() -> None:
     empty = Perplexity()
     assert math.isnan(empty.perplexity) and empty.bits_per_byte is None and empty.bits_per_character is None
     assert Perplexity(loss=1e6, tokens=1).perplexity == math.inf
-    with pytest.raises(GlassformerError, match="negative"):
-        empty.add(loss=1.0, tokens=-1)
