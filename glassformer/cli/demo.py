@@ -134,7 +134,7 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
 def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
     """Print the attention of a translation, and write the whole trace as a page."""
     from glassformer.explorer.static_export import export_page
-    from glassformer.interpret.inputs import emoji_note, split_sentences
+    from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
     from glassformer.weights.atomic_write import atomic_write
@@ -143,8 +143,6 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     inputs = TraceInput(text=first, to=to)
     screen.print("[bold]2. Attention[/]: ", end="")
     screen.print(first, markup=False, soft_wrap=True)
-    if (warning := emoji_note(bundle, first, to)) is not None:
-        screen.print(f"  note: {warning}", markup=False, soft_wrap=True)
     screen.print(
         "  last cross-attention, mean over heads: a row per output token, a column per input token\n"
     )

@@ -101,7 +101,7 @@ def _export_page(
 ) -> None:
     from glassformer.explorer.static_export import export_page
     from glassformer.interpret.examples import example_input
-    from glassformer.interpret.inputs import emoji_note, split_sentences
+    from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.outline import model_kind
     from glassformer.interpret.schema import TraceInput
     from glassformer.weights.atomic_write import atomic_write
@@ -116,8 +116,6 @@ def _export_page(
         first, *others = split_sentences(bundle, (example.text if text is None else text) or "", language)
         if others:
             message(f"note: the text is split into {len(others) + 1} parts; the page shows the first")
-        if (warning := emoji_note(bundle, first, language)) is not None:
-            message(f"note: {warning}")
         inputs = {"text": first, "to": language}
     page = export_page(bundle, TraceInput(**inputs) if inputs else None, name=name).encode()
     with atomic_write(out) as file:

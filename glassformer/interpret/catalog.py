@@ -27,10 +27,10 @@ from glassformer.interpret.schema import (
     TraceInput,
 )
 from glassformer.interpret.trace import Trace, trace_id, trace_model
-from glassformer.tasks.classify import labels_of
-from glassformer.tasks.reading import room_of
-from glassformer.tasks.writing.ends import ends_of
-from glassformer.tasks.writing.languages import tags_of
+from glassformer.tasks.base import max_input_tokens
+from glassformer.tasks.classification import label_names
+from glassformer.tasks.languages import target_languages
+from glassformer.tasks.text_generation import max_source_tokens
 
 MAX_TRACES: Final = 48
 MAX_BYTES: Final = 1 << 30
@@ -171,8 +171,8 @@ def describe_model(bundle: Bundle, id: str) -> ModelInfo:
         parameters=sum(one.numel() for one in parameters),
         bytes=sum(one.numel() * one.element_size() for one in parameters),
         max_length=_max_length(bundle, kind),
-        labels=None if labels is None else tuple(labels_of(bundle, labels)),
-        languages=(tuple(tags_of(bundle)) or None) if kind == "translate" else None,
+        labels=None if labels is None else tuple(label_names(bundle, labels)),
+        languages=(tuple(target_languages(bundle)) or None) if kind == "translate" else None,
         outline=ModelOutline(
             d_model=getattr(spec, stacks[-1].name).d_model,
             stacks=stacks,
@@ -204,9 +204,9 @@ def _max_length(bundle: Bundle, kind: Kind) -> int | None:
     if bundle.tokenizer is None or kind in ("image", "forecast"):
         return None
     if kind in ("translate", "generate"):
-        return ends_of(bundle).reads
+        return max_source_tokens(bundle)
     read = getattr(bundle.spec, "source", None) or getattr(bundle.spec, "input", None)
-    limit = room_of(bundle) if isinstance(read, specs.Tokens) else 1 << 30
+    limit = max_input_tokens(bundle) if isinstance(read, specs.Tokens) else 1 << 30
     return None if limit >= 1 << 30 else limit
 
 

@@ -13,10 +13,9 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SeriesColumns, TraceInput
-from glassformer.tasks.forecast import steps_of
-from glassformer.tasks.picturing import reads_pictures
-from glassformer.tasks.writing.languages import tags_of
-from glassformer.tasks.writing.sources import task_prefix
+from glassformer.tasks.forecasting import forecast_steps
+from glassformer.tasks.images import reads_images
+from glassformer.tasks.languages import target_languages, task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
 _PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")
@@ -52,7 +51,7 @@ def example_input(bundle: Bundle) -> TraceInput:
                 return TraceInput(text=f"A man is playing {bundle.job.gap or ''} the street.")
             prefix = task_prefix(bundle, lambda name: name.startswith("translation_"))
             text = _best_encoded(bundle, _TEXTS)
-            tags = None if prefix else tags_of(bundle)
+            tags = None if prefix else target_languages(bundle)
             language = "ko" if text == _TEXTS[-1] else "en"
             return TraceInput(text=prefix + text, to=other_language(tags, language) if tags else None)
         case "generate":
@@ -65,7 +64,7 @@ def example_input(bundle: Bundle) -> TraceInput:
             return TraceInput(series=_waves(bundle))
         case "image":
             return TraceInput(image=_drawing(bundle))
-        case "embed" if reads_pictures(bundle):
+        case "embed" if reads_images(bundle):
             return TraceInput(image=_drawing(bundle))
     return TraceInput(text=_best_encoded(bundle, _REVIEWS))
 
@@ -77,7 +76,10 @@ def example_inputs(bundle: Bundle) -> list[TraceInput]:
         return [first]
     match model_kind(bundle):
         case "translate":
-            return [first, *(one for one in _translations(tags_of(bundle)) if one.text != first.text)]
+            return [
+                first,
+                *(one for one in _translations(target_languages(bundle)) if one.text != first.text),
+            ]
         case "generate":
             unknown, fragmentation = _encoding_cost(bundle, first.text)
             limit = (unknown, fragmentation * _MAX_FRAGMENTATION)
@@ -92,7 +94,7 @@ def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
     """A text without its leading language tag (`>>de<< ...`, as in a run's samples), and the language."""
     mark, end, rest = text.partition("<<")
     tag = mark.removeprefix(">>")
-    if end and tag != mark and tag in tags_of(bundle):
+    if end and tag != mark and tag in target_languages(bundle):
         return rest.removeprefix(" "), tag
     return text, None
 
@@ -140,7 +142,7 @@ def _waves(bundle: Bundle) -> SeriesColumns:
     read: Any = getattr(bundle.spec, "input", None)
     names, job = column_names(bundle), bundle.job
     mean, std = job.mean or [0.0] * len(names), job.std or [1.0] * len(names)
-    _, horizon = steps_of(bundle)
+    _, horizon = forecast_steps(bundle)
     steps = range(read.context_length + horizon)
     columns = {
         name: tuple(

@@ -1,4 +1,4 @@
-"""From a trace's input to the arguments of a model's forward, for every kind of model.
+"""From a trace's input to the arguments of a model's forward, by the preprocessing of the model's task.
 
 C channels, S source positions, T target positions.
 """
@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -27,9 +27,8 @@ from glassformer.errors import (
     NonFiniteError,
     ShapeError,
 )
-from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
+from glassformer.generation import GenerationOptions, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
-from glassformer.generation.stopping import truncate_at_stop
 from glassformer.interpret.interventions import IntervenedModel, all_real_mask
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput, TraceToken
@@ -40,22 +39,29 @@ from glassformer.interpret.tokens import (
     series_sequence,
     tokens_of,
 )
-from glassformer.tasks.embed import beginning, sentence_words
-from glassformer.tasks.fill import MASK, mark_of
-from glassformer.tasks.forecast import steps_of
-from glassformer.tasks.picturing import Ready as ImagePreprocessor
-from glassformer.tasks.picturing import reads_pictures
-from glassformer.tasks.reading import encoded, picked, room_of, together, tokenizer_of
-from glassformer.tasks.units import WindowScale, check_columns, scale_of
-from glassformer.tasks.writing.capitals import Capitals
-from glassformer.tasks.writing.checks import within_bounds
-from glassformer.tasks.writing.ends import Ends, ends_of
-from glassformer.tasks.writing.pieces import Place
-from glassformer.tasks.writing.prompts import following, prompt_ids
-from glassformer.tasks.writing.rewriting import searching, translating, usual_limit
-from glassformer.tasks.writing.signs import Signs
-from glassformer.tasks.writing.sources import Language, language, mending
-from glassformer.tasks.writing.stand_ins import Stands, put_back
+from glassformer.tasks.base import (
+    NO_CALLBACKS,
+    RejectedInputError,
+    TextEncoderTask,
+    collate,
+    select_tokens,
+)
+from glassformer.tasks.classification import TextClassifier
+from glassformer.tasks.embedding import TextEmbedder
+from glassformer.tasks.fill_mask import MaskFiller
+from glassformer.tasks.forecasting import forecast_steps
+from glassformer.tasks.images import ImageProcessor, reads_images
+from glassformer.tasks.languages import NO_LANGUAGE, target_language
+from glassformer.tasks.question_answering import EncodedQuestion, QuestionAnswerer
+from glassformer.tasks.scaling import WindowScale, check_columns, scale_of
+from glassformer.tasks.segmentation import Segment, segments_of
+from glassformer.tasks.text_generation import (
+    TextGenerationTask,
+    TextGenerator,
+    decode_continuation,
+    memory_errors,
+)
+from glassformer.tasks.translation import SequenceToSequenceTask, Translator, source_task
 from glassformer.tokenization import Encoded, Tokenizer, encode_tagged
 
 MAX_TOKENS = 1024  # of a trace
@@ -86,7 +92,7 @@ class PreparedInput:
     inputs: the forward's arguments: src (1, S) and tgt (1, T) of an encoder-decoder, ids (1, T) of a decoder,
     inputs of an encoder, with masks, types or positions. sequences: the tokens at each position. rows: names
     of the batch rows, if there are several. start: positions of the target before what is generated. ended:
-    why the model's own answer ended. generated: whether the target is the model's own answer. encoded, past:
+    why the model's own answer ended. generated: whether the target is the model's own answer. question, past:
     what reading the outcome needs. tensors: tensors that belong to the input.
     """
 
@@ -98,7 +104,7 @@ class PreparedInput:
     start: int = 0
     ended: str | None = None
     generated: bool = False
-    encoded: Encoded | None = None
+    question: EncodedQuestion | None = None
     past: PastValues | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -122,7 +128,7 @@ def prepare_input(
             return _prepare_question(bundle, input)
         case "image":
             return _prepare_image(bundle, input)
-        case "embed" if reads_pictures(bundle):
+        case "embed" if reads_images(bundle):
             return _prepare_image(bundle, input)
     return _prepare_text(bundle, input, kind)
 
@@ -134,39 +140,29 @@ def _check_length(length: int, limit: int) -> None:
 
 def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInput:
     """A text to classify, embed or fill."""
-    text, tokenizer = input.text, tokenizer_of(bundle)
-    if text is None:
+    if input.text is None:
         raise MissingValueError("text", f"by {bundle.display_name}")
-    limit = room_of(bundle)
-    if kind == "embed":
-        options = sentence_words(bundle)
-        limit = min(limit, options.get("max_seq_length") or limit)
-        text = beginning(bundle, None) + text
-        text = text.lower() if options.get("do_lower_case") else text
-    if kind == "fill":
-        mask = mark_of(tokenizer, bundle)
-        text = text if mask in text else text.replace(MASK, mask)
-    (one,) = encoded(
-        bundle,
-        [text],
-        first=1,
-        room=min(limit, MAX_TOKENS),
-        special_in_text="keep" if kind == "fill" else "plain",
-    )
-    assert one is not None
-    if not isinstance(bundle.spec, specs.EncoderDecoder):
-        sequence = encoded_sequence(tokenizer, one, text, "input")
+    tasks = {"classify": TextClassifier, "fill": MaskFiller}
+    task: TextEncoderTask[Any, Any] = tasks.get(kind, TextEmbedder)(bundle)
+    try:  # not by the task's own preprocess: a text without masks can be traced
+        (one,) = TextEncoderTask.preprocess(task, [input.text], 1, NO_CALLBACKS)
+    except RejectedInputError as error:
+        raise error.reason from None
+    assert one is not None and bundle.tokenizer is not None
+    _check_length(len(one), MAX_TOKENS)
+    text, both = task.prepare_text(input.text), isinstance(bundle.spec, specs.EncoderDecoder)
+    sequence = encoded_sequence(bundle.tokenizer, one, text, "source" if both else "input")
+    if not both:
         return PreparedInput(
             kind=kind, input=input, sequences=(sequence,), inputs=_single_stack_inputs(bundle, one)
         )
     # an encoder-decoder classifier reads the same text in both stacks
-    sequence = encoded_sequence(tokenizer, one, text, "source")
     start = getattr(bundle.spec, "start_id", None)
     if start is None:
-        raise MissingValueError("decoder_start_token_id", f"by {bundle.display_name}")
-    ids = together([one], bundle).ids
+        raise MissingValueError("start_id", f"by the decoder of {bundle.display_name}")
+    ids = collate(bundle, [one]).ids
     shifted = torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), 1)
-    target = _target_sequence(tokenizer, shifted[0].tolist(), 1, text)
+    target = _target_sequence(bundle.tokenizer, shifted[0].tolist(), 1, text)
     return PreparedInput(
         kind=kind, input=input, sequences=(sequence, target), inputs={"src": ids, "tgt": shifted}, start=1
     )
@@ -174,30 +170,27 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
 
 def _single_stack_inputs(bundle: Bundle, one: Encoded) -> dict[str, Any]:
     """The forward's arguments for a model with one stack."""
-    batch = together([one], bundle)
+    batch = collate(bundle, [one])
     name = "ids" if isinstance(bundle.spec, specs.DecoderOnly) else "inputs"
     spec: Any = bundle.spec
-    return {name: batch.ids, **all_real_mask("mask", batch.ids, spec.input), **batch.words()}
+    return {name: batch.ids, **all_real_mask("mask", batch.ids, spec.input), **batch.kwargs()}
 
 
 def _prepare_question(bundle: Bundle, input: TraceInput) -> PreparedInput:
-    """A question and the context that holds its answer."""
+    """A question and the context that holds its answer, read in one window."""
     question, context = input.question or "", input.context or ""
-    for name, value in (("question", question), ("context", context)):
-        if not value.strip():
-            raise MissingValueError(name, f"by {bundle.display_name}")
-    tokenizer = tokenizer_of(bundle)
-    one = tokenizer.encode(question, context)
-    _check_length(len(one), min(room_of(bundle), MAX_TOKENS))
-    if 1 not in one.sequences:
-        raise EmptyInputError("context", hint="the tokenizer knows none of its characters")
-    sequence = encoded_sequence(tokenizer, one, f"{question}\n{context}", "input", second=len(question) + 1)
+    item = QuestionAnswerer(bundle, window=MAX_TOKENS).preprocess(question, context)
+    _check_length(len(item.encoded), len(item.windows[0]))
+    assert bundle.tokenizer is not None
+    sequence = encoded_sequence(
+        bundle.tokenizer, item.encoded, f"{question}\n{context}", "input", second=len(question) + 1
+    )
     return PreparedInput(
         kind="answer",
         input=input,
         sequences=(sequence,),
-        inputs=_single_stack_inputs(bundle, one),
-        encoded=one,
+        inputs=_single_stack_inputs(bundle, item.encoded),
+        question=item,
     )
 
 
@@ -205,15 +198,13 @@ def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
     """An image, resized and normalized as in the image tasks."""
     if input.image is None:
         raise MissingValueError("image", f"by {bundle.display_name}")
-    preprocessor = ImagePreprocessor(bundle)
-    pixels = preprocessor.pixels(_image_bytes(input.image))  # (H, W, C)
-    scaled = preprocessor.scaled(pixels[None])
-    dtype = next(bundle.model.parameters()).dtype
+    processor = ImageProcessor(bundle)
+    pixels = processor.process(_image_bytes(input.image)).pixels  # (H, W, C)
     return PreparedInput(
         kind=model_kind(bundle),
         input=input,
-        sequences=(image_sequence(preprocessor.read),),
-        inputs={"inputs": scaled.to(dtype)},
+        sequences=(image_sequence(processor.read),),
+        inputs={"inputs": processor.normalize(pixels[None])},
         tensors={"input.pixels": torch.from_numpy(pixels.copy())},
     )
 
@@ -266,7 +257,7 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
     values = np.array([columns[name] for name in names], np.float64).T  # (rows, C)
     if not np.isfinite(values).all():
         raise NonFiniteError("the series")
-    context, horizon = steps_of(bundle)
+    context, horizon = forecast_steps(bundle)
     held_back = input.series.truth or 0
     end = rows - held_back
     if end < (context or 1):
@@ -281,34 +272,59 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
     )
 
 
+def generation_task(
+    bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
+) -> TextGenerationTask:
+    """The task of a model that generates, reading its input as one segment."""
+    if model_kind(bundle) == "generate":
+        return TextGenerator(bundle, to=to, **options)
+    task = source_task(bundle, to, **options)
+    if isinstance(task, SequenceToSequenceTask):
+        task.segmenter = replace(task.segmenter, split="never")
+    return task
+
+
+def encode_segment(task: TextGenerationTask, text: str) -> Segment:
+    """A source or prompt as the task encodes it, within the limit of a trace."""
+    if isinstance(task, SequenceToSequenceTask):
+        text = " ".join(text.splitlines())
+    try:
+        (document,) = task.preprocess([text])
+    except RejectedInputError as error:
+        raise error.reason from None
+    segments = segments_of(document)
+    if not segments or not segments[0].ids:
+        raise EmptyInputError("text")
+    _check_length(len(segments[0].ids), MAX_TOKENS)
+    return segments[0]
+
+
 def _prepare_source(
     bundle: Bundle, input: TraceInput, interventions: Sequence[Intervention]
 ) -> PreparedInput:
     """A source and its target: the given one, else what the intervened model generates."""
-    tokenizer, ends = tokenizer_of(bundle), ends_of(bundle)
-    to = language(bundle, input.to, by="`to`")
-    source = source_sequence(bundle, input, to)
-    _check_length(len(source), min(ends.reads or MAX_TOKENS, MAX_TOKENS))
-    starts = list(decoder_start_ids(bundle.model, ends.start_ids))
-    ids = [token.id for token in source.tokens if token.id is not None]
-    spec: Any = bundle.spec
-    src = torch.tensor([ids], device=bundle.device)
+    task = generation_task(bundle, input.to)
+    segment = encode_segment(task, input.text or "")
+    starts = list(decoder_start_ids(bundle.model, task.request.start_ids))
     ended: str | None = None
-    stop: tuple[str, ...] = ()
     generates = input.target is None
     if generates:
-        settings = replace(searching(bundle, {}, to), do_sample=False, num_return_sequences=1)
-        target, ended = _generate_target(bundle, ids, interventions, ends, settings)
-        stop = settings.stop_strings
+        target, ended = _generate_target(task, segment, len(starts), interventions)
+        text = task.decode(segment, target)
     else:
         target = target_ids(bundle, input)
+        text = " ".join(task.tokenizer.decode(target).splitlines()).strip()
     _check_length(len(starts) + len(target), MAX_TOKENS)
-    text = decode_line(tokenizer, target, stop)
+    spec: Any = bundle.spec
+    src = torch.tensor([segment.ids], device=bundle.device)
     tgt = torch.tensor([[*starts, *target]], device=bundle.device)
     return PreparedInput(
         kind="translate",
         input=input,
-        sequences=(source, _target_sequence(tokenizer, [*starts, *target], len(starts), text)),
+        sequences=(
+            _source_sequence(task, segment, input.to),
+            _target_sequence(task.tokenizer, [*starts, *target], len(starts), text),
+        ),
         inputs={
             **{"src": src, **all_real_mask("src_mask", src, spec.source)},
             **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, spec.target, first=1)},
@@ -319,24 +335,22 @@ def _prepare_source(
     )
 
 
-def source_sequence(bundle: Bundle, input: TraceInput, to: Language) -> TokenSequence:
-    """The source as the model reads it: with its prefix or language tag, gap tokens and stand-ins."""
-    tokenizer, body = tokenizer_of(bundle), (input.text or "").strip()
-    if not body:
-        raise EmptyInputError("text")
-    job = bundle.job
+def _source_sequence(task: TextGenerationTask, segment: Segment, to: str | None) -> TokenSequence:
+    """The tokens of a source; encoded once more for the spans of its tokens."""
+    tokenizer, job = task.tokenizer, task.bundle.job
     if job.name == "restore":
-        (ids,) = mending(bundle, gap=job.gap, before=job.before)([body])
-        tokens = _tokens_with_gaps(tokenizer, ids, body, str(job.gap))
-        return TokenSequence(name="source", kind="text", text=body, tokens=tokens)
-    text = to.prefix + replace_emoji(bundle, body, input.to)[0]
-    if to.tag is None:
-        one = tokenizer.encode(text)
-    else:
-        (one,) = encode_tagged(tokenizer, [text], to.tag)
-    if not one.ids:
-        raise EmptyInputError("text", hint="the tokenizer knows none of its characters")
-    return encoded_sequence(tokenizer, one, text, "source")
+        tokens = _tokens_with_gaps(tokenizer, segment.ids, segment.text, str(job.gap))
+        return TokenSequence(name="source", kind="text", text=segment.text, tokens=tokens)
+    language = target_language(task.bundle, to) if isinstance(task, Translator) else NO_LANGUAGE
+    text = language.prefix + segment.text
+    one = tokenizer.encode(text)
+    if language.tag is not None:
+        (one,) = encode_tagged(tokenizer, [text], language.tag)
+    if one.ids == segment.ids:
+        return encoded_sequence(tokenizer, one, text, "source")
+    text = tokenizer.decode(segment.ids)  # with the prefix of a summarizer
+    tokens = generated_tokens(tokenizer, segment.ids, text, "source")
+    return TokenSequence(name="source", kind="text", text=text, tokens=tokens)
 
 
 def _tokens_with_gaps(tokenizer: Tokenizer, ids: list[int], text: str, gap: str) -> tuple[TraceToken, ...]:
@@ -349,11 +363,6 @@ def _tokens_with_gaps(tokenizer: Tokenizer, ids: list[int], text: str, gap: str)
         tokens.append(replace(tokens_of(tokenizer, ids[cut : cut + 1])[0], start=start, end=at))
         ids = ids[cut + 1 :]
     return (*tokens, *generated_tokens(tokenizer, ids, text, "source", first=at))
-
-
-def decode_line(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str] = ()) -> str:
-    """Generated ids as one line of text, as `translate` returns it."""
-    return " ".join(truncate_at_stop(tokenizer.decode(ids), stop).splitlines()).strip()
 
 
 def _target_sequence(tokenizer: Tokenizer, ids: Sequence[int], start: int, text: str) -> TokenSequence:
@@ -371,11 +380,10 @@ def vocab_size(bundle: Bundle) -> int:
 
 def target_ids(bundle: Bundle, input: TraceInput) -> list[int]:
     """The given target as ids that the model can generate."""
-    if not input.target:
-        return []
-    ids = input.target
+    ids = input.target or ()
     if isinstance(ids, str):
-        ids = tuple(tokenizer_of(bundle).encode(ids, special=False, side="target").ids)
+        assert bundle.tokenizer is not None
+        ids = tuple(bundle.tokenizer.encode(ids, special=False, side="target").ids)
     check_token_ids("target", ids, vocab_size(bundle))
     return list(ids)
 
@@ -388,38 +396,22 @@ def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
 
 
 def _generate_target(
-    bundle: Bundle,
-    source: list[int],
-    interventions: Sequence[Intervention],
-    ends: Ends,
-    settings: GenerationConfig,
+    task: TextGenerationTask, segment: Segment, starts: int, interventions: Sequence[Intervention]
 ) -> tuple[list[int], str]:
-    """What the task generates for a source with the intervened model: the ids, and why generation ended."""
+    """What the task generates with the intervened model: the ids, and why generation ended."""
+    bundle, request = task.bundle, task.request
     model: Any = bundle.model
-    starts = len(decoder_start_ids(model, ends.start_ids))
-    limit = generation_limit(settings, given=starts, default=usual_limit(len(source)))
-    with within_bounds():
+    request = replace(
+        request,
+        config=replace(request.config, do_sample=False, num_return_sequences=1),
+        max_new_tokens=min(request.limit(len(segment.ids), starts), MAX_GENERATED),
+    )
+    with memory_errors():
         ((output,),) = generate_batched(
-            IntervenedModel(model, interventions) if interventions else bundle.ready(),
-            [source],
-            GenerationRequest(
-                config=settings,
-                start_ids=ends.start_ids,
-                eos_token_id=ends.eos_ids,
-                pad_token_id=ends.pad_id,
-                max_new_tokens=min(limit, MAX_GENERATED),
-                decode=tokenizer_of(bundle).decode,
-            ),
+            IntervenedModel(model, interventions) if interventions else bundle.ready(), [segment.ids], request
         )
     # the last token needs no position to be generated, but needs one to be read
     return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
-
-
-def generation_limit(settings: GenerationConfig, *, given: int, default: int) -> int:
-    """The most tokens generated after `given` ones, by the settings or by default."""
-    if settings.max_new_tokens is not None:
-        return settings.max_new_tokens
-    return default if settings.max_length is None else max(0, settings.max_length - given)
 
 
 def positions_left(bundle: Bundle, given: int, most: int) -> int:
@@ -432,18 +424,18 @@ def positions_left(bundle: Bundle, given: int, most: int) -> int:
 
 def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
     """A prompt followed by what was generated so far."""
-    tokenizer, ends = tokenizer_of(bundle), ends_of(bundle)
     if input.text is None:
         raise MissingValueError("text", f"by {bundle.display_name}")
-    (prompt,) = prompt_ids(bundle, ends, [input.text])
+    task = generation_task(bundle)
+    tokenizer, prompt = task.tokenizer, encode_segment(task, input.text).ids
     target = target_ids(bundle, input)
-    _check_length(len(prompt) + len(target), min(ends.reads or MAX_TOKENS, MAX_TOKENS))
+    _check_length(len(prompt) + len(target), min(task.max_input_tokens or MAX_TOKENS, MAX_TOKENS))
     one = tokenizer.encode(input.text)
     if one.ids[: len(prompt)] == prompt and input.text:
-        read = encoded_sequence(tokenizer, picked(one, range(len(prompt))), input.text, "input").tokens
+        read = encoded_sequence(tokenizer, select_tokens(one, range(len(prompt))), input.text, "input").tokens
     else:  # an empty prompt starts with a special token
         read = tuple(replace(token, special=True) for token in tokens_of(tokenizer, prompt))
-    text = input.text + following(tokenizer, prompt, target)
+    text = input.text + decode_continuation(tokenizer, prompt, target)
     after = generated_tokens(tokenizer, target, text, "target", first=len(input.text))
     sequence = TokenSequence(name="input", kind="text", text=text, tokens=(*read, *after))
     spec: Any = bundle.spec
@@ -454,46 +446,17 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
         sequences=(sequence,),
         inputs={"ids": ids, **all_real_mask("mask", ids, spec.input)},
         start=len(prompt),
-        ended="end" if target and target[-1] in ends.eos_ids else None,
+        ended="end" if target and target[-1] in task.request.eos_ids else None,
     )
 
 
 def split_sentences(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
-    """The parts that `translate` reads one by one; the text itself for a model that reads it whole.
+    """The segments that `translate` reads one by one; the text itself for a model that reads it whole.
 
     to: the target language, if the model knows several.
     """
-    if not _splits(bundle, to):
+    task = source_task(bundle, to) if model_kind(bundle) == "translate" else None
+    if not isinstance(task, Translator):
         return [text]
-    (layout,) = translating(bundle, {}, to=to).layouts([text])
-    return [put_back(part.text, part.stands) for part in layout if isinstance(part, Place)] or [text]
-
-
-def replace_emoji(bundle: Bundle, text: str, to: str | None = None) -> tuple[str, Stands]:
-    """One part as the model reads it: letters replace emoji that its vocabulary lacks."""
-    if not _splits(bundle, to):
-        return text, ()
-    tokenizer = tokenizer_of(bundle)
-    text, signs = Capitals(tokenizer).read(text), Signs(tokenizer)
-    return signs.read(text) if signs.carried(text) == [text] else (text, ())
-
-
-def emoji_note(bundle: Bundle, text: str, to: str | None = None) -> str | None:
-    """A note on the letters that replace emoji in one part, if any do."""
-    _, stand_ins = replace_emoji(bundle, text, to)
-    if not stand_ins:
-        return None
-    return "letters replace emoji in the model's input: " + ", ".join(
-        f"{letter} for {emoji}" for letter, emoji in stand_ins
-    )
-
-
-def _splits(bundle: Bundle, to: str | None) -> bool:
-    """Whether `translate` splits texts for this model; texts to restore or summarize are read whole."""
-    if model_kind(bundle) != "translate":
-        return False
-    job = bundle.job.name
-    if job is not None or to is not None:
-        return job in (None, "translate")
-    tasks = bundle.config.get("task_specific_params")
-    return not any(name.startswith("summarization") for name in (tasks if isinstance(tasks, Mapping) else ()))
+    (document,) = task.preprocess([text])
+    return [segment.text for segment in segments_of(document)] or [text]

@@ -36,7 +36,7 @@ from glassformer.interpret.schema import (
     UnitInfo,
 )
 from glassformer.interpret.trace import Trace
-from glassformer.tasks.classify import labels_of, probabilities, told_of
+from glassformer.tasks.classification import LabelScorer, label_activation, label_names
 
 MAX_LOGITS: Final = 1 << 22  # held at a time while all positions are read
 MAX_PREDICTIONS: Final = 1000
@@ -80,27 +80,26 @@ class HeadReadout:
         """Logits (V,) as probabilities, by softmax or as the model's labels are defined."""
         if self.predicts == "tokens":
             return logits.softmax(-1)
-        return probabilities(self.bundle, len(logits))(logits)
+        return LabelScorer((), label_activation(self.bundle, len(logits))).probabilities(logits)
 
     def log_probabilities(self, logits: Tensor) -> Tensor | None:
         """Logits (N, V) as log-probabilities (N, M); None for a regression.
 
         With independent labels, those of each label followed by those of its complement.
         """
-        kind = "one" if self.predicts == "tokens" else told_of(self.bundle, logits.shape[-1])
-        match kind:
-            case "one":
+        labels = self.predicts == "labels"
+        match label_activation(self.bundle, logits.shape[-1]) if labels else "softmax":
+            case "softmax":
                 return logits.log_softmax(-1)
-            case "each":
+            case "sigmoid":
                 return F.logsigmoid(torch.cat((logits, -logits), -1))
-            case "number":
-                return None
+        return None
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Each token or label as readable text."""
         if self.predicts == "labels":
             head: Any = self.bundle.spec.head
-            labels = labels_of(self.bundle, head.num_labels)
+            labels = label_names(self.bundle, head.num_labels)
             return [str(labels[index]) for index in ids]
         tokenizer = self.bundle.tokenizer
         if tokenizer is None:

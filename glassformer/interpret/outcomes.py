@@ -28,12 +28,12 @@ from glassformer.interpret.schema import (
     Prediction,
     TextOutcome,
 )
-from glassformer.tasks.answer import best_answer
-from glassformer.tasks.classify import labels_of, probabilities
-from glassformer.tasks.picturing import reads_pictures
+from glassformer.tasks.base import require_tokenizer
+from glassformer.tasks.classification import LabelScorer
+from glassformer.tasks.images import reads_images
 from glassformer.tasks.quantiles import LEVELS, quantiles
-from glassformer.tasks.reading import tokenizer_of
-from glassformer.tasks.writing.prompts import following
+from glassformer.tasks.question_answering import QuestionAnswerer
+from glassformer.tasks.text_generation import decode_continuation
 
 MAX_GUESSES = 10  # for each mask
 
@@ -50,7 +50,7 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
         case "generate":
             ids = prepared.inputs["ids"][0].tolist()
             prompt, generated = ids[: prepared.start], ids[prepared.start :]
-            text = following(tokenizer_of(bundle), prompt, generated)
+            text = decode_continuation(require_tokenizer(bundle), prompt, generated)
             return _text(prepared, text, len(generated)), {}
         case "fill":
             return FillOutcome(masks=_fill(bundle, prepared, record.output[0])), {}
@@ -72,7 +72,7 @@ def _text(prepared: PreparedInput, text: str, generated: int) -> TextOutcome:
 
 def _fill(bundle: Bundle, prepared: PreparedInput, logits: Tensor) -> tuple[MaskPredictions, ...]:
     """The best tokens at each mask; logits (T, V)."""
-    tokenizer = tokenizer_of(bundle)
+    tokenizer = require_tokenizer(bundle)
     mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else -1
     masks = []
     for position in prepared.inputs["inputs"][0].eq(mask_id).nonzero()[:, 0].tolist():
@@ -93,19 +93,14 @@ def _fill(bundle: Bundle, prepared: PreparedInput, logits: Tensor) -> tuple[Mask
 
 def _labels(bundle: Bundle, output: Any) -> tuple[LabelProbability, ...]:
     logits: Tensor = output.logits if isinstance(output, Twice) else output
-    row = logits[0].float().cpu()
-    names = labels_of(bundle, len(row))
-    probability = probabilities(bundle, len(row))(row)
-    order = probability.argsort(descending=True, stable=True).tolist()
-    return tuple(LabelProbability(label=names[n], probability=float(probability[n])) for n in order)
+    labels = LabelScorer.of(bundle)(logits[0].cpu())
+    return tuple(LabelProbability(label=one.label, probability=one.score) for one in labels)
 
 
 def _answer(bundle: Bundle, prepared: PreparedInput, output: Span) -> AnswerOutcome:
-    assert prepared.encoded is not None and prepared.input.context is not None
+    assert prepared.question is not None
     scores = [(output.start[0].float().cpu(), output.end[0].float().cpu())]
-    windows = [list(range(len(prepared.encoded)))]
-    cls_id = tokenizer_of(bundle).cls_id
-    best = best_answer(prepared.encoded, windows, scores, prepared.input.context, cls_id=cls_id)
+    best = QuestionAnswerer(bundle).postprocess(prepared.question, scores)
     return AnswerOutcome(text=best.text, start=best.start, end=best.end, score=best.score)
 
 
@@ -147,7 +142,7 @@ def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Resul
         name, vector = "head.embedding", record["head.embedding"]
     else:
         x = record[stack_output(describe_stacks(bundle)[-1])]  # (1, T, D)
-        first = reads_pictures(bundle) and prepared.sequences[0].prefix > 0
+        first = reads_images(bundle) and prepared.sequences[0].prefix > 0
         name, vector = "embedding", x[:, 0] if first else pool_mean(x, None)
         tensors[name] = vector
     outcome = EmbeddingOutcome(vector_name=name, dims=vector.shape[-1], norm=float(vector[0].float().norm()))

@@ -16,32 +16,25 @@ from glassformer.bundle import Bundle
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import InputTooLongError, InvalidValueError
-from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
+from glassformer.generation import GenerationConfig, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.sampling import NEVER
 from glassformer.generation.search_tree import SearchNode as GeneratedNode
-from glassformer.generation.stopping import completes_stop, truncate_at_stop
+from glassformer.generation.stopping import completes_stop
 from glassformer.interpret.inputs import (
-    MAX_TOKENS,
     check_token_ids,
-    decode_line,
-    generation_limit,
+    encode_segment,
+    generation_task,
     positions_left,
-    source_sequence,
     vocab_size,
 )
 from glassformer.interpret.logit_lens import head_readout
 from glassformer.interpret.outline import check_transformer
-from glassformer.interpret.schema import SearchInfo, SearchNode, SearchResult, StepInfo, TraceInput
+from glassformer.interpret.schema import SearchInfo, SearchNode, SearchResult, StepInfo
 from glassformer.interpret.tokens import generated_tokens
-from glassformer.tasks.reading import tokenizer_of
-from glassformer.tasks.writing.checks import settings_of, within_bounds
-from glassformer.tasks.writing.continuing import CONTINUED
-from glassformer.tasks.writing.ends import Ends, ends_of
-from glassformer.tasks.writing.prompts import following, prompt_ids
-from glassformer.tasks.writing.rewriting import searching, usual_limit
-from glassformer.tasks.writing.sources import language
+from glassformer.tasks.segmentation import Segment
+from glassformer.tasks.text_generation import TextGenerationTask, generation_architecture, memory_errors
 from glassformer.tokenization.tokenizer import Side
 
 MAX_GENERATED: Final = 256  # tokens
@@ -51,97 +44,73 @@ MAX_NODES: Final = 2048  # steps times beams
 DECODED_BEFORE: Final = 4  # tokens decoded with a node: a character may be spread over several
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Generation:
-    """What is read before anything is generated.
+    """A task and the source or prompt that it reads."""
 
-    ids: the source or prompt. starts: the decoder start ids, if there is a source. limit: the most tokens
-    generated, including the end token.
-    """
-
-    bundle: Bundle
-    ends: Ends
-    settings: GenerationConfig
-    ids: list[int]
-    starts: list[int]
-    limit: int
+    task: TextGenerationTask
+    segment: Segment
 
     @property
     def has_source(self) -> bool:
-        return self.ends.shape == "rewrites"
+        return self.task.architecture == "encoder-decoder"
 
     @property
     def prefix(self) -> list[int]:
-        """What precedes the first generated token."""
-        return self.starts if self.has_source else self.ids
+        """What precedes the first generated token: the decoder start ids or the prompt."""
+        if not self.has_source:
+            return self.segment.ids
+        return list(decoder_start_ids(self.task.bundle.model, self.task.request.start_ids))
+
+    @property
+    def limit(self) -> int:
+        """The most tokens generated, including the end token."""
+        return min(self.task.request.limit(len(self.segment.ids), len(self.prefix)), MAX_GENERATED)
 
     @property
     def side(self) -> Side:
         return "target" if self.has_source else "source"
 
     def text(self, generated: Sequence[int]) -> str:
-        """The generated text as the tasks return it."""
-        tokenizer = tokenizer_of(self.bundle)
-        ids = [index for index in generated if index not in self.ends.eos_ids]
-        if self.has_source:
-            return decode_line(tokenizer, ids, self.settings.stop_strings)
-        return truncate_at_stop(following(tokenizer, self.ids, ids), self.settings.stop_strings)
+        """The generated text as the task returns it."""
+        eos_ids = self.task.request.eos_ids
+        return self.task.decode(self.segment, [index for index in generated if index not in eos_ids])
 
-    def logits_processors(self, settings: GenerationConfig, limit: int) -> LogitsProcessors:
-        """What the settings do to the logits of this text."""
-        request = GenerationRequest(config=settings, eos_token_id=self.ends.eos_ids, decode=str)
-        request.check_forced_ids(vocab_size(self.bundle))
+    def logits_processors(self, limit: int) -> LogitsProcessors:
+        """What the options do to the logits of this text, decoded greedily."""
+        request, vocabulary = self.task.request, vocab_size(self.task.bundle)
+        request.check_forced_ids(vocabulary)
+        greedy = replace(request.config, do_sample=False, num_beams=1, num_return_sequences=1)
         return LogitsProcessors.build(
-            request,
-            torch.tensor([list(self.prefix)]).long(),
+            replace(request, config=greedy),
+            torch.tensor([self.prefix]).long(),
             torch.tensor([limit]),
-            vocab_size=vocab_size(self.bundle),
+            vocab_size=vocabulary,
             prefix=request.prefix(self.prefix) if self.has_source else (),
         )
 
     def next_logits(self, generated: list[int]) -> Tensor:
         """The model's logits for the next token (V,)."""
-        model: Any = self.bundle.model
+        model: Any = self.task.bundle.model
 
         def row(ids: Sequence[int]) -> Tensor:
-            return torch.tensor([list(ids)], device=self.bundle.device)
+            return torch.tensor([list(ids)], device=self.task.bundle.device)
 
+        decoded = row([*self.prefix, *generated])
         if self.has_source:
-            x, context = model.hidden_states(
-                row(self.ids), row([*self.starts, *generated]), src_mask=Mask(), tgt_mask=Mask()
-            )
+            source = row(self.segment.ids)
+            x, context = model.hidden_states(source, decoded, src_mask=Mask(), tgt_mask=Mask())
         else:
-            x, context = model.hidden_states(row([*self.ids, *generated]), mask=Mask())
+            x, context = model.hidden_states(decoded, mask=Mask())
         logits: Tensor = model.head(x[:, -1:], Context(ids=context.ids))
         return logits[0, -1].float()
 
 
-def _prepare(bundle: Bundle, text: str, to: str | None, settings: Mapping[str, Any]) -> _Generation:
+def _prepare(bundle: Bundle, text: str, to: str | None, options: Mapping[str, Any]) -> _Generation:
     check_transformer(bundle)
-    ends = ends_of(bundle)
-    starts: list[int] = []
-    if ends.shape == "rewrites":
-        chosen = language(bundle, to, by="`to`")
-        decoding = settings_of(bundle, {**settings, **chosen.settings})
-        source = source_sequence(bundle, TraceInput(text=text, to=to), chosen)
-        ids = [token.id for token in source.tokens if token.id is not None]
-        starts = list(decoder_start_ids(bundle.model, ends.start_ids))
-        default = usual_limit(len(ids))
-    else:
-        decoding = settings_of(bundle, settings)
-        (ids,) = prompt_ids(bundle, ends, [text])
-        default = CONTINUED if ends.reads is None else max(1, min(CONTINUED, ends.reads + 1 - len(ids)))
-    if len(ids) > (limit := min(ends.reads or MAX_TOKENS, MAX_TOKENS)):
-        raise InputTooLongError(len(ids), limit, hint="shorten it")
-    limit = generation_limit(decoding, given=len(starts) or len(ids), default=default)
-    return _Generation(
-        bundle=bundle,
-        ends=ends,
-        settings=decoding,
-        ids=ids,
-        starts=starts,
-        limit=min(limit, MAX_GENERATED),
-    )
+    generation_architecture(bundle)
+    task = generation_task(bundle, to, **options)
+    return _Generation(task, encode_segment(task, text))
 
 
 @torch.inference_mode()
@@ -160,18 +129,17 @@ def next_step(
     caller. A candidate's probability is exp(logit - logsumexp). ended: nothing follows.
     """
     generation = _prepare(bundle, text, to, {"num_beams": 1, **(settings or {})})
-    decoding = replace(generation.settings, do_sample=False, num_beams=1, num_return_sequences=1)
+    request = generation.task.request
     check_token_ids("written", written, vocab_size(bundle))
     if len(written) > MAX_GENERATED:
         raise InputTooLongError(len(written), MAX_GENERATED)
-    ids, tokenizer = list(written), tokenizer_of(bundle)
+    ids, tokenizer, stop = list(written), generation.task.tokenizer, request.config.stop_strings
     finished = bool(ids) and (
-        ids[-1] in generation.ends.eos_ids
-        or (bool(decoding.stop_strings) and completes_stop(ids, decoding.stop_strings, tokenizer.decode))
+        ids[-1] in request.eos_ids or (bool(stop) and completes_stop(ids, stop, tokenizer.decode))
     )
     logits = torch.empty(0)
     if len(ids) <= positions_left(bundle, len(generation.prefix), MAX_GENERATED - 1):
-        processors = generation.logits_processors(decoding, max(generation.limit, len(ids) + 1))
+        processors = generation.logits_processors(max(generation.limit, len(ids) + 1))
         for index in ids:
             processors.append(torch.tensor([index]))
         logits = processors(generation.next_logits(ids).cpu()[None], len(ids))[0]
@@ -195,34 +163,22 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
     """
     beams = settings.get("num_beams")
     if beams is None:
-        beams = searching(bundle, {}).num_beams
+        beams = generation_task(bundle, to).request.config.num_beams
         beams = beams if 1 < beams <= MAX_BEAMS else DEFAULT_BEAMS
     returned = beams if beams > 1 else None
     generation = _prepare(
         bundle, text, to, {**settings, "num_beams": beams, "num_return_sequences": returned}
     )
-    decoding = generation.settings
+    decoding, tokenizer = generation.task.request.config, generation.task.tokenizer
     if decoding.num_beams > MAX_BEAMS:
         raise InvalidValueError("num_beams", decoding.num_beams, f"at most {MAX_BEAMS}")
     if decoding.num_beams * generation.limit > MAX_NODES:
         raise InvalidValueError(
             "max_new_tokens", generation.limit, f"at most {MAX_NODES // decoding.num_beams} with these beams"
         )
-    tokenizer = tokenizer_of(bundle)
-    with within_bounds():
-        (outputs,) = generate_batched(
-            bundle.ready(),
-            [generation.ids],
-            GenerationRequest(
-                config=decoding,
-                start_ids=generation.ends.start_ids,
-                eos_token_id=generation.ends.eos_ids,
-                pad_token_id=generation.ends.pad_id,
-                max_new_tokens=generation.limit,
-                return_tree=True,
-                decode=tokenizer.decode,
-            ),
-        )
+    request = replace(generation.task.request, max_new_tokens=generation.limit, return_tree=True)
+    with memory_errors():
+        (outputs,) = generate_batched(bundle.ready(), [generation.segment.ids], request)
     tree = outputs[0].tree
     assert tree is not None
 

@@ -37,7 +37,7 @@ from glassformer.interpret.schema import (
     TraceSeconds,
     to_json,
 )
-from glassformer.tasks.reading import picked
+from glassformer.tasks.base import select_tokens
 
 MAX_BYTES = 3 << 30  # of one trace
 
@@ -177,7 +177,7 @@ def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedI
         replace(one, tokens=tuple(one.tokens[n] for n in orders[one.name])) if one.name in orders else one
         for one in prepared.sequences
     )
-    encoded = prepared.encoded
-    if encoded is not None and "input" in orders:  # an answer is located by its tokens
-        encoded = picked(encoded, orders["input"])
-    return replace(prepared, sequences=sequences, encoded=encoded)
+    question = prepared.question
+    if question is not None and "input" in orders:  # an answer is located by its tokens
+        question = replace(question, encoded=select_tokens(question.encoded, orders["input"]))
+    return replace(prepared, sequences=sequences, question=question)

@@ -79,7 +79,7 @@ def test_unusable_inputs_are_rejected() -> None:
     cases: list[tuple[Bundle, dict[str, Any], type[GlassformerError]]] = [
         (bundle("original"), {}, EmptyInputError),
         (bundle("original"), {"text": "  "}, EmptyInputError),
-        (bundle("bert", head=spec.Answer()), {"question": "where?"}, MissingValueError),
+        (bundle("bert", head=spec.Answer()), {"question": "where?"}, EmptyInputError),
         (vit, {"text": "a"}, MissingValueError),
         (vit, {"image": "data:text/html,abc"}, InvalidValueError),
         (vit, {"image": "data:image/png;base64,@@@"}, InvalidValueError),

@@ -149,4 +149,4 @@ def test_no_sentence_tells_where_a_model_lies(tmp_path: Path) -> None:
         for route, words in asked:
             answer = client.post(route, json={"model": "mine", **words})
             message = answer.json()["error"]["message"]
-            assert answer.status_code == 422 and "'mine'" in message and str(tmp_path) not in message
+            assert answer.status_code == 422 and str(tmp_path) not in message

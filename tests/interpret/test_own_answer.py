@@ -15,7 +15,7 @@ from glassformer.api import Pipeline
 from glassformer.errors import NonFiniteError
 from glassformer.interpret.interventions import IntervenedModel
 from glassformer.interpret.search_view import search_tree
-from glassformer.tasks import writing
+from glassformer.tasks.translation import Translator
 from tests.interpret.models import TEXT, WRITERS, bundle, interventions, trace_of, wordwise
 
 SENTENCES = (
@@ -56,10 +56,10 @@ def test_pocket_shows_what_it_translates(pocket: Pipeline, to: str) -> None:
 def test_the_folders_settings_hold(family: str, settings: dict[str, Any]) -> None:
     made = bundle(family)
     made.generation |= settings
-    (told,) = writing.translate(made, TEXT, details=True)
+    told = Translator(made)(TEXT)
     for changes in ((), [NOTHING]):
         outcome = trace_of(made, {"text": TEXT}, changes).outcome
-        assert (outcome.text, outcome.ended) == (told.text, told.ended)
+        assert (outcome.text, outcome.ended) == (told.text, told.finish_reason)
 
 
 def test_a_folder_that_draws_shows_no_drawn_answer() -> None:

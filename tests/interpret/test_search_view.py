@@ -10,7 +10,8 @@ import pytest
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
 from glassformer.interpret.search_view import next_step, search_tree
-from glassformer.tasks import writing
+from glassformer.tasks.text_generation import TextGenerator
+from glassformer.tasks.translation import Translator
 from tests.tasks.reversing import KOREAN, ROWS, reverser, speaker
 
 
@@ -69,9 +70,9 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
     words: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
     for text in (ROWS[-2], ROWS[5]):
         found = search_tree(bundle, text=text, **words)
-        (passage,) = writing.translate(bundle, [text], details=True, num_return_sequences=beams, **words)
+        passage = Translator(bundle, num_return_sequences=beams, **words)(text)
         told = [(one.text, pytest.approx(one.score, abs=1e-5)) for one in found.results]
-        assert told == [(one.text, one.score) for one in (passage, *passage.others)]
+        assert told == [(one.text, one.score) for one in (passage, *passage.alternatives)]
         nodes = found.nodes
         for result in found.results:
             (last,) = [node for node in nodes if node.place == result.place]
@@ -90,7 +91,7 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
 def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole(tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
     found = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
-    (passage,) = writing.generate(bundle, [KOREAN[:5]], num_beams=2, max_new_tokens=6, details=True)
+    passage = TextGenerator(bundle, num_beams=2, max_new_tokens=6)(KOREAN[:5])
     assert found.results[0].text == passage.text
     assert found.formula == "Σ log p / n^1"
     assert all(isinstance(node.text, str) and node.text for node in found.nodes)

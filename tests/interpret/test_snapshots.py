@@ -23,7 +23,7 @@ from glassformer.interpret.runs import Snapshot, describe_run, list_snapshots, l
 from glassformer.interpret.schema import SampleInfo, SnapshotsInfo
 from glassformer.interpret.snapshots import SnapshotViewer
 from glassformer.pretrained.run_folder import result_of
-from glassformer.tasks.writing.rewriting import translate
+from glassformer.tasks.translation import Translator
 from glassformer.training.lock import RunLock
 from tests.interpret.models import trace_of
 
@@ -105,7 +105,7 @@ def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) ->
         names = [one.name for one in frame.heads.attentions]
         assert names == [one.name for one in trace.attentions()]
         shot = next(one for one in list_snapshots(trained) if one.step == frame.step)
-        (own,) = translate(load_snapshot(trained, shot), [sample.source])
+        own = Translator(load_snapshot(trained, shot))(sample.source).text
         assert frame.sample == own
     ids = [frame.trace for frame in told.frames]
     assert len(set(ids)) == 5

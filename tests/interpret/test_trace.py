@@ -13,7 +13,7 @@ from glassformer.core.build import build
 from glassformer.errors import InvalidValueError
 from glassformer.interpret.outline import describe_stacks, residual_sites
 from glassformer.interpret.schema import TextOutcome
-from glassformer.tasks import writing
+from glassformer.tasks.translation import Translator
 from glassformer.verify.inputs import outputs
 from tests.interpret.models import (
     CONTINUERS,
@@ -73,12 +73,12 @@ def test_the_target_is_what_translate_writes(family: str) -> None:
     made = bundle(family)
     plain = made.translate(TEXT, num_beams=1)
     trace = trace_of(made, {"text": TEXT})
-    (told,) = writing.translate(made, TEXT, details=True)
+    told = Translator(made)(TEXT)
     assert trace.outcome.text == trace.sequence("target").text == told.text != plain
     written = trace.prepared.inputs["tgt"][0, trace.prepared.start :].tolist()
-    assert trace.outcome.written == len(written) > 0 and trace.outcome.ended == told.ended
+    assert trace.outcome.written == len(written) > 0 and trace.outcome.ended == told.finish_reason
     # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
-    ids = [*written, wordwise().eos_id] if told.ended == "end" else written
+    ids = [*written, wordwise().eos_id] if told.finish_reason == "end" else written
     chances = trace.record.output[0, trace.prepared.start - 1 :].log_softmax(-1)
     total = sum(float(chances[n, index]) for n, index in enumerate(ids))
     assert told.score == pytest.approx(total / len(ids), abs=1e-4)
