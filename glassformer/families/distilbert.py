@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases, labels_of
 from glassformer.families.text_encoder import TASKS, TOKEN, renamed, text_encoder, tie_of
 from glassformer.weights.convert import Table
@@ -40,7 +40,7 @@ def distilbert(
         "sinusoidal": spec.Sinusoidal(max_len=max_len),
     }
     if position not in places:
-        raise GlassformerError(f"position is {position!r}; it must be 'learned' or 'sinusoidal'")
+        raise InvalidValueError("position", position, "learned or sinusoidal")
     masked = spec.MaskedLanguageModel(
         vocab_size=vocab_size, activation=activation, norm=spec.LayerNorm(eps=NORM_EPS)
     )

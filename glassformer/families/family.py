@@ -1,4 +1,4 @@
-"""What is true of one published family, as data: its words, its config's words, its weights' names."""
+"""A published family as data: its options, its config keys and the names of its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from glassformer.core.spec import (
     Activation,
@@ -20,13 +20,13 @@ from glassformer.core.spec import (
     Model,
     TokenClassify,
 )
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
 from glassformer.weights.convert import Table
 from glassformer.weights.store import open_weights
 
 Value = TypeVar("Value")
 
-# keys of a published config that say nothing about the numbers a forward gives
+# keys of a published config that do not change the output of a forward pass
 IMMATERIAL = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
@@ -40,11 +40,22 @@ IMMATERIAL = frozenset(
 )
 
 
-class Config:
-    """A published `config.json`, read key by key: what is missing, ill-typed or unsupported is a sentence.
+@dataclass(eq=False)
+class UnsupportedConfigError(GlassformerError):
+    """A published config asks for something that is not implemented. supported: the values that are."""
 
-    Some of what a model is stands outside it: in other JSON files (`beside`) or in which tensors there are
-    (`names`). Both are read from the `folder` when asked for, or given.
+    path: str
+    key: str
+    value: Any
+    supported: str
+    template: ClassVar[str] = "{path}: {key} = {value!r:.60} is not supported; supported: {supported}"
+
+
+class Config:
+    """A published `config.json`, read key by key; missing, ill-typed or unsupported values are errors.
+
+    Some properties of a model are elsewhere: in other JSON files (`beside`) or in its tensors (`names`).
+    Both are read from `folder` on demand, or passed in.
     """
 
     def __init__(
@@ -63,27 +74,24 @@ class Config:
         self.read: set[str] = set()
         self._names = names
         if self.values.get("quantization_config") is not None:
-            raise GlassformerError(
-                f"{where} asks for quantised weights (quantization_config), which are not read; "
-                "use the unquantised checkpoint"
-            )
+            raise UnsupportedConfigError(where, "quantization_config", "...", "an unquantized checkpoint")
 
     @property
     def architecture(self) -> str:
         names = self.values.get("architectures") or []
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
-            raise GlassformerError(f'{self.where} names no architecture; add e.g. "architectures": ["..."]')
+            raise MissingValueError(f"{self.where}: architectures", "to know the model's class")
         return names[0]
 
     def beside(self, name: str) -> Any:
-        """What the JSON file `name` of the same folder holds; None where there is none."""
+        """The content of the JSON file `name` in the same folder; None if there is none."""
         if name not in self.files and self.folder is not None and (self.folder / name).is_file():
             self.files[name] = read_json(self.folder / name)
         return self.files.get(name)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the folder's tensors; none where there is no folder."""
+        """The names of the folder's tensors; empty without a folder."""
         if self._names is not None or self.folder is None:
             return frozenset(self._names or ())
         with open_weights(self.folder) as weights:
@@ -97,7 +105,7 @@ class Config:
     def has_pooler(self) -> bool:
         """Whether a bare encoder has its pooler, which many published files leave out.
 
-        The tensors tell; the config's own key is there for a spec without tensors, and ours alone.
+        The tensors decide; our own config key is for a spec without tensors.
         """
         declared = self.get("add_pooling_layer", True)
         if not self.names:
@@ -114,7 +122,7 @@ class Config:
         return default
 
     def maybe(self, key: str, kind: type[Value]) -> Value | None:
-        """The value of a key for which null, or its absence, means something of its own."""
+        """The value of a key for which null or absence has a meaning."""
         self.read.add(key)
         value = self.values.get(key)
         return None if value is None else self._typed(key, value, kind())
@@ -125,17 +133,14 @@ class Config:
             self.read.add(name)
             if self.values.get(name) is not None:
                 return self._typed(name, self.values[name], kind())
-        raise GlassformerError(f"{self.where} lacks '{key}', which this architecture needs")
+        raise MissingValueError(f"{self.where}: {key}", "for this architecture")
 
     def only(self, key: str, *supported: Any, default: Any = None) -> Any:
         """The value of a key of which only some settings are supported; any other is refused."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value not in supported:
-            choices = " or ".join(repr(s) for s in supported)
-            raise GlassformerError(
-                f"{self.where} sets {key} to {value!r}, which is not supported; only {choices} is"
-            )
+            raise UnsupportedConfigError(self.where, key, value, " or ".join(repr(s) for s in supported))
         return value
 
     def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
@@ -143,10 +148,7 @@ class Config:
         self.read.add(key)
         value = self.values.get(key, default)
         if not isinstance(value, Hashable) or value not in table:
-            choices = ", ".join(str(name) for name in table)
-            raise GlassformerError(
-                f"{self.where} sets {key} to {value!r}, which is not supported; known are {choices}"
-            )
+            raise UnsupportedConfigError(self.where, key, value, ", ".join(str(name) for name in table))
         return table[value]
 
     def _typed(self, key: str, value: Any, like: Value) -> Value:
@@ -156,22 +158,18 @@ class Config:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if isinstance(value, float) and not math.isfinite(value):
-            raise GlassformerError(f"{self.where} sets {key} to {value}; it must be a finite number")
+            raise InvalidValueError(f"{self.where}: {key}", value, "a finite number")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise GlassformerError(
-                f"{self.where} sets {key} to {value!r:.60}; it must be of type {kind.__name__}"
-            )
+            raise InvalidValueError(f"{self.where}: {key}", value, f"a value of type {kind.__name__}")
         return value
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; one that cannot be read is a sentence."""
+    """The content of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise GlassformerError(f"{path} is not valid JSON ({error}); fetch or write it again") from None
-    except OSError as error:
-        raise GlassformerError(f"{path} cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FileProblemError(path, f"is not valid JSON ({error})") from None
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -196,14 +194,14 @@ PUBLISHED: dict[Activation, str] = {
 
 
 def labels_of(head: Head) -> dict[str, Any]:
-    """Numbered labels, in the config's words, for a head that has any."""
+    """Numbered labels as config keys, for a head that has any."""
     if not isinstance(head, Classify | ClassifyTwice | TokenClassify):
         return {}
     return named_labels([f"LABEL_{n}" for n in range(head.num_labels)])
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
-    """The names of labels, by their numbers, in the config's words."""
+    """Label names as config keys."""
     return {
         "id2label": {str(n): name for n, name in enumerate(names)},
         "label2id": {name: n for n, name in enumerate(names)},
@@ -211,7 +209,7 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
 
 
 def bases(head: Head, *prefixes: str) -> tuple[str, ...]:
-    """The prefixes of the model under a head, the one to write first: none for a bare model."""
+    """The prefixes of the model under a head, first the one to save: none for a bare model."""
     return ("", *prefixes) if isinstance(head, Features | Embed) else (*prefixes, "")
 
 

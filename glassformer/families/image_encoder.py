@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
 from glassformer.weights.ops import Op, Rename, Tied, expand
 
@@ -91,9 +91,7 @@ def _size(config: Config, key: str, default: int) -> tuple[int, int]:
     given = default if given is None else given
     pair = (given, given) if isinstance(given, int) else given
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-        raise GlassformerError(
-            f"{config.where} sets {key} to {given!r:.60}; it must be one whole number or [height, width]"
-        )
+        raise InvalidValueError(f"{config.where}: {key}", given, "an integer or [height, width]")
     return (pair[0], pair[1])
 
 

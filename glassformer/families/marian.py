@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError
 from glassformer.families.family import Config, Family, bases
 from glassformer.families.two_stacks import (
     bias_row,
@@ -95,9 +95,10 @@ def from_config(config: Config) -> spec.EncoderDecoder:
     source, target = words["vocab_size"], config.get("decoder_vocab_size", words["vocab_size"])
     if config.get("share_encoder_decoder_embeddings", True):
         if target != source:
-            raise GlassformerError(
-                f"{config.where} shares one token matrix between {source} source and {target} target tokens; "
-                "set share_encoder_decoder_embeddings to false or make the vocabularies equal"
+            raise ConflictError(
+                [f"{source} source tokens", f"{target} target tokens"],
+                f"{config.where} shares one embedding matrix between both",
+                hint="set share_encoder_decoder_embeddings to false or make the vocabularies equal",
             )
         config.only("tie_word_embeddings", True, default=True)
         tied: tuple[str, ...] = ("source", "head")

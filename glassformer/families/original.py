@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.families.family import Config, Family
 from glassformer.weights.convert import Table
 
@@ -46,9 +46,9 @@ def original(
     Dropout falls where the paper puts it: on the output of each sub-layer and on the summed embeddings.
     """
     if norm not in ("pre", "post"):
-        raise GlassformerError(f"norm is {norm!r}; it must be 'pre' or 'post'")
+        raise InvalidValueError("norm", norm, "pre or post")
     if position not in POSITIONS:
-        raise GlassformerError(f"position is {position!r}; it must be one of {', '.join(POSITIONS)}")
+        raise InvalidValueError("position", position, f"one of {', '.join(POSITIONS)}")
     added: dict[str, spec.AddedPosition] = {
         "sinusoidal": spec.Sinusoidal(max_len=max_len),
         "sinusoidal_halves": spec.Sinusoidal(max_len=max_len, layout="halves"),
@@ -103,8 +103,8 @@ def original(
 
 
 def _no_published_layout(*_: Any) -> Any:
-    raise GlassformerError(
-        "the original Transformer has no published folder layout; save it in the layout 'glassformer'"
+    raise UnsupportedError(
+        "the original Transformer", "a published folder layout", hint="save it in the layout glassformer"
     )
 
 

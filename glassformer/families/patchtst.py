@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS, Distribution
-from glassformer.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases
+from glassformer.errors import InvalidValueError
+from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, UnsupportedConfigError, bases
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Op, Rename, Reshape, expand
 
@@ -156,10 +156,7 @@ def _head(config: Config, prefix: int) -> spec.Head:
                 dropout=dropout,
             )
     if pool == "flatten":
-        raise GlassformerError(
-            f"{config.where} sets pooling_type to None, which {config.architecture} cannot use; "
-            "set it to 'mean' or 'max'"
-        )
+        raise UnsupportedConfigError(config.where, "pooling_type", None, "mean or max")
     if config.architecture == "PatchTSTForClassification":
         return spec.SeriesClassify(num_labels=targets, pool=pool, dropout=dropout)
     between = _output_range(config) if distribution == "none" else None
@@ -173,7 +170,7 @@ def _output_range(config: Config) -> tuple[float, float] | None:
     if given is None:
         return None
     if not isinstance(given, list | tuple) or [type(n) in (int, float) for n in given] != [True, True]:
-        raise GlassformerError(f"{config.where} sets output_range to {given!r:.60}; it must be [low, high]")
+        raise InvalidValueError(f"{config.where}: output_range", given, "[low, high]")
     return (float(given[0]), float(given[1]))
 
 

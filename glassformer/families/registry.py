@@ -7,35 +7,12 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from glassformer.core.schema import nearest
 from glassformer.core.spec import Model
 from glassformer.core.spec.checks import wanted_size
-from glassformer.errors import GlassformerError
-from glassformer.families.family import Config, Family
+from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
+from glassformer.families.family import Config, Family, UnsupportedConfigError
 
-NAMES = (
-    "original",
-    "t5",
-    "bart",
-    "marian",
-    "bert",
-    "roberta",
-    "distilbert",
-    "sentence",
-    "vit",
-    "deit",
-    "patchtst",
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "falcon",
-    "palm",
-)
-
-
-# which modules may read a model_type: the others need not be imported to load a folder
+# the modules that may read a model_type: the others need not be imported to load a folder
 READERS = {
     "t5": ("t5",),
     "bart": ("bart",),
@@ -58,8 +35,20 @@ READERS = {
 }
 
 
-# settings that families reckon others from, which would hide what is wrong with them
-RECKONED = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
+# "original" has no published layout; families that read another one's model_type come last
+NAMES = tuple(
+    dict.fromkeys(
+        [
+            "original",
+            *(names[0] for names in READERS.values()),
+            *(name for names in READERS.values() for name in names[1:]),
+        ]
+    )
+)
+
+
+# options that others are computed from, which would hide what is wrong with them
+SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
 
 
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
@@ -72,46 +61,46 @@ def presets() -> dict[str, Family]:
     return {preset: family for family in families().values() for preset in family.presets}
 
 
-def spec_of(name: str, **words: Any) -> Model:
-    """The spec of a preset, with some of its words changed."""
+def spec_of(name: str, **options: Any) -> Model:
+    """The spec of a preset, with some options overridden."""
     known = presets()
     if name not in known:
-        raise GlassformerError(f"there is no preset '{name}'{nearest(str(name), known)}")
+        raise UnknownNameError("preset", name, known)
     family = known[name]
-    return _build(family, {**family.presets[name], **words})
+    return _build(family, {**family.presets[name], **options})
 
 
-def tiny(name: str, **words: Any) -> Model:
+def tiny(name: str, **options: Any) -> Model:
     """The spec of a family's smallest sensible model, for tests and docs."""
     known = families()
     if name not in known:
-        raise GlassformerError(f"there is no family '{name}'{nearest(str(name), known)}")
-    return _build(known[name], {**known[name].tiny, **words})
+        raise UnknownNameError("family", name, known)
+    return _build(known[name], {**known[name].tiny, **options})
 
 
-def refuse_unknown(family: Family, words: Iterable[str]) -> None:
-    """A sentence where a family has no setting of one of these names."""
+def refuse_unknown(family: Family, names: Iterable[str]) -> None:
+    """Raise an error if a family has no option of one of these names."""
     allowed = inspect.signature(family.build).parameters
-    for word in words:
-        if word not in allowed:
-            raise GlassformerError(f"{family.name} has no setting '{word}'{nearest(word, allowed)}")
+    for name in names:
+        if name not in allowed:
+            raise UnknownNameError(f"option of {family.name}", name, allowed)
 
 
-def _build(family: Family, words: dict[str, Any]) -> Model:
-    refuse_unknown(family, words)
-    for word in sorted(RECKONED & words.keys()):
-        if words[word] is not None and (wanted := wanted_size((words[word],))):
-            raise GlassformerError(f"{family.name}'s {word} is {words[word]!r:.60}; it must be {wanted}")
+def _build(family: Family, options: dict[str, Any]) -> Model:
+    refuse_unknown(family, options)
+    for name in sorted(SIZES & options.keys()):
+        if options[name] is not None and (wanted := wanted_size((options[name],))):
+            raise InvalidValueError(name, options[name], wanted)
     try:
-        return family.build(**words)
+        return family.build(**options)
     except GlassformerError:
         raise
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise GlassformerError(f"{family.name} cannot be built with these words ({error})") from error
+        raise InvalidValueError(f"options of {family.name}", options, f"a valid model ({error})") from error
 
 
 def family_of(config: Config) -> Family:
-    """The family that reads a published config; an unknown architecture is a sentence."""
+    """The family that reads a published config."""
     kind, architecture = config.values.get("model_type"), config.architecture
     fitting = [
         family
@@ -125,21 +114,15 @@ def family_of(config: Config) -> Family:
     if architecture in known:
         plain = (f for f in families().values() if architecture in f.architectures and not f.beside)
         kinds = {kind for family in plain for kind in family.model_types}
-        raise GlassformerError(
-            f"{config.where} sets model_type to {kind!r}, which does not go with the architecture "
-            f"'{architecture}'; it must be {' or '.join(map(repr, sorted(kinds)))}"
-        )
-    # no guess is made: a published name that is like another one is another model all the same
+        expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
+        raise InvalidValueError(f"{config.where}: model_type", kind, expected)
     readers = families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
     read = ", ".join(sorted({name for family in readers for name in family.architectures} or READERS))
-    raise GlassformerError(
-        f"{config.where} names the architecture '{architecture}' (model_type '{kind}'), which is not "
-        f"supported; {'of this model_type' if readers else 'of the model_types'} these are: {read}"
-    )
+    raise UnsupportedConfigError(config.where, "architectures", architecture, read)
 
 
 def family_for(model: Model) -> Family | None:
-    """The family whose published config describes this spec exactly; None where there is none."""
+    """The family whose published config describes this spec exactly, if any."""
     for family in families().values():
         try:
             config = Config(family.to_config(model), files=family.files(model))

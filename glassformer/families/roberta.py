@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 from glassformer.families.family import Config, Family, bases
 from glassformer.families.text_encoder import (
     TASKS,
@@ -68,9 +68,8 @@ def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
     """The config's encoder under a head; None is the masked language model."""
     pad_id, rows = config.get("pad_token_id", 1), config.need("max_position_embeddings", int)
     if pad_id < 0 or rows <= pad_id + 1:
-        raise GlassformerError(
-            f"{config.where} sets max_position_embeddings to {rows} and pad_token_id to {pad_id}; positions "
-            "start after the pad id, so this leaves none"
+        raise InvalidValueError(
+            f"{config.where}: max_position_embeddings", rows, f"more than pad_token_id + 1 ({pad_id + 1})"
         )
     return roberta(**words_of(config), max_len=rows - pad_id - 1, pad_id=pad_id, head=head)
 

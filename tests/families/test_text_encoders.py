@@ -122,7 +122,7 @@ def test_dropout_of_a_classifier_falls_where_the_reference_drops(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "key"),
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
@@ -132,11 +132,10 @@ def test_dropout_of_a_classifier_falls_where_the_reference_drops(
         ({"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
     ],
 )
-def test_settings_that_cannot_be_honoured_are_refused(
-    change: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_unsupported_config_is_refused(change: dict[str, Any], key: str, tmp_path: Path) -> None:
     folder = harness.saved(harness.reference("BertModel", _BERT), tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(GlassformerError, match=said):
+    with pytest.raises(GlassformerError) as caught:
         glassformer.load(folder)
+    assert key in str(caught.value.fields)
