@@ -49,7 +49,7 @@ def convert(
     if out.is_dir() and Path(model).is_dir() and Path(model).samefile(out):
         raise FileProblemError(path=out, problem="is also the input folder")
     check_output_folder(out, overwrite=overwrite)
-    import glassformer
+    from glassformer.bundle import save
     from glassformer.core.precision import parse_dtype
 
     bundle = load_or_build(model, dtype="stored")
@@ -58,7 +58,7 @@ def convert(
     quantized: Literal["int8"] | None = "int8" if dtype is StorageDtype.int8 else None
     is_new = not out.exists()
     try:
-        glassformer.save(bundle, out, layout=to.value if to else None, dtype=quantized)
+        save(bundle, out, layout=to.value if to else None, dtype=quantized)
     except BaseException:
         if is_new:  # leave no partial folder
             shutil.rmtree(out, ignore_errors=True)

@@ -81,9 +81,9 @@ def demo(
 
 def _translate_examples(screen: Console) -> tuple[Pipeline, str, str]:
     """Translate the examples and the user's own sentences; return the last text and its language."""
-    import glassformer
+    from glassformer.api import load
 
-    bundle = glassformer.load(MODEL)
+    bundle = load(MODEL)
     count = sum(p.numel() for p in bundle.model.parameters())
     screen.print(f"[bold]1. Translation[/] with the model '{MODEL}', {count / 1e6:.0f} million weights\n")
     for text in SENTENCES:
@@ -194,7 +194,7 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
 def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     import torch
 
-    import glassformer
+    from glassformer.api import train
     from glassformer.training.recipe import with_overrides
 
     run, (training, test) = out / "dates", date_pairs()
@@ -209,9 +209,7 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     settings = {**RECIPE, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more are no faster for matrices this small
-    bundle = glassformer.train(
-        with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run
-    )
+    bundle = train(with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run)
     torch.set_num_threads(threads)
     outputs = bundle.translate([source for source, _ in test], num_beams=1)
     correct = sum(output == target for output, (_, target) in zip(outputs, test, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -126,7 +126,7 @@ def _add_language(
     temporary: Path,
 ) -> tuple[list[str], list[str], list[str]]:
     """Files, columns and settings that read the pairs with a column that names the target language."""
-    import glassformer
+    from glassformer.api import load
     from glassformer.data.readers import LANGUAGE_COLUMN, parse_columns
     from glassformer.data.row_errors import RowErrors
     from glassformer.data.sources import PAIR_FIELDS, write_pairs_with_language
@@ -135,7 +135,7 @@ def _add_language(
         name = setting.partition("=")[0].strip()
         if name in ("data.to", "data.columns"):
             raise ConflictError(names=("to", name), reason="use --to with --columns, or the settings alone")
-    language, errors = resolve_language(glassformer.load(folder), to), RowErrors()
+    language, errors = resolve_language(load(folder), to), RowErrors()
     table = temporary / "pairs.jsonl"
     write_pairs_with_language(data, language, table, columns=parse_columns(columns) or None, errors=errors)
     if errors.count:
@@ -150,7 +150,7 @@ def _bleu_and_chrf(
 
     outputs = [sample.got for sample in evaluation.validation.samples]
     references = [sample.expected for sample in evaluation.validation.samples]
-    case = "lower" if lowercase else "mixed"
+    case: Literal["lower", "mixed"] = "lower" if lowercase else "mixed"
     scores = {
         "bleu": bleu(outputs, references, tokenize=tokenize.value, case=case),
         "chrf": chrf(outputs, references, case=case),

@@ -8,9 +8,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,18 +29,11 @@ if TYPE_CHECKING:
         TextGenerationTask,
         TextGenerator,
     )
+    from glassformer.tokenization import SpecialInText
 
 Prefix = Annotated[
     str | None, typer.Option(help="Text put before every input (default: from the model folder).")
 ]
-
-
-class Split(StrEnum):
-    """Which lines are split into sentences before translation."""
-
-    long = "long"
-    always = "always"
-    never = "never"
 
 
 def translate(
@@ -53,7 +45,8 @@ def translate(
     ] = None,
     prefix: Prefix = None,
     split: Annotated[
-        Split | None, typer.Option(help="Which lines to split into sentences (default: from the model).")
+        Literal["long", "always", "never"] | None,
+        typer.Option(help="Which lines to split into sentences (default: from the model)."),
     ] = None,
     file: options.File = None,
     out: options.Out = None,
@@ -93,8 +86,7 @@ def translate(
     bundle = request.load()
     from glassformer.tasks.translation import Translator
 
-    how = None if split is None else split.value
-    request.run(Translator(bundle, to=to, prefix=prefix, split=how, **request.options))
+    request.run(Translator(bundle, to=to, prefix=prefix, split=split, **request.options))
 
 
 def summarize(
@@ -230,7 +222,7 @@ def generate(
     bundle = request.load()
     from glassformer.tasks.text_generation import TextGenerator
 
-    special = "keep" if parse_special else "plain"
+    special: SpecialInText = "keep" if parse_special else "plain"
     task = TextGenerator(bundle, special_in_text=special, **request.options)
     if texts and len(texts) == 1 and num_beams in (None, 1) and not (as_json or out or tree):
         _stream(task, texts[0], echo)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
@@ -78,12 +78,12 @@ def app(args: Sequence[str]) -> typer.Typer:
     cli.callback()(_root)
     requested = next((arg for arg in args if not arg.startswith("-")), None)
     for name, command in COMMANDS.items():
-        register = {"short_help": command.help, "rich_help_panel": command.panel}
+        register = partial(cli.command, name, short_help=command.help, rich_help_panel=command.panel)
         if name != requested:
-            cli.command(name, help=command.help, **register)(_not_loaded)
+            register(help=command.help)(_not_loaded)
             continue
         function = getattr(import_module(f"glassformer.cli.{command.module}"), name)
-        cli.command(name, **register)(_with_exit_codes(function))
+        register()(_with_exit_codes(function))
     return cli
 
 

@@ -36,18 +36,19 @@ def load_or_build(
     """Load a folder or a shipped model, or build tiny:FAMILY. A preset is built on the meta device."""
     import torch
 
-    import glassformer
+    from glassformer.api import build, load, tiny
+    from glassformer.bundle import Bundle
     from glassformer.core.precision import dtype_for
     from glassformer.families import registry
 
     path = locate_model(model)
     if not model.startswith(TINY) and (path.exists() or "/" in model):
-        return glassformer.load(path, dtype=dtype, device=check_device(device))
+        return load(path, dtype=dtype, device=check_device(device))
     if model.startswith(TINY):
         torch.manual_seed(0)
-        tiny = glassformer.tiny(model.removeprefix(TINY))
+        fresh = tiny(model.removeprefix(TINY))
         stored = dtype_for(None if dtype == "stored" else dtype, check_device(device))
-        return glassformer.Bundle(model=tiny.to(device=device, dtype=stored).eval())
+        return Bundle(model=fresh.to(device=device, dtype=stored).eval())
     presets = registry.presets()
     if model not in presets:
         known = [*pretrained.names(), *(presets if allow_presets else ())]
@@ -59,7 +60,7 @@ def load_or_build(
             hint=f"use a model folder or {TINY}{presets[model].name}",
         )
     with torch.device("meta"):
-        return glassformer.Bundle(model=glassformer.build(model).eval(), family=presets[model].name)
+        return Bundle(model=build(model).eval(), family=presets[model].name)
 
 
 def locate_model(model: str) -> Path:

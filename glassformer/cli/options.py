@@ -165,10 +165,7 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         option = next(iter(getattr(parameter.annotation, "__metadata__", ())), parameter.default)
         if isinstance(option, OptionInfo):
-            named = [text for text in (option.default, *(option.param_decls or ())) if _is_flag(text)]
-            flags[name] = named[0].split("/")[0] if named else f"--{name.replace('_', '-')}"
+            texts = [text for text in (option.default, *(option.param_decls or ())) if isinstance(text, str)]
+            named = [text.split("/")[0] for text in texts if text.startswith("--")]
+            flags[name] = named[0] if named else f"--{name.replace('_', '-')}"
     return flags
-
-
-def _is_flag(text: object) -> bool:
-    return isinstance(text, str) and text.startswith("--")
