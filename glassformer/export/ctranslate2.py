@@ -17,10 +17,18 @@ from safetensors.torch import save_file
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.export.ctranslate2_parts import decoder_of, encoder_of, epsilon_of, library, pooled_of
-from glassformer.export.folder import Exported, check_new, made_whole, write_beside
-from glassformer.export.told import begun_by, ends_of, language_note, never_written, role, said, starts_of
+from glassformer.export.folder import Exported, atomic_folder, require_new_folder, write_sidecars
+from glassformer.export.generation_metadata import (
+    config_values,
+    end_tokens,
+    forced_first_tokens,
+    language_note,
+    special_token_id,
+    start_tokens,
+    suppressed_tokens,
+)
 from glassformer.tokenization.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
@@ -34,9 +42,9 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
     dtype: what the weights are stored in; "int8" rounds each row of a matrix to 255 steps.
     """
     if dtype not in get_args(Dtype):
-        raise GlassformerError(f"CTranslate2 is not exported to in {dtype}; use {', '.join(get_args(Dtype))}")
+        raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
-    path, what = check_new(folder), bundle.spec
+    path, what = require_new_folder(folder), bundle.spec
     if dtype == "int8":  # the library scales weights where they lie, before it rounds them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
@@ -49,25 +57,22 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
         made, notes = _writer(bundle, what)
         runtime = "Translator" if isinstance(what, spec.EncoderDecoder) else "Generator"
     else:
-        raise GlassformerError(
-            "CTranslate2 is exported to from models that write text and from encoders of text, and this one "
-            f"({type(what).__name__}) is neither; try --to onnx"
-        )
+        raise UnsupportedError("CTranslate2", f"a {type(what).__name__} of this kind", hint="export to ONNX")
     made.config.layer_norm_epsilon = epsilon_of(what)
     made.validate()
     made.optimize(quantization=dtype)
-    with made_whole(path) as whole:
+    with atomic_folder(path) as whole:
         made.save(str(whole))
         if head:
             save_file(head, whole / HEAD)
-        write_beside(bundle, whole, {"format": "ctranslate2", "dtype": dtype, "runtime": runtime})
+        write_sidecars(bundle, whole, {"format": "ctranslate2", "dtype": dtype, "runtime": runtime})
     return Exported(folder=path, notes=notes)
 
 
 def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tuple[Any, tuple[str, ...]]:
     """A model that writes text, with its vocabularies; and what the runtime has to be told."""
     model: Any = bundle.model
-    eos, unk, never = _ends(bundle), role(bundle, "unk"), never_written(bundle)
+    eos, unk, never = _ends(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
     assert isinstance(what.head, spec.LanguageModel)
     _check_ids(bundle, what.head.vocab_size)
     decoder = decoder_of(what, model, dict.fromkeys(never, FORBIDDEN))
@@ -83,7 +88,7 @@ def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tup
         made = library().TransformerDecoderModelSpec(decoder)
         target = vocabulary_of(bundle, what.input, "target")
         made.register_vocabulary(target)
-        found = role(bundle, "bos")
+        found = special_token_id(bundle, "bos")
         bos = eos[0] if found is None else found
     made.config.bos_token, made.config.eos_token = target[bos], target[eos[0]]
     made.config.unk_token = "" if unk is None else target[unk]
@@ -97,7 +102,7 @@ def _reader(bundle: Bundle, what: spec.EncoderOnly) -> tuple[Any, dict[str, Any]
     made = pooled_of(encoder, what.head, model.head)
     words = vocabulary_of(bundle, what.input, "source")
     made.register_vocabulary(words)
-    unk = role(bundle, "unk")
+    unk = special_token_id(bundle, "unk")
     made.config.unk_token = "" if unk is None else words[unk]
     if isinstance(what.head, spec.Features):
         return made, {}, ()
@@ -129,30 +134,24 @@ def vocabulary_of(bundle: Bundle, tokens: spec.Input, side: Side) -> list[str]:
 
 def _check_ids(bundle: Bundle, size: int) -> None:
     for name in ("eos_token_id", "decoder_start_token_id", "suppress_tokens"):
-        for index in said(bundle, name):
+        for index in config_values(bundle, name):
             if not isinstance(index, int) or not 0 <= index < size:
-                raise GlassformerError(
-                    f"the folder's {name} is {index!r}; the vocabulary holds ids 0 to {size - 1}"
-                )
+                raise InvalidValueError(name, index, f"an id from 0 to {size - 1}")
 
 
 def _ends(bundle: Bundle) -> list[int]:
-    found = ends_of(bundle)
+    found = end_tokens(bundle)
     if not found:
-        raise GlassformerError(
-            "CTranslate2 needs to know which token ends a text, and this folder does not say; put its "
-            "tokenizer beside the model, or eos_token_id into generation_config.json"
-        )
+        hint = "add the tokenizer to the folder, or eos_token_id to generation_config.json"
+        raise MissingValueError("eos_token_id", "to export to CTranslate2", hint=hint)
     return found
 
 
 def _start(bundle: Bundle, what: spec.EncoderDecoder) -> int:
-    found = starts_of(bundle, what)
+    found = start_tokens(bundle, what)
     if len(found) != 1:
-        raise GlassformerError(
-            "CTranslate2 begins a target with one token, and this folder does not name one; put "
-            "decoder_start_token_id into generation_config.json"
-        )
+        hint = "add it to generation_config.json"
+        raise MissingValueError("decoder_start_token_id", "to export to CTranslate2", hint=hint)
     return found[0]
 
 
@@ -168,9 +167,9 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
     notes = []
     if len(eos) > 1:
         notes.append(f"several tokens end a text: call the runtime with end_token=[{spelled(eos)}]")
-    if first := begun_by(bundle):
+    if first := forced_first_tokens(bundle):
         notes.append(f"one token begins every target: call it with target_prefix=[[{spelled(first)}]]")
-    for word in said(bundle, "bad_words_ids"):
+    for word in config_values(bundle, "bad_words_ids"):
         if len(word) > 1:
             notes.append(f"a stretch is never written: call it with suppress_sequences=[[{spelled(word)}]]")
     return (*notes, *language_note(bundle))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingDependencyError, UnsupportedError
 
 # our words for an activation, and the names of CTranslate2's
 ACTIVATIONS = {
@@ -29,9 +29,7 @@ def library() -> Any:
     try:
         return import_module("ctranslate2.specs")
     except ImportError:
-        raise GlassformerError(
-            "exporting to CTranslate2 needs its package: pip install 'glassformer[export]'"
-        ) from None
+        raise MissingDependencyError("ctranslate2", "export") from None
 
 
 def encoder_of(stack: spec.Stack, tokens: spec.Input, embed: Any, encoder: Any) -> Any:
@@ -108,7 +106,7 @@ def _norms(what: spec.Model) -> Iterator[spec.Norm]:
 
 
 def _refuse(part: str) -> NoReturn:
-    raise GlassformerError(f"CTranslate2 has no {part}, so this model cannot be exported to it")
+    raise UnsupportedError("CTranslate2", part)
 
 
 def _words(stack: spec.Stack, tokens: spec.Input) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An export's folder: whole or not there, with a small JSON that says what it is and what it takes."""
+"""The folder of an export: complete or absent, with a JSON file of metadata."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.bundle import Bundle, sidecar_files
-from glassformer.errors import GlassformerError
-from glassformer.export.told import languages_of
+from glassformer.errors import FileExistsAlreadyError, FileMissingError, FileProblemError
+from glassformer.export.generation_metadata import language_tokens
 from glassformer.families.sidecars import read_object
 
-ABOUT = "export.json"
+METADATA_FILE = "export.json"
 GENERATION = "generation_config.json"
 
 
@@ -28,18 +28,17 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def check_new(folder: str | Path) -> Path:
-    """The folder's path, where it is new or empty."""
+def require_new_folder(folder: str | Path) -> Path:
+    """The folder's path, if it is new or empty."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        what = "is not empty" if path.is_dir() else "is a file"
-        raise GlassformerError(f"'{folder}' is there already and {what}; export into a new or empty folder")
+        raise FileExistsAlreadyError(path, hint="export into a new or empty folder")
     return path
 
 
 @contextmanager
-def made_whole(path: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its name once all is written: what looks whole is whole."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `path` when everything is written."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,32 +50,29 @@ def made_whole(path: Path) -> Iterator[Path]:
                 path.rmdir()
             shutil.move(whole, path)
     except OSError as error:
-        raise GlassformerError(
-            f"could not write '{path}': {error.strerror or error}; check free space and permissions"
-        ) from error
+        hint = "check free space and permissions"
+        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
 
 
-def write_beside(bundle: Bundle, folder: Path, about: dict[str, Any]) -> None:
-    """What the model needs besides its graphs: tokenizer, labels, how it writes, and what the export is."""
+def write_sidecars(bundle: Bundle, folder: Path, metadata: dict[str, Any]) -> None:
+    """Write what the model needs besides its weights: tokenizer, labels, generation config and metadata."""
     if bundle.tokenizer is not None:
         bundle.tokenizer.save(folder)
     files = sidecar_files(bundle)
     if bundle.generation:
         files[GENERATION] = bundle.generation
     if labels := bundle.config.get("id2label"):
-        about = {**about, "labels": labels}
-    if languages := languages_of(bundle):
-        about = {**about, "languages": languages}
-    for name, content in (*files.items(), (ABOUT, about)):
+        metadata = {**metadata, "labels": labels}
+    if languages := language_tokens(bundle):
+        metadata = {**metadata, "languages": languages}
+    for name, content in (*files.items(), (METADATA_FILE, metadata)):
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
-def read_about(folder: str | Path) -> dict[str, Any]:
-    """What an export says of itself; a folder that is none is a sentence."""
+def read_metadata(folder: str | Path) -> dict[str, Any]:
+    """The metadata of an exported folder."""
     path = Path(folder)
-    if not (path / ABOUT).is_file():
-        raise GlassformerError(
-            f"'{folder}' is no exported folder (it has no {ABOUT}); make one with `glassformer export`"
-        )
-    return read_object(path / ABOUT)
+    if not (path / METADATA_FILE).is_file():
+        raise FileMissingError(path / METADATA_FILE, hint="give the folder of an exported model")
+    return read_object(path / METADATA_FILE)

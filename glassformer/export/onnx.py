@@ -25,9 +25,9 @@ from glassformer.core.model import AnyModel
 from glassformer.core.positions import PositionTerms, RelativeBias, buckets_of
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
-from glassformer.export.folder import Exported, check_new, made_whole, write_beside
+from glassformer.export.folder import Exported, atomic_folder, require_new_folder, write_sidecars
+from glassformer.export.generation_metadata import end_tokens, language_note, start_tokens
 from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
-from glassformer.export.told import ends_of, language_note, starts_of
 from glassformer.inference.prepare import evaluation_mode
 
 OPSET = 18
@@ -48,11 +48,11 @@ def library() -> None:
 def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
     """Write the folder, which must be new or empty, in float32; it is whole or not there."""
     library()
-    path = check_new(folder)
+    path = require_new_folder(folder)
     model = _plain(bundle.model)
     graphs = graphs_of(model)
     files: dict[str, Any] = {}
-    with made_whole(path) as whole, evaluation_mode(model), _looked_up(model):
+    with atomic_folder(path) as whole, evaluation_mode(model), _looked_up(model):
         for graph in graphs:
             program = _program(graph)
             name = f"{graph.name}.onnx"
@@ -64,8 +64,8 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
             }
         about = {"format": "onnx", "dtype": "float32", "opset": OPSET, "files": files}
         if isinstance(bundle.spec.head, spec.LanguageModel):
-            about |= {"starts": starts_of(bundle, bundle.spec), "ends": ends_of(bundle)}
-        write_beside(bundle, whole, about)
+            about |= {"starts": start_tokens(bundle, bundle.spec), "ends": end_tokens(bundle)}
+        write_sidecars(bundle, whole, about)
     return Exported(folder=path, notes=language_note(bundle))
 
 

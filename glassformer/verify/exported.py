@@ -10,7 +10,7 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.errors import FileProblemError
-from glassformer.export.folder import read_about
+from glassformer.export.folder import read_metadata
 from glassformer.verify.claims import Claim, Measure, measured, tolerance_of
 from glassformer.verify.exported_ctranslate2 import open_ctranslate2
 from glassformer.verify.exported_onnx import open_onnx
@@ -32,7 +32,7 @@ class ExportedFolder:
 
 def open_exported(folder: str | Path) -> ExportedFolder:
     """Open an exported folder with its own runtime."""
-    about = read_about(folder)
+    about = read_metadata(folder)
     kind, dtype = about.get("format"), about.get("dtype")
     if kind not in OPENERS or dtype not in ALLOWED:
         raise FileProblemError(

@@ -15,8 +15,8 @@ from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.errors import FileProblemError, MissingDependencyError
 from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
-from glassformer.export.folder import read_about
-from glassformer.export.told import ends_of, never_written, starts_of
+from glassformer.export.folder import read_metadata
+from glassformer.export.generation_metadata import end_tokens, start_tokens, suppressed_tokens
 from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.verify.claims import EXPORT_ROWS, ExportMismatchError, Measure, gap, same_choices
 from glassformer.verify.inputs import Sample, sample_for
@@ -30,7 +30,7 @@ def open_ctranslate2(folder: Path) -> Measure:
         library = import_module("ctranslate2")
     except ImportError:
         raise MissingDependencyError("ctranslate2", "export") from None
-    about = read_about(folder)
+    about = read_metadata(folder)
     kind = about.get("runtime")
     # a CPU computes no float16, and the runtime would say at each load that it does not
     compute = "default" if about.get("dtype") == "int8" else "float32"
@@ -71,7 +71,7 @@ def _tensor(view: Any) -> Tensor:
 def _shifted(bundle: Bundle, logits: Tensor) -> Tensor:
     """Our scores as they are exported: what is never written is pushed far down."""
     logits = logits.clone()
-    logits[..., never_written(bundle)] += FORBIDDEN
+    logits[..., suppressed_tokens(bundle)] += FORBIDDEN
     return logits
 
 
@@ -102,7 +102,7 @@ def _score_gap(bundle: Bundle, ours: Tensor, theirs: Tensor) -> float:
     if ours.shape != theirs.shape:
         return float("inf")
     kept = torch.ones(ours.shape[-1], dtype=torch.bool)
-    kept[never_written(bundle)] = False
+    kept[suppressed_tokens(bundle)] = False
     return gap(theirs[:, kept], ours[:, kept.to(ours.device)])
 
 
@@ -111,7 +111,7 @@ def _translating(bundle: Bundle, model: EncoderDecoder, runtime: Any, note: str)
     sample = sample_for(model, "right", batch=EXPORT_ROWS)
     sources, targets = _rows(sample), _rows(sample, 1)
     read, spelled = (vocabulary_of(bundle, side, word) for side, word in _sides(model))
-    ends, starts = ends_of(bundle), starts_of(bundle, model.spec)
+    ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
     if len(starts) != 1 or not ends:
         raise ExportMismatchError("says where a text starts and ends")
     scored = runtime.score_batch(
@@ -143,7 +143,7 @@ def _same_texts(
 ) -> int:
     """How many of the sources both give the same greedy tokens."""
     read, spelled = words
-    ends, starts = ends_of(bundle), starts_of(bundle, model.spec)
+    ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
     found = runtime.translate_batch(
         [[read[n] for n in row] for row in sources],
         beam_size=1,
@@ -151,7 +151,7 @@ def _same_texts(
         min_decoding_length=0,
         end_token=[spelled[n] for n in ends],
     )
-    settings = GenerationConfig(max_new_tokens=MOST, suppress_tokens=tuple(never_written(bundle)))
+    settings = GenerationConfig(max_new_tokens=MOST, suppress_tokens=tuple(suppressed_tokens(bundle)))
     same = 0
     for source, theirs in zip(sources, found, strict=True):
         ids = torch.tensor([source], device=next(model.parameters()).device)

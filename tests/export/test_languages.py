@@ -15,8 +15,8 @@ import torch
 import glassformer
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.folder import Exported
+from glassformer.export.generation_metadata import language_tokens
 from glassformer.export.onnx import export_onnx
-from glassformer.export.told import languages_of
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.tokenization.train import Marks
@@ -126,11 +126,11 @@ def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tm
 
 @pytest.mark.parametrize("marks", ["end", "around"])
 def test_marks_tell_the_languages_of_a_published_folder(bundle) -> None:
-    told = languages_of(bundle)
+    told = language_tokens(bundle)
     bundle.job = replace(bundle.job, languages=())
-    assert languages_of(bundle) == {}  # one trained here was taught none, whatever its tokenizer has
+    assert language_tokens(bundle) == {}  # one trained here was taught none, whatever its tokenizer has
     bundle.job = JobInfo()
-    assert languages_of(bundle) == told and told["in"] == "source"
+    assert language_tokens(bundle) == told and told["in"] == "source"
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_a_language_may_be_the_first_token_written(export, write, published, tmp
     """And then no other token is said to begin every target, though one is the folder's own choice."""
     made: Exported = export(published, tmp_path / "out")
     (note,) = made.notes
-    assert "several languages (de_DE, en_XX, ko_KR), each told by the first token of the target" in note
+    assert "several languages (de_DE, en_XX, ko_KR), chosen by the first token of the target" in note
     found = {to: write(made.folder, to).strip() for to in CODES}
     assert found == {to: published.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST) for to in CODES}
     assert len(set(found.values())) == len(CODES)
 
 
-def test_a_full_folder_and_a_file_are_told_apart(tmp_path: Path, run) -> None:  # noqa: F811
+def test_existing_folder_or_file_is_refused(tmp_path: Path, run) -> None:  # noqa: F811
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
-    for out, said in (("full", "is not empty"), ("full/mine", "is a file")):
+    for out in ("full", "full/mine"):
         done = run("export", "tiny:gpt2", "--to", "onnx", "--out", tmp_path / out)
-        assert done.code == 2 and f"{said}; export into a new or empty folder" in done.err
+        assert done.code == 2 and "already exists" in done.err
