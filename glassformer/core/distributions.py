@@ -108,7 +108,7 @@ class NegativeBinomial(NamedTuple):
     def log_prob(self, values: Tensor) -> Tensor:
         """The logarithm of the chance of each count; none of what is below 0."""
         told = distributions.NegativeBinomial(self.total_count, logits=self.logits, validate_args=False)
-        chance: Tensor = told.log_prob(values)  # type: ignore[no-untyped-call]
+        chance: Tensor = told.log_prob(values)
         return chance.where(values >= 0, torch.nan)
 
     def undone(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:

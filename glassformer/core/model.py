@@ -8,8 +8,9 @@ B batch, T target or sequence positions, S source positions, D d_model, V vocabu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,34 @@ from glassformer.core.reading import MaskLike, across, first_vectors, inferred, 
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
+if TYPE_CHECKING:
+    from glassformer.generation.config import GenerationOptions
 
-class EncoderDecoder(nn.Module):
+
+class GenerativeModel(nn.Module):
+    """A model with a language-model head, which can generate."""
+
+    def generate(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[list[int]]:
+        """Generate from sources or prompts (B, S) -> the new token ids of each row, without the end token.
+
+        The rows are lists, because they have different lengths; with `num_return_sequences` N, the N rows of
+        each input follow one another, the best first. attention_mask (B, S): 1 for real tokens; by default
+        padding is inferred from the pad id. `options` are those of transformers; `max_new_tokens` or
+        `max_length` is required.
+        """
+        from glassformer.generation.engine import generate_ids  # a layer above: imported when it is called
+
+        return generate_ids(self, input_ids, attention_mask, eos_token_id, options)
+
+
+class EncoderDecoder(GenerativeModel):
     """Reads a source, writes a target: logits (B, T, V) for each next target token.
 
     >>> from glassformer.core.build import build
@@ -306,7 +333,7 @@ class EncoderOnly(nn.Module):
         )
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(GenerativeModel):
     """Reads from left to right: logits (B, T, V) for each next token.
 
     >>> from glassformer.core.build import build
@@ -316,6 +343,8 @@ class DecoderOnly(nn.Module):
     ...     decoder=specs.Stack(d_model=16, num_layers=2, block=block, causal=True)))
     >>> model(torch.ones(2, 7).long()).shape
     torch.Size([2, 7, 50])
+    >>> [len(ids) for ids in model.generate(torch.ones(2, 7).long(), max_new_tokens=3)]
+    [3, 3]
     """
 
     spec: specs.DecoderOnly

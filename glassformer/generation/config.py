@@ -198,7 +198,7 @@ def merge_generation_config(
     if "num_beams" in given or "do_sample" in given:
         values.pop("num_return_sequences", None)  # it belongs to the file's own search
     least, most = values.get("min_new_tokens"), given.get("max_new_tokens")
-    if _is_int(least) and _is_int(most):
+    if isinstance(least, int) and isinstance(most, int):
         values["min_new_tokens"] = min(least, most)
     for name, value in given.items():
         values[name] = _as_tuple(name, value) if name in ("stop_strings", "suppress_tokens") else value

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InvalidValueError
 from glassformer.generation.beam_search import BeamSearch
+from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.decoder import Decoder, decoder_start_ids, widen
 from glassformer.generation.inference_model import prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
@@ -40,6 +41,25 @@ def generate(
         for output in group:
             output.check_finite()
     return outputs
+
+
+def generate_ids(
+    model: nn.Module,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    eos_token_id: int | Sequence[int] | None,
+    options: GenerationOptions,
+) -> list[list[int]]:
+    """`generate` with keyword options, ids only: the method `generate` of the core models."""
+    embed = getattr(model, "src_embed", None) or getattr(model, "embed", None)
+    if attention_mask is None and (pad_id := getattr(embed, "pad_id", None)) is not None:
+        attention_mask = input_ids != pad_id
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    config = merge_generation_config({}, options)
+    request = GenerationRequest(config=config, eos_token_id=eos_token_id)
+    outputs = generate(model, input_ids, request, attention_mask=attention_mask.bool())
+    return [output.ids for group in outputs for output in group]
 
 
 def generate_batched(

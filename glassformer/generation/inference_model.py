@@ -234,7 +234,8 @@ class InferenceModel(nn.Module):
                 positions=positions,
                 limit=limit,
             )
-        from glassformer.generation.graph_decoder import CAPACITY_STRIDE, WARMUPS, GraphDecoder
+        from glassformer.generation.graph_decoder import CAPACITY_STRIDE, GraphDecoder
+        from glassformer.generation.request import SPARE as WARMUPS
         from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
 
         capacity = -(-(capacity + WARMUPS) // CAPACITY_STRIDE) * CAPACITY_STRIDE

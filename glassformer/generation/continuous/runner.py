@@ -244,7 +244,8 @@ class SlotRunner:
             self._choose(list(self.running), logits)
 
     def _requests(self) -> list[Request]:
-        return [one.request for one in (*self._joining, *self.prefilling, *self.running)]
+        waiting = [one.request for one in (*self._joining, *self.prefilling)]
+        return waiting + [one.request for one in self.running]
 
     def _fail_all(self, error: Exception) -> None:
         requests = self._requests()
