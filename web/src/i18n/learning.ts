@@ -15,8 +15,8 @@ export default {
     ko: '이 모델의 학습 과정을 보려면 학습이 끝났거나 진행 중인 폴더를 열어 주세요.',
   },
   'learning.none_more': {
-    en: 'With training.film=12 a run also keeps the weights of twelve moments from its first step on, which makes a longer film.',
-    ko: 'training.film=12로 학습하면 첫 스텝부터 12개 시점의 가중치도 남겨 더 긴 영상을 볼 수 있습니다.',
+    en: 'With training.snapshots=12 a run also keeps the weights of twelve moments from its first step on, which makes a longer film.',
+    ko: 'training.snapshots=12로 학습하면 첫 스텝부터 12개 시점의 가중치도 남겨 더 긴 영상을 볼 수 있습니다.',
   },
   'learning.kept': { en: 'A saved page holds one trace and no training run.', ko: '저장된 페이지에는 학습 기록이 들어 있지 않습니다.' },
   'learning.run': { en: 'Run', ko: '학습' },
