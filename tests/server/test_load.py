@@ -74,7 +74,7 @@ def _answer(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
         case "/v1/completions":
             return found["choices"], found["usage"]
         case "/translate":
-            return [(one["text"], one["tokens"], round(one["score"], 3)) for one in found["translations"]]
+            return [(one["text"], one["num_tokens"], round(one["score"], 3)) for one in found["translations"]]
         case "/trace":
             return found["id"], found["outcome"], found["sequences"]
     return found
