@@ -11,38 +11,6 @@ from glassformer.errors import MissingValueError, UnknownNameError
 from glassformer.tasks.base import require_tokenizer
 from glassformer.tokenization import code_languages, tag_languages
 
-# ISO codes of two and three letters, and names, one language per line
-_LANGUAGES = """
-ar ara: arabic العربية
-cs ces cze: czech čeština
-da dan: danish dansk
-de deu ger: german deutsch allemand 독일어
-el ell gre: greek ελληνικά
-en eng: english englisch anglais 영어
-es spa: spanish español espanol castellano spanisch espagnol 스페인어
-fi fin: finnish suomi
-fr fra fre: french français francais französisch 프랑스어 불어
-he heb: hebrew עברית
-hi hin: hindi हिन्दी
-hu hun: hungarian magyar
-id ind: indonesian bahasa
-it ita: italian italiano italienisch italien 이탈리아어
-ja jpn: japanese 日本語 japanisch japonais 일본어
-ko kor: korean 한국어 한국말 koreanisch coréen
-nl nld dut: dutch nederlands
-no nob nor: norwegian norsk
-pl pol: polish polski
-pt por: portuguese português portugues
-ro ron rum: romanian română
-ru rus: russian русский russisch russe 러시아어
-sv swe: swedish svenska
-th tha: thai ไทย
-tr tur: turkish türkçe
-uk ukr: ukrainian українська
-vi vie: vietnamese
-zh zho chi cmn: chinese mandarin 中文 chinesisch chinois 중국어
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TargetLanguage:
@@ -83,8 +51,7 @@ def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
     for spelling in (to, spell_language(languages, to)):
         if spelling is not None and (found := _by_spelling(bundle, spelling)) is not None:
             return found
-    named = language_by_name(languages, to)
-    raise UnknownNameError("language", to, languages, hint=f"use '{named}'" if named else "")
+    raise UnknownNameError("language", to, languages)
 
 
 def _by_spelling(bundle: Bundle, to: str) -> TargetLanguage | None:
@@ -119,19 +86,3 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
     """
     alike = [language for language in languages if language.casefold() == to.casefold()]
     return to if to in alike else next(iter(alike), None)
-
-
-def language_by_name(languages: Sequence[str], name: str) -> str | None:
-    """The code, among these, of the language that people call `name`.
-
-    >>> language_by_name(["ko-label", "ko"], "Korean"), language_by_name(["deu"], "Deutsch")
-    ('ko', 'deu')
-    """
-    for line in _LANGUAGES.split("\n"):
-        codes, _, names = line.partition(":")
-        if name.strip().casefold() in names.split():
-            found = [
-                one for one in languages if one.casefold().replace("_", "-").split("-")[0] in codes.split()
-            ]
-            return min(found, key=len, default=None)
-    return None

@@ -113,10 +113,9 @@ def test_language_is_a_tag_a_prefix_or_the_first_token(bundle):
     made.config = {"task_specific_params": {"translation_en_to_ro": {"prefix": "translate to Romanian: "}}}
     assert target_language(made, "ro").prefix == "translate to Romanian: "
     assert target_language(made, "FRA") == french and target_language(made, "RO").prefix
-    for name, hint in (("French", "use 'fra'"), ("romanian", "use 'ro'"), ("German", ""), ("xx", "")):
-        with pytest.raises(UnknownNameError) as caught:
-            target_language(made, name)
-        assert caught.value.hint == hint
+    with pytest.raises(UnknownNameError) as caught:
+        target_language(made, "French")
+    assert {"fra", "ro"} <= set(caught.value.known)
 
 
 @pytest.mark.parametrize(
