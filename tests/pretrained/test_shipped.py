@@ -110,7 +110,7 @@ def test_pocket_series_sees_a_wave_go_on(run: Any, tmp_path: Path) -> None:
     assert run("forecast", "pocket-series", tmp_path / "past.csv").code == 0
 
 
-@pytest.mark.parametrize(("name", "told"), [("pocket", "no language 'xx'"), ("pocket-lm", "that translate")])
-def test_the_explorer_opens_on_no_language_that_a_model_lacks(name: str, told: str, run: Any) -> None:
+@pytest.mark.parametrize(("name", "problem"), [("pocket", "'xx'"), ("pocket-lm", "--to")])
+def test_explore_rejects_a_language_the_model_lacks(name: str, problem: str, run: Any) -> None:
     done = run("explore", name, "--to", "xx", "--no-browser", "--port", "0")
-    assert done.code == 2 and told in done.err
+    assert done.code == 2 and problem in done.err
