@@ -89,7 +89,7 @@ SLOW = (
     "tests/explorer/",
     "tests/benchmarks/",
     "tests/inference/test_gpu_",
-    "tests/training/test_parallel.py",
+    "tests/training/test_distributed.py",
     "tests/training/test_jobs_text.py",
     "tests/faults/",
     "tests/server/",

@@ -65,7 +65,8 @@ class FeedForward(nn.Module):
         if self.activation == "relu" and obs is None and self.training:
             return backend.relu_dropout(hidden, self.dropout.p, self.training)
         hidden = backend.activate(self.activation, hidden, producers=(self.up,) if obs is None else None)
-        return self.dropout(tap(obs, "act", hidden))
+        hidden = self.dropout(tap(obs, "act", hidden))
+        return hidden
 
 
 class GatedFeedForward(FeedForward):
@@ -97,4 +98,5 @@ class GatedFeedForward(FeedForward):
     def _hidden(self, x: Tensor, obs: Observer | None) -> Tensor:
         gate = tap(obs, "gate", self.gate(x))
         gate = backend.activate(self.activation, gate, producers=(self.gate,) if obs is None else None)
-        return self.dropout(tap(obs, "act", gate * tap(obs, "up", self.up(x))))
+        hidden: Tensor = self.dropout(tap(obs, "act", gate * tap(obs, "up", self.up(x))))
+        return hidden

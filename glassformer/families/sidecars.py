@@ -70,7 +70,9 @@ class JobInfo:
         mean, std = present.get("mean"), present.get("std")
         if mean and std and len(mean) != len(std):
             raise InvalidValueError(f"{where}: std", std, f"{len(mean)} numbers, as in mean")
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in present.items()}
+        options: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in present.items()
+        }
         return cls(name=options.pop("job", None), **options)
 
     def to_dict(self) -> dict[str, Any]:

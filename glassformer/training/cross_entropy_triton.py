@@ -7,8 +7,8 @@ passes over the logits five times and stores the gradient separately.
 from __future__ import annotations
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile: every thread reduces its own columns

@@ -84,7 +84,7 @@ def test_the_rest_is_what_it_says(page: Path) -> None:
             read = list(yaml.safe_load_all(block.code))
             if not block.why:
                 (words,) = read
-                parse_recipe(merged(ready(words.get("job", "translate")), words), where)
+                parse_recipe(merged(ready(words.get("job", "translate")), words))
         elif block.language == "sh":
             subprocess.run(["bash", "-n"], input=block.code, text=True, check=True)
 

@@ -17,8 +17,8 @@ B inputs, W beams, H query heads, G key/value heads, K head width, L slots.
 from __future__ import annotations
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from glassformer.errors import MissingValueError, ShapeError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from glassformer.core.norms import LayerNorm, RMSNorm

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import (  # type: ignore[import-not-found]
+from triton.language.extra.cuda import (
     gdc_launch_dependents,
     gdc_wait,
 )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from glassformer.inference.gpu.elementwise import activate

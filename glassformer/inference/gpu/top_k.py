@@ -9,8 +9,8 @@ looks at its columns again for its next, so that each further token costs a few 
 from __future__ import annotations
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from glassformer.errors import InvalidValueError

@@ -7,8 +7,8 @@ the row, so while one kernel ends, the next one's matrix is already on its way.
 from __future__ import annotations
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from glassformer.inference.gpu.elementwise import NormWeights, activate, statistics
