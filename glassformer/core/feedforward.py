@@ -65,8 +65,8 @@ class FeedForward(nn.Module):
         if self.activation == "relu" and obs is None and self.training:
             return backend.relu_dropout(hidden, self.dropout.p, self.training)
         hidden = backend.activate(self.activation, hidden, producers=(self.up,) if obs is None else None)
-        hidden = self.dropout(tap(obs, "act", hidden))
-        return hidden
+        dropped: Tensor = self.dropout(tap(obs, "act", hidden))
+        return dropped
 
 
 class GatedFeedForward(FeedForward):
