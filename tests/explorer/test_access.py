@@ -89,7 +89,7 @@ WIDE = """() => {
   };
   const out = [...document.querySelectorAll('body *')].filter((one) => {
     const box = one.getBoundingClientRect();
-    return box.width > 1 && box.right > wide + 1 && !read_tensor(one);
+    return box.width > 1 && box.right > wide + 1 && !cut(one);
   });
   return [document.documentElement.scrollWidth - wide,
     out.slice(0, 3).map((one) => one.outerHTML.slice(0, 120))];

@@ -100,7 +100,7 @@ def test_the_wheel_alone_has_its_models_and_writes_a_page_with_no_node_and_no_ne
         built, tmp_path, "explore", str(folders["translator"]), "--export", str(tmp_path / "t.html")
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    inside = tmp_path / "installed" / "glassformer" / "models"
+    inside = tmp_path / "installed" / "glassformer" / "pretrained"
     expected = [f"{name} {inside / name}" for name in models.names()]
     assert done.stdout.splitlines()[: len(expected)] == expected
     assert (tmp_path / "t.html").stat().st_size > 500_000
