@@ -1,0 +1,121 @@
+"""Layers of a stack may differ, an encoder need not read tokens, and any vocabulary head generates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.core import spec
+from glassformer.core.build import build
+from glassformer.core.kv_cache import KVCache
+from glassformer.core.masks import Mask
+from glassformer.core.positions import PositionTerms
+from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
+from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
+from glassformer.verify import stir
+from tests.core.models import VOCAB, D, spec_of
+from tests.generation.continuous.requests import requests
+from tests.generation.continuous.test_crowd import crowd
+from tests.inference.test_layouts import LAYOUTS, gaps
+
+
+def mixed(shape: str = "decoder_only") -> Any:
+    """A window and another rotary base on every second layer, other groups of heads on the third."""
+    what: Any = spec_of(shape, position="rotary")
+    block = what.decoder.block
+    local = replace(block, attention=replace(block.attention, window=3))
+    grouped = replace(block, attention=replace(block.attention, num_kv_heads=2))
+    decoder = replace(
+        what.decoder,
+        num_layers=4,
+        pattern=(block, local, grouped),
+        local_position=spec.Rotary(base=100.0),
+    )
+    torch.manual_seed(0)
+    model = build(replace(what, decoder=decoder)).eval()
+    stir(model)
+    return model
+
+
+def test_a_stack_is_its_different_blocks_one_after_another() -> None:
+    model = mixed()
+    stack, x = model.decoder, torch.randn(2, 9, D)
+    assert [block.self_attn.window for block in stack.blocks] == [None, 3, None, None]
+    assert [block.self_attn.num_kv_heads for block in stack.blocks] == [4, 4, 2, 4]
+    wanted, positions = x, torch.arange(9)[None]
+    with torch.no_grad():
+        for block in stack.blocks:
+            position = stack.position if block.self_attn.window is None else stack.local_position
+            terms: PositionTerms = position(positions)
+            wanted = block(wanted, mask=Mask(causal=True), terms=terms)
+        wanted = stack.final_norm(wanted)
+        torch.testing.assert_close(stack(x), wanted)
+        stack.local_position = None
+        assert not torch.allclose(stack(x), wanted)
+
+
+def test_a_cache_has_each_layers_shape() -> None:
+    model = mixed()
+    cache = KVCache.allocate(model.spec, batch=2, capacity=12)
+    assert [layer.k.shape[1] for layer in cache.layers] == [4, 4, 2, 4]
+    ids = torch.randint(1, VOCAB, (2, 9))
+    with torch.no_grad():
+        parts = [model(piece, cache=cache) for piece in ids.split([4, 1, 3, 1], 1)]
+        torch.testing.assert_close(torch.cat(parts, 1), model(ids))
+
+
+@pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
+@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
+def test_steps_of_different_layers_give_the_models_scores(lay: Any, shape: str) -> None:
+    allowed = 0.1 if lay is not None and "Int8" in lay.__name__ else 1e-5
+    assert max(gaps(lay, mixed(shape), 3)) < allowed
+
+
+def test_requests_of_a_batch_get_what_they_get_alone() -> None:
+    crowd(prepare_for_inference(mixed()), requests(8, {}, vocab=VOCAB, most=12))
+
+
+SOURCES: dict[str, tuple[spec.Input, tuple[int, ...]]] = {
+    "images": (spec.ImagePatches(image_size=(8, 8), patch_size=(4, 4), prefix=1), (2, 3, 8, 8)),
+    "features": (spec.Vectors(), (2, 6, D)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_text_is_generated_from_images_and_features(source: str) -> None:
+    what: Any = spec_of("encoder_decoder")
+    kind, shape = SOURCES[source]
+    torch.manual_seed(0)
+    model: Any = build(replace(what, source=kind)).eval()
+    stir(model)
+    inputs, ids = torch.randn(shape), torch.randint(1, VOCAB, (2, 5))
+    ids[:, 0] = 1
+    with torch.inference_mode():
+        for one in (model, prepare_for_inference(model)):
+            result = prefill(one, inputs, None, start_ids=[1], capacity=5)
+            logits = [result.logits, *(result.decoder.step(ids[:, n]) for n in range(1, 5))]
+            torch.testing.assert_close(torch.stack(logits, 1), model(inputs, ids), rtol=1e-4, atol=1e-5)
+
+
+def test_any_head_with_a_vocabulary_generates() -> None:
+    what: Any = spec_of("decoder_only")
+    head = spec.MaskedLanguageModel(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNorm())
+    torch.manual_seed(0)
+    model: Any = build(replace(what, head=head)).eval()
+    stir(model)
+    ids = torch.tensor([[3, 4, 5]])
+    request = GenerationRequest(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
+    ((found,),) = generate(prepare_for_inference(model), ids, request)
+    with torch.no_grad():
+        for token in found.ids:
+            assert int(model(ids)[0, -1].argmax()) == token
+            ids = torch.cat((ids, torch.tensor([[token]])), 1)
+
+
+def test_a_head_without_a_vocabulary_does_not_generate() -> None:
+    what: Any = spec_of("decoder_only")
+    with pytest.raises(ValueError, match="text generation"):
+        InferenceModel(build(replace(what, head=spec.Classify(num_labels=2))), None)
