@@ -163,12 +163,13 @@ class MultiHeadAttention(nn.Module):
         return self._split_keys_values(k, v)
 
     def _split_queries(self, q: Tensor) -> Tensor:
-        q = q.unflatten(-1, (self.num_heads, self.head_dim))
+        q = q.view(*q.shape[:-1], self.num_heads, self.head_dim)
         return q if self.q_norm is None else self.q_norm(q)
 
     def _split_keys_values(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         groups = self.num_kv_heads
-        k, v = k.unflatten(-1, (groups, self.head_dim)), v.unflatten(-1, (groups, self.value_dim))
+        k = k.view(*k.shape[:-1], groups, self.head_dim)
+        v = v.view(*v.shape[:-1], groups, self.value_dim)
         return k if self.k_norm is None else self.k_norm(k), v
 
     @property

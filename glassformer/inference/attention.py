@@ -45,7 +45,7 @@ class RealRows:
         if self.index is not None:
             padded = rows.new_zeros(self.shape.numel(), *rows.shape[1:])
             rows = padded.index_copy_(0, self.index, rows)
-        return rows.unflatten(0, tuple(self.shape))
+        return rows.view(*self.shape, *rows.shape[1:])
 
 
 class UnpaddedAttention:

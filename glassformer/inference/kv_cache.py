@@ -219,7 +219,7 @@ class BeamAttention:
         assert k is not None and v is not None
         cache, window = self.cache, attention.window
         shape = (cache.batch, cache.width)
-        q, k, v = (x.unflatten(0, shape).transpose(1, 2) for x in (q, k, v))  # (B, H, W, K)
+        q, k, v = (x.view(*shape, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # (B, H, W, K)
         q, k = cache.terms[window].rotate(q, k)
         k, v = cache.append(self.layer, k, v)
         heads = attend_few(q, k, v, cache.bias[window], attention.scale)  # (B, H, W, V)
@@ -268,7 +268,7 @@ class CrossAttention:
         obs: Observer | None = None,
     ) -> Tensor:
         own = self.cache.layers[self.layer]
-        q = q.unflatten(0, (len(own.k), -1)).transpose(1, 2)  # (B, H, W, K)
+        q = q.view(len(own.k), -1, *q.shape[1:]).transpose(1, 2)  # (B, H, W, K)
         heads = attend_few(q, own.k, own.v, self.cache.bias, attention.scale)
         if self.cache.empty is not None:
             heads = heads.masked_fill(self.cache.empty, 0.0)

@@ -143,7 +143,7 @@ class BucketRows:
     def split(self, x: Tensor) -> Tensor:
         """x (N, heads, K) of all rows -> (E, heads, W, K) of the bucket's."""
         own = x if self.rows is None else x.index_select(0, self.rows)
-        return own.unflatten(0, (len(self.index), self.width)).transpose(1, 2)
+        return own.view(len(self.index), self.width, *own.shape[1:]).transpose(1, 2)
 
 
 class SlotBuckets:

@@ -139,7 +139,7 @@ class TritonBeamAttention:
     ) -> Tensor:
         assert k is not None and v is not None
         cache, own = self.cache, self.cache.layers[self.layer]
-        q, k, v = (x.unflatten(0, (cache.batch, cache.width)) for x in (q, k, v))  # (B, W, heads, K)
+        q, k, v = (x.view(cache.batch, cache.width, *x.shape[1:]) for x in (q, k, v))  # (B, W, heads, K)
         heads = decode_attention(
             q,
             k,
@@ -205,7 +205,7 @@ class TritonCrossAttention(CrossAttention):
         cache = self.cache
         assert isinstance(cache, TritonCrossCache)
         own = cache.layers[self.layer]
-        q = q.unflatten(0, (len(own.k), -1))  # (B, W, H, K)
+        q = q.view(len(own.k), -1, *q.shape[1:])  # (B, W, H, K)
         heads = cross_attention(q, own.k, own.v, scale=attention.scale, real=cache.mask)
         if cache.empty is not None:
             heads = heads.masked_fill(cache.empty, 0.0)
