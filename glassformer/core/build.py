@@ -13,7 +13,7 @@ from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.init import initialise
 from glassformer.core.stack import Stack
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnsupportedError
 
 _FORMULAS = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
 
@@ -49,7 +49,7 @@ def build(what: spec.Model) -> model.AnyModel:
                 head=head(what.head, what.decoder.d_model, what.input),
             )
         case _:
-            raise GlassformerError(f"no model can be built from {what!r:.60}; give a preset's name or a spec")
+            raise InvalidValueError("spec", what, "the name of a preset or a spec")
     if not any(parameter.is_meta for parameter in made.parameters()):
         initialise(made, what.init)
     return made
@@ -162,7 +162,7 @@ def embed(what: spec.Input, d_model: int) -> nn.Module:
             return series.SeriesInput(d_model, **vars(what))
         case spec.Vectors():
             return embeddings.VectorInput()
-    raise GlassformerError(f"cannot build an input of kind {type(what).__name__}")
+    raise InvalidValueError("input", what, "an input's spec")
 
 
 def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
@@ -187,7 +187,7 @@ def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
             return heads.AnswerHead(d_model, **vars(what))
         case spec.Embed():
             return heads.EmbedHead(d_model, **vars(what))
-    raise GlassformerError(f"cannot build a head of kind {type(what).__name__}")
+    raise InvalidValueError("head", what, "a head's spec")
 
 
 def _series_head(what: spec.Head, d_model: int, source: spec.SeriesPatches) -> nn.Module:
@@ -207,7 +207,8 @@ def _series_head(what: spec.Head, d_model: int, source: spec.SeriesPatches) -> n
             return series.PatchReconstructHead(
                 d_model, channels=channels, patch_length=length, prefix=prefix, **vars(what)
             )
-    raise GlassformerError(
-        f"a series cannot be read by a head of kind {type(what).__name__}; use Features without a pooler, "
-        "Forecast, SeriesClassify, SeriesRegress or PatchReconstruct"
+    raise UnsupportedError(
+        f"a head of kind {type(what).__name__}",
+        "time series",
+        hint="use Features without a pooler, Forecast, SeriesClassify, SeriesRegress or PatchReconstruct",
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.core.backend import Dropout, normal_table
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
 class Embedded(NamedTuple):
@@ -75,42 +75,42 @@ class TokenInput(nn.Module):
             _check_types(kinds, ids, self.kind.num_embeddings)
             x = x + tap(obs, "kind", self.kind(kinds))
         elif types is not None:
-            raise GlassformerError("this model has no token types; leave `types` out")
+            raise UnsupportedError("this model", "token types", hint="leave `types` out")
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
         return Embedded(tap(obs, "out", self.dropout(x)))
 
 
 def check_form(ids: Tensor) -> None:
-    """Say so where these cannot be token ids (B, T)."""
+    """Raise if these cannot be token ids (B, T)."""
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
-        kind = str(ids.dtype).removeprefix("torch.")
-        raise GlassformerError(f"token ids must be integers of shape (B, T); got {kind} {tuple(ids.shape)}")
+        raise ShapeError(f"a tensor of token ids ({ids.dtype})", ids.shape, "integers (B, T)")
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Say which id is out of range; on a GPU only shapes are looked at, so as not to wait for it."""
+    """Raise if an id is out of range; on a GPU only shapes are checked, to avoid a synchronization."""
     check_form(ids)
     if ids.is_cpu and ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in ids.aminmax())
         if low < 0 or high >= vocab_size:
             wrong = low if low < 0 else high
-            raise GlassformerError(
-                f"token id {wrong} is out of range: the vocabulary holds ids 0 to {vocab_size - 1}; "
-                "use the tokenizer that belongs to this model"
+            raise InvalidValueError(
+                "token id",
+                wrong,
+                f"0 to {vocab_size - 1}",
+                hint="use the tokenizer of this model",
             )
 
 
 def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
-    """Say where token types do not fit; their numbers, like those of ids, are looked at on a CPU alone."""
+    """Raise if token types do not fit; their values, like those of ids, are checked only on a CPU."""
     fits = types.shape in (ids.shape, (1, ids.shape[1])) and types.dtype in (torch.int64, torch.int32)
     if fits and types.is_cpu and types.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in types.aminmax())
         fits = low >= 0 and high < count
     if not fits:
-        raise GlassformerError(
-            f"token types must be integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
-        )
+        wanted = f"integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
+        raise ShapeError("types", types.shape, wanted)
 
 
 class ImageInput(nn.Module):
@@ -143,10 +143,8 @@ class ImageInput(nn.Module):
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> Embedded:
         """images (B, C, height, width) -> (B, P + squares, D), squares row by row."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
-            raise GlassformerError(
-                f"images must be (B, {self.channels}, {self.image_size[0]}, {self.image_size[1]}); "
-                f"got {tuple(images.shape)}; resize or crop them to the size the model was built for"
-            )
+            wanted = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
+            raise ShapeError("images", images.shape, wanted, hint="resize or crop them")
         x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, squares, D)
         x = tap(obs, "patch", x)
         x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + squares, D)

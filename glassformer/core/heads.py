@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
 from glassformer.core.observe import Observer, tap
 from glassformer.core.spec import Activation
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingValueError, ShapeError
 
 
 class Context(NamedTuple):
@@ -180,18 +180,13 @@ class ClassifyHead(nn.Module):
     def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
         """Where the end token stands (B, T); that each row has one is looked at on a CPU alone."""
         if ids is None:
-            raise GlassformerError("this head reads the vector at the end token; give token ids")
+            raise MissingValueError("token ids", "by a head that reads the end token")
         if ids.shape != x.shape[:2]:
-            raise GlassformerError(
-                f"this head reads the vector where the source has its end token, but the source is "
-                f"{tuple(ids.shape)} and the target {tuple(x.shape[:2])}; give targets as long as the sources"
-            )
+            wanted = f"the source's shape {tuple(ids.shape)}, as the head reads the source's end token"
+            raise ShapeError("the target", x.shape[:2], wanted)
         ends = ids.eq(self.end_id)
         if ids.is_cpu and not torch.compiler.is_compiling() and not bool(ends.any(-1).all()):
-            raise GlassformerError(
-                f"this head reads the vector at the end token {self.end_id}, which a sequence lacks; "
-                "end every sequence with it"
-            )
+            raise MissingValueError(f"the end token {self.end_id}", "in every sequence by this head")
         return ends
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from glassformer.core.backend import dropout as drop
 from glassformer.core.masks import Mask
-from glassformer.errors import GlassformerError
+from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
 
 Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")
@@ -70,14 +70,18 @@ def choose(
     'flex'
     """
     if kernel not in KERNELS:
-        raise GlassformerError(f"kernel '{kernel}' is not known; use one of {', '.join(KERNELS)}")
+        raise UnknownNameError("kernel", kernel, KERNELS)
     mask = mask or Mask()
     place, plain = torch.device(device).type, _flex_takes(mask) and not biased
     if kernel == "flex" and dropout:
-        raise GlassformerError("the flex kernel has no dropout on weights; use kernel='sdpa', or dropout 0")
+        raise UnsupportedError(
+            "the flex kernel", "dropout on weights", hint="use kernel='sdpa', or dropout 0"
+        )
     if kernel == "flex" and place == "cuda" and not plain:
-        raise GlassformerError(
-            "on a GPU the flex kernel takes causal, window and document masks and no bias; use kernel='sdpa'"
+        raise UnsupportedError(
+            "the flex kernel on a GPU",
+            "a bias, or masks other than causal, window and document masks",
+            hint="use kernel='sdpa'",
         )
     if kernel != "auto":
         return kernel
@@ -174,9 +178,11 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse what does not fit: the fused kernel silently leaves out keys that have no value."""
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
-        raise GlassformerError(
-            "q must be (B, H, T, K), k (B, G, S, K) and v (B, G, S, V), with H a multiple of G; "
-            f"got {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
+        raise ShapeError(
+            "q",
+            q.shape,
+            f"(B, H, T, K) for k (B, G, S, K) {tuple(k.shape)} and v (B, G, S, V) {tuple(v.shape)}",
+            hint="H must be a multiple of G",
         )
 
 
@@ -327,8 +333,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | Non
     """torch's block-sparse attention: blocks that the mask empties are never touched."""
     if q.is_cpu:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            raise GlassformerError(
-                "the flex kernel gives no gradients on a CPU; use kernel='sdpa', or torch.no_grad()"
+            raise UnsupportedError(
+                "the flex kernel on a CPU", "gradients", hint="use kernel='sdpa', or torch.no_grad()"
             )
         q, k, v = q.detach(), k.detach(), v.detach()  # it minds the mark even where no gradient is kept
 

@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
+
+_FORMS = "(B, S), (B, T, S) or (B, 1|H, T, S)"
 
 
 def _check_bool(value: Tensor, what: str) -> None:
     if not isinstance(value, Tensor):
-        raise GlassformerError(
-            f"{what} is a {type(value).__name__}; give a Mask, or a boolean tensor (B, S), (B, T, S) or "
-            "(B, 1|H, T, S)"
-        )
+        raise InvalidValueError(what, type(value).__name__, f"a Mask, or a boolean tensor {_FORMS}")
     if value.dtype != torch.bool:
-        raise GlassformerError(
-            f"{what} is {str(value.dtype).removeprefix('torch.')}; masks are boolean and True means "
-            f"'may attend', so pass {what}.bool() (or its inverse)"
+        raise InvalidValueError(
+            f"{what}.dtype",
+            str(value.dtype),
+            "torch.bool, True = may attend",
+            hint=f"{what}.bool()",
         )
 
 
@@ -56,9 +57,7 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and not (isinstance(self.window, int) and self.window >= 1):
-            raise GlassformerError(
-                f"a window of {self.window} keys cannot be; it counts the query's own, so give 1 or more"
-            )
+            raise InvalidValueError("window", self.window, "at least 1, the query's own position counted")
 
     @classmethod
     def of(cls, value: Mask | Tensor | None, what: str = "mask") -> Mask:
@@ -75,44 +74,31 @@ class Mask:
                 return cls(allowed=value[:, None])  # (B, 1, T, S)
             case 4:
                 return cls(allowed=value)
-        raise GlassformerError(
-            f"{what} has shape {tuple(value.shape)}; it must be (B, S), (B, T, S) or (B, 1|H, T, S)"
-        )
+        raise ShapeError(what, value.shape, _FORMS)
 
     def check(self, *, batch: int, heads: int, queries: int, keys: int, what: str = "mask") -> None:
-        """One sentence where a given tensor does not fit (B, H, T, S)."""
+        """Raise if a tensor does not fit (B, H, T, S)."""
         for part in (self.padding, self.allowed):
             if part is not None:
                 _check_bool(part, what)
         if self.padding is not None and tuple(self.padding.shape) != (batch, keys):
-            raise GlassformerError(
-                f"{what} has shape {tuple(self.padding.shape)} but the batch and keys are "
-                f"({batch}, {keys}); a 2-D mask is (B, S), other forms are (B, T, S) and (B, 1|H, T, S)"
-            )
+            raise ShapeError(what, self.padding.shape, f"(B, S) = ({batch}, {keys})", hint=f"or {_FORMS}")
         if self.allowed is not None:
             fits = ((1, batch), (1, heads), (queries,), (keys,))
             shape = self.allowed.shape
             if len(shape) != 4 or not all(n in sizes for n, sizes in zip(shape, fits, strict=True)):
-                raise GlassformerError(
-                    f"{what} has shape {tuple(shape)}, which does not fit "
-                    f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})"
-                )
+                wanted = f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})"
+                raise ShapeError(what, shape, wanted)
         if self.segments is not None and tuple(self.segments.shape) != (batch, keys):
-            raise GlassformerError(
-                f"segments have shape {tuple(self.segments.shape)}; they must be (B, S) = ({batch}, {keys})"
-            )
+            raise ShapeError("segments", self.segments.shape, f"(B, S) = ({batch}, {keys})")
         if self.query_segments is not None:
             if self.segments is None:
-                raise GlassformerError("query_segments need segments beside them: those of the keys, (B, S)")
+                raise MissingValueError("segments", "for query_segments: those of the keys, (B, S)")
             if tuple(self.query_segments.shape) != (batch, queries):
-                raise GlassformerError(
-                    f"query_segments have shape {tuple(self.query_segments.shape)}; "
-                    f"they must be (B, T) = ({batch}, {queries})"
-                )
+                wanted = f"(B, T) = ({batch}, {queries})"
+                raise ShapeError("query_segments", self.query_segments.shape, wanted)
         elif self.segments is not None and queries > keys:
-            raise GlassformerError(
-                f"there are {queries} queries but segments for {keys} keys only; give query_segments (B, T)"
-            )
+            raise MissingValueError("query_segments", f"for {queries} queries and segments of {keys} keys")
 
     def with_window(self, window: int | None) -> Mask:
         """The same mask with this window as well; the narrower of two holds."""

@@ -23,7 +23,7 @@ from glassformer.core.kv_cache import KVCache
 from glassformer.core.observe import Observer, scope
 from glassformer.core.reading import MaskLike, across, first_vectors, inferred, latest, placed, share
 from glassformer.core.stack import Stack
-from glassformer.errors import GlassformerError
+from glassformer.errors import ShapeError
 
 if TYPE_CHECKING:
     from glassformer.generation.config import GenerationOptions
@@ -142,9 +142,7 @@ class EncoderDecoder(GenerativeModel):
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         src_seen = inferred(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
-            raise GlassformerError(
-                f"the source has {src.shape[0]} rows and the target {tgt.shape[0]}; give one target a source"
-            )
+            raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
             memory_mask = across(src_seen, tgt_mask)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.kernels import PreparedMask, scores_of, weights_of
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 
 Change = Callable[[Tensor], Tensor]
 
@@ -49,8 +49,8 @@ class Record:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise GlassformerError(
-                f"nothing named '{name}' was recorded; record.names() lists the {len(self.tensors)} that were"
+            raise UnknownNameError(
+                "recorded tensor", name, list(self.tensors), hint="record.names() lists them"
             )
         return self.tensors[name]
 
@@ -80,7 +80,7 @@ class Record:
         key may not be seen.
         """
         if stage not in ("dot", "scaled", "masked"):
-            raise GlassformerError(f"scores have no stage {stage!r}; use 'dot', 'scaled' or 'masked'")
+            raise UnknownNameError("stage of scores", str(stage), ("dot", "scaled", "masked"))
         edited = self.tensors.get(f"{name}.scores")  # what the forward itself used
         if edited is not None and stage != "dot":
             scores = _of_head(edited, name, head)
@@ -110,8 +110,8 @@ class Record:
 
     def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
         if name not in self.attended:
-            known = ", ".join(self.attentions()[:4]) or "none (was '*.q' and '*.k' wanted?)"
-            raise GlassformerError(f"no attention named '{name}' was recorded; recorded are {known}")
+            hint = "" if self.attentions() else "want '*.q' and '*.k'"
+            raise UnknownNameError("recorded attention", name, self.attentions(), hint=hint)
         q, k = self[f"{name}.q"], self[f"{name}.k"]
         if head is not None:
             group = head * k.shape[1] // q.shape[1]
@@ -124,7 +124,7 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
     if head is None:
         return x
     if not 0 <= head < x.shape[1]:
-        raise GlassformerError(f"{name} has heads 0 to {x.shape[1] - 1}; there is no head {head}")
+        raise InvalidValueError(f"head of {name}", head, f"0 to {x.shape[1] - 1}")
     return x[:, head : head + 1]
 
 
@@ -195,10 +195,8 @@ class Observer:
 def _changed(change: Change, x: Tensor, name: str) -> Tensor:
     new = change(x)
     if not isinstance(new, Tensor) or new.shape != x.shape:
-        shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
-        raise GlassformerError(
-            f"the edit of '{name}' must return a tensor of shape {tuple(x.shape)}; it gave {shape}"
-        )
+        found = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+        raise InvalidValueError(f"the result of the edit of {name}", found, f"a tensor of {tuple(x.shape)}")
     return new
 
 
@@ -234,8 +232,8 @@ def observe(
     plain = getattr(model, "_orig_mod", model)
     taken = inspect.signature(plain.forward).parameters.values()
     if not any(one.name == "obs" or one.kind is one.VAR_KEYWORD for one in taken):
-        raise GlassformerError(
-            f"a {type(plain).__name__} takes no observer; give one of our models or a part of one"
+        raise UnsupportedError(
+            f"a {type(plain).__name__}", "an observer", hint="use a model of this library or a part of one"
         )
     observer = Observer(want, edit)
     training = [module for module in plain.modules() if module.training]
@@ -252,10 +250,8 @@ def observe(
         for module in training:
             module.training = True
     if unused := observer.unused_edits():
-        raise GlassformerError(
-            f"the edit of '{unused[0]}' matched no name; observe(model, inputs).names() lists them"
-        )
+        raise UnknownNameError("name to edit", unused[0], hint="observe(model, inputs).names() lists them")
     if observer.in_vain():
-        raise GlassformerError(f"want={want!r} matched no name; observe(model, inputs).names() lists them")
+        raise UnknownNameError("name to record", str(want), hint="observe(model, inputs).names() lists them")
     observer.record.output = output
     return observer.record

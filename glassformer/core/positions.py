@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glassformer.core.backend import normal_table
 from glassformer.core.spec import BandScaling, LinearScaling
-from glassformer.errors import GlassformerError
+from glassformer.errors import InputTooLongError, InvalidValueError
 
 MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
 
@@ -98,10 +98,7 @@ def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
     if readable and (positions.is_cpu or last > max_len):
         last = int(positions.max()) + 1
     if last > max_len:
-        raise GlassformerError(
-            f"the sequence reaches position {last} but the position table holds {max_len}; "
-            "shorten the input or build the model with a larger max_len"
-        )
+        raise InputTooLongError(last, max_len, "positions", hint="or build the model with a larger max_len")
 
 
 class SinusoidalPositions(nn.Module):
@@ -123,10 +120,7 @@ class SinusoidalPositions(nn.Module):
     ) -> None:
         super().__init__()
         if max_len * d_model > MOST_OF_A_TABLE:
-            raise GlassformerError(
-                f"the table of positions would hold {max_len:,} x {d_model:,} numbers, more than "
-                f"{MOST_OF_A_TABLE:,}; lower max_len to what the model reads at most, or d_model"
-            )
+            raise InvalidValueError("max_len", max_len, f"a table of at most {MOST_OF_A_TABLE:,} numbers")
         self.d_model, self.max_len, self.layout, self.base = d_model, max_len, layout, base
         self.register_buffer("table", torch.empty(max_len, d_model))
         self.reset_parameters()
@@ -215,7 +209,7 @@ class RotaryPositions(_Formula):
     ) -> None:
         super().__init__()
         if width % 2:
-            raise GlassformerError(f"rotary width {width} is odd; features turn in pairs")
+            raise InvalidValueError("rotary width", width, "an even number")
         self.width, self.base, self.scaling = width, base, scaling
         self.register_buffer("freq", torch.empty(width // 2), persistent=False)
         self.reset_parameters()

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import UnknownNameError, UnsupportedError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
@@ -43,7 +43,7 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
         name = str(name).removeprefix("torch.")
     name = _SHORT.get(name, name)
     if name not in DTYPES:
-        raise GlassformerError(f"dtype '{name}' is not known; use {', '.join(DTYPES)}")
+        raise UnknownNameError("dtype", name, list(DTYPES))
     return DTYPES[name]
 
 
@@ -64,8 +64,5 @@ def dtype_for(
     if on_cpu and dtype != torch.float32:
         name = str(dtype).removeprefix("torch.")
         if not cpu_can(name):
-            raise GlassformerError(
-                f"this CPU cannot multiply {name} matrices (a trial in a child process died); "
-                "use float32, or a GPU"
-            )
+            raise UnsupportedError("this CPU", f"{name} matrix products", hint="use float32, or a GPU")
     return dtype

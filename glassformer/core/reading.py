@@ -14,7 +14,7 @@ from glassformer.core.embeddings import Embedded, TokenInput, check_form
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import count_positions
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingValueError, ShapeError, UnsupportedError
 
 MaskLike = Mask | Tensor | None
 
@@ -62,9 +62,8 @@ def across(source: Mask, target: MaskLike) -> Mask:
         return Mask(padding=source.padding)
     own = target.segments if isinstance(target, Mask) else None
     if own is None:
-        raise GlassformerError(
-            "the source holds several documents (segments) and the target does not say which it answers; "
-            "give tgt_mask=Mask(segments=...) or a memory_mask"
+        raise MissingValueError(
+            "tgt_mask=Mask(segments=...)", "for a source of several documents", hint="or set a memory_mask"
         )
     return Mask(padding=source.padding, segments=source.segments, query_segments=own)
 
@@ -95,10 +94,12 @@ def share(source: nn.Module, owner: nn.Module, what: str) -> None:
     taker = owner.token if isinstance(owner, TokenInput) else owner
     own = getattr(taker, "weight", None)
     if token is None or not isinstance(own, Tensor):
-        raise GlassformerError(f"{what} has no token matrix to share; leave it out of `tied`")
+        raise UnsupportedError(what, "a shared token matrix", hint="leave it out of `tied`")
     if own.shape != token.weight.shape:
-        raise GlassformerError(
-            f"{what} cannot share the token matrix: {tuple(own.shape)} against "
-            f"{tuple(token.weight.shape)}; make the vocabularies equal or leave it out of `tied`"
+        raise ShapeError(
+            f"the token matrix of {what}",
+            own.shape,
+            f"{tuple(token.weight.shape)}, to be shared",
+            hint="make the vocabularies equal or leave it out of `tied`",
         )
     taker.weight = token.weight

@@ -9,13 +9,22 @@ import typing
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 
 KINDS: dict[str, type] = {
     name: kind
     for name, kind in vars(spec).items()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
+
+
+@dataclasses.dataclass(eq=False)
+class InvalidSpecError(GlassformerError):
+    """A spec whose parts do not fit together. where: its path in the file."""
+
+    where: str
+    problem: str
+    template: typing.ClassVar[str] = "{where}: {problem}"
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
@@ -38,27 +47,25 @@ def to_dict(part: Any) -> Any:
 def from_dict(data: Any, where: str = "spec") -> Any:
     """The spec that `to_dict` wrote; every unknown key, kind or ill-typed value is one sentence."""
     if not isinstance(data, dict) or "kind" not in data:
-        raise GlassformerError(f"{where} must be an object with a 'kind'; got {data!r:.80}")
+        raise InvalidValueError(where, data, "an object with a 'kind'")
     kind = KINDS.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        raise GlassformerError(
-            f"{where} has unknown kind {data['kind']!r:.60}{nearest(str(data['kind']), KINDS)}"
-        )
+        raise UnknownNameError(f"kind of {where}", str(data["kind"])[:60], list(KINDS))
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key == "kind":
             continue
         if key not in hints:
-            raise GlassformerError(f"{where} ({data['kind']}) has unknown key '{key}'{nearest(key, hints)}")
+            raise UnknownNameError(f"key of {where} ({data['kind']})", key, list(hints))
         values[key] = _read(value, hints[key], f"{where}.{key}")
     try:
         return kind(**values)
     except GlassformerError as error:
-        raise GlassformerError(f"{where}: {error}") from None
+        raise InvalidSpecError(where, str(error)) from error
     except TypeError as error:
         missing = str(error).split(":")[-1].strip()
-        raise GlassformerError(f"{where} ({data['kind']}) lacks {missing}") from None
+        raise MissingValueError(missing, f"by {where} ({data['kind']})") from None
 
 
 def _read(value: Any, hint: Any, where: str) -> Any:
@@ -71,7 +78,7 @@ def _read(value: Any, hint: Any, where: str) -> Any:
     else:
         read = value
     if not any(fits(read, choice) for choice in choices(hint)):
-        raise GlassformerError(f"{where} cannot be {value!r:.60}; it takes {named(hint)}")
+        raise InvalidValueError(where, value, str(named(hint)))
     return float(read) if isinstance(read, int) and float in choices(hint) else read
 
 

@@ -17,7 +17,7 @@ from glassformer.core.embeddings import Embedded
 from glassformer.core.heads import Context
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import sinusoids
-from glassformer.errors import GlassformerError
+from glassformer.errors import ShapeError
 
 Scaling = Literal["std", "mean", "none"]
 Pool = Literal["flatten", "mean", "max", "first"]
@@ -121,10 +121,8 @@ class SeriesInput(nn.Module):
         patches = patches_of(values, self.patch_length, self.stride)  # (B, C, patches, L)
         if hidden is not None:
             if hidden.dtype != torch.bool or hidden.shape != patches.shape[:3]:
-                raise GlassformerError(
-                    f"`hidden` must be bool {tuple(patches.shape[:3])}, a mark for each patch of each "
-                    f"channel; got {str(hidden.dtype).removeprefix('torch.')} {tuple(hidden.shape)}"
-                )
+                wanted = f"a bool for each patch of each channel, {tuple(patches.shape[:3])}"
+                raise ShapeError("hidden", hidden.shape, wanted)
             patches = patches.masked_fill(hidden[..., None], 0.0)
         x = tap(obs, "patch", self._vectors(patches).flatten(0, 1))  # (B*C, patches, D)
         position = tap(obs, "position", self.position[None]).to(x.dtype)
@@ -138,18 +136,14 @@ class SeriesInput(nn.Module):
 
     def _scaled(self, values: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if values.dim() != 3 or tuple(values.shape[1:]) != (self.context_length, self.channels):
-            raise GlassformerError(
-                f"a series must be (B, {self.context_length}, {self.channels}), time before channels; "
-                f"got {tuple(values.shape)}"
-            )
+            wanted = f"(B, {self.context_length}, {self.channels}), time before channels"
+            raise ShapeError("the series", values.shape, wanted)
         # in half precision the squares of large values would overflow
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         if observed is None:
             observed = torch.ones_like(values, dtype=torch.bool)
         elif observed.shape != values.shape:
-            raise GlassformerError(
-                f"`observed` must have the series' shape {tuple(values.shape)}; got {tuple(observed.shape)}"
-            )
+            raise ShapeError("observed", observed.shape, f"the series' shape {tuple(values.shape)}")
         else:
             observed = observed.bool()
             values = values.masked_fill(~observed, 0.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from glassformer.core.kernels import KERNELS, Kernel, attend, choose
 from glassformer.core.masks import Mask
-from glassformer.errors import GlassformerError
+from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
 from tests.core.attention_cases import Case, cases, may_attend, naive
 
 TRAINABLE = tuple(kernel for kernel in KERNELS if kernel not in ("auto", "flex"))  # on a CPU
@@ -94,11 +94,11 @@ def test_edit_of_the_weights_is_what_is_mixed() -> None:
 
 def test_unusable_kernels_are_refused_in_a_sentence() -> None:
     q = torch.randn(1, 1, 2, 4)
-    with pytest.raises(GlassformerError, match="kernel 'quick' is not known; use one of auto, explicit"):
+    with pytest.raises(UnknownNameError):
         attend(q, q, q, kernel="quick")  # type: ignore[arg-type]
-    with pytest.raises(GlassformerError, match="no dropout on weights; use kernel='sdpa'"):
+    with pytest.raises(UnsupportedError):
         attend(q, q, q, kernel="flex", dropout=0.1)
-    with pytest.raises(GlassformerError, match="no gradients on a CPU"):
+    with pytest.raises(UnsupportedError):
         attend(q.requires_grad_(), q, q, kernel="flex")
 
 
@@ -109,7 +109,7 @@ def test_shapes_that_do_not_fit_are_refused(kernel: Kernel) -> None:
     assert attend(q, k, v, kernel=kernel).shape == (2, 4, 3, 6)
     wrong = [(q, k, v[:, :, :4]), (q, k[..., :7], v), (q, k, v[:, :1]), (q[:, :3], k, v), (q[:1], k, v)]
     for parts in (*wrong, (q[0], k[0], v[0])):
-        with pytest.raises(GlassformerError, match="with H a multiple of G; got"):
+        with pytest.raises(ShapeError):
             attend(*parts, kernel=kernel)
 
 

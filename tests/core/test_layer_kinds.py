@@ -13,6 +13,7 @@ from glassformer.core.build import build
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.positions import PositionTerms
+from glassformer.errors import UnsupportedError
 from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.verify import stir
@@ -117,5 +118,5 @@ def test_any_head_with_a_vocabulary_generates() -> None:
 
 def test_a_head_without_a_vocabulary_does_not_generate() -> None:
     what: Any = spec_of("decoder_only")
-    with pytest.raises(ValueError, match="text generation"):
+    with pytest.raises(UnsupportedError):
         InferenceModel(build(replace(what, head=spec.Classify(num_labels=2))), None)

@@ -13,7 +13,7 @@ from glassformer.core.build import build
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record, observe
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import tiny
 from tests.core.models import POSITIONS, SHAPES, D, H, ids, inputs_of, model_of
 
@@ -97,16 +97,16 @@ def test_only_what_is_wanted_is_kept() -> None:
     model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
     record = observe(model, inputs, want=("decoder.blocks.1.*.q", "head.*"))
     assert list(record) == ["decoder.blocks.1.self_attn.q", "decoder.blocks.1.cross_attn.q", "head.logits"]
-    with pytest.raises(GlassformerError, match=r"nothing named 'encoder.final_norm' was recorded"):
+    with pytest.raises(UnknownNameError):
         record["encoder.final_norm"]
-    with pytest.raises(GlassformerError, match=r"nothing named 'decoder.blocks.1.self_attn.k'"):
+    with pytest.raises(UnknownNameError):
         record.weights("decoder.blocks.1.self_attn")
-    with pytest.raises(GlassformerError, match=r"no attention named 'decoder.blocks.9.self_attn'"):
+    with pytest.raises(UnknownNameError):
         record.weights("decoder.blocks.9.self_attn")
     whole = observe(model, inputs)
-    with pytest.raises(GlassformerError, match="has heads 0 to 3; there is no head 4"):
+    with pytest.raises(InvalidValueError):
         whole.weights("decoder.blocks.1.self_attn", head=4)
-    with pytest.raises(GlassformerError, match="no stage 'softmax'; use 'dot', 'scaled' or 'masked'"):
+    with pytest.raises(UnknownNameError):
         whole.scores("decoder.blocks.1.self_attn", stage="softmax")  # type: ignore[arg-type]
 
 
@@ -202,21 +202,17 @@ def test_edited_matrices_are_kept_unasked_and_told_by_head(tail: str) -> None:
     )
     told = getattr(record, tail)
     assert torch.equal(told(name, head=H - 1), told(name)[:, H - 1])
-    with pytest.raises(GlassformerError, match=f"heads 0 to {H - 1}; there is no head {H}"):
+    with pytest.raises(InvalidValueError):
         told(name, head=H)
 
 
 def test_edits_that_cannot_be_are_sentences() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
-    with pytest.raises(GlassformerError, match=r"the edit of 'decoder.blocks.7.resid_out' matched no"):
+    with pytest.raises(UnknownNameError):
         observe(model, inputs, edit={"decoder.blocks.7.resid_out": lambda x: x})
-    with pytest.raises(
-        GlassformerError, match=r"must return a tensor of shape \(3, 6, 16\); it gave \(3, 6, 8\)"
-    ):
+    with pytest.raises(InvalidValueError):
         observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda x: x[..., :8]})
-    with pytest.raises(
-        GlassformerError, match=r"must return a tensor of shape \(3, 4, 6, 4\); it gave NoneType"
-    ):
+    with pytest.raises(InvalidValueError):
         observe(model, inputs, edit={"decoder.blocks.0.self_attn.q": lambda x: None})
 
 
@@ -260,9 +256,9 @@ def test_a_forward_hook_keeps_what_it_saw() -> None:
 
 def test_what_is_wanted_in_vain_is_refused() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
-    with pytest.raises(GlassformerError, match=r"want='nothing\.\*' matched no name"):
+    with pytest.raises(UnknownNameError):
         observe(model, inputs, want="nothing.*")
     assert observe(model, inputs, want=("nothing.*", "*.q")).names()
     assert not observe(model, inputs, want=()).names()  # the output alone
-    with pytest.raises(GlassformerError, match="a Linear takes no observer"):
+    with pytest.raises(UnsupportedError):
         observe(torch.nn.Linear(2, 2), torch.ones(1, 2))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glassformer.core import spec
-from glassformer.core.schema import from_dict, to_dict
-from glassformer.errors import GlassformerError
+from glassformer.core.schema import InvalidSpecError, from_dict, to_dict
+from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 from glassformer.families.registry import families, tiny
 from tests.core.models import SHAPES, spec_of
 
@@ -68,100 +68,71 @@ def changed(*path: str, to: Any) -> dict[str, Any]:
 
 
 BLOCK = ("decoder", "block")
-WRONG = [
-    (
-        changed("decoder", "num_layer", to=3),
-        r"spec.decoder \(Stack\) has unknown key 'num_layer'; did you mean 'num_layers'\?",
-    ),
-    (changed("decoder", "zebra", to=3), r"unknown key 'zebra'; known are block, causal"),
-    (changed("kind", to="DecoderOnyl"), r"spec has unknown kind 'DecoderOnyl'; did you mean 'DecoderOnly'\?"),
-    (changed("decoder", "position", "kind", to=["Rotary"]), r"spec.decoder.position has unknown kind"),
-    (changed("decoder", to={"d_model": 4}), r"spec.decoder must be an object with a 'kind'"),
-    (changed("decoder", to=None), r"spec.decoder cannot be None; it takes Stack"),
-    (changed("decoder", "d_model", to="16"), r"spec.decoder.d_model cannot be '16'; it takes int"),
-    (changed("decoder", "d_model", to=16.5), r"spec.decoder.d_model cannot be 16.5; it takes int"),
-    (changed("decoder", "d_model", to=True), r"spec.decoder.d_model cannot be True; it takes int"),
-    (changed("decoder", "causal", to=1), r"spec.decoder.causal cannot be 1; it takes bool"),
+WRONG: list[tuple[Any, type[GlassformerError], str]] = [
+    (changed("decoder", "num_layer", to=3), UnknownNameError, "spec.decoder"),
+    (changed("decoder", "zebra", to=3), UnknownNameError, "spec.decoder"),
+    (changed("kind", to="DecoderOnyl"), UnknownNameError, "spec"),
+    (changed("decoder", "position", "kind", to=["Rotary"]), UnknownNameError, "spec.decoder.position"),
+    (changed("decoder", to={"d_model": 4}), InvalidValueError, "spec.decoder"),
+    (changed("decoder", to=None), InvalidValueError, "spec.decoder"),
+    (changed("decoder", "d_model", to="16"), InvalidValueError, "spec.decoder.d_model"),
+    (changed("decoder", "d_model", to=16.5), InvalidValueError, "spec.decoder.d_model"),
+    (changed("decoder", "d_model", to=True), InvalidValueError, "spec.decoder.d_model"),
+    (changed("decoder", "causal", to=1), InvalidValueError, "spec.decoder.causal"),
     (
         changed(*BLOCK, "norm", to={"kind": "Attention", "num_heads": 2}),
-        r"spec.decoder.block.norm cannot be .* it takes LayerNorm or RMSNorm or BatchNorm",
+        InvalidValueError,
+        "spec.decoder.block.norm",
     ),
-    (
-        changed(*BLOCK, "wiring", to="sandwich"),
-        r"spec.decoder.block.wiring cannot be 'sandwich'; it takes 'pre' or 'post' or 'parallel'",
-    ),
+    (changed(*BLOCK, "wiring", to="sandwich"), InvalidValueError, "spec.decoder.block.wiring"),
     (
         changed(*BLOCK, "attention", "biases", to=["q", "z"]),
-        r"spec.decoder.block.attention.biases\[1\] cannot be 'z'; it takes 'q' or 'k' or 'v' or 'out'",
+        InvalidValueError,
+        "spec.decoder.block.attention.biases[1]",
     ),
-    (changed(*BLOCK, "attention", "biases", to="q"), r"attention.biases cannot be 'q'; it takes tuple"),
-    (changed(*BLOCK, "feed_forward", "d_ff", to=KeyError), r"feed_forward \(FeedForward\) lacks 'd_ff'"),
-    (changed("decoder", "d_model", to=18), r"d_model 18 is not divisible by num_heads 4; choose a divisor"),
-    (
-        changed(*BLOCK, "attention", "num_kv_heads", to=3),
-        r"num_heads 4 is not a multiple of num_kv_heads 3; choose a divisor of num_heads",
-    ),
-    (
-        changed(*BLOCK, "attention", "window", to=0),
-        r"Attention.window is 0; it must be a whole number from 1 to 2147483647",
-    ),
-    (
-        changed("input", "vocab_size", to=-1),
-        r"Tokens.vocab_size is -1; it must be a whole number from 1 to 2147483647",
-    ),
-    (changed("decoder", "num_layers", to=-1), r"num_layers is -1; it must be a whole number from 0 to 10000"),
-    (changed("decoder", "causal", to=False), r"the stack of a DecoderOnly must be causal=True"),
-    (
-        changed(*BLOCK, "feed_forward", "d_ff", to=0),
-        r"FeedForward.d_ff is 0; it must be a whole number from 1 to 2147483647",
-    ),
-    (changed(*BLOCK, "dropout", to=1.5), r"Block.dropout is 1.5; it must be at least 0 and less than 1"),
-    (changed(*BLOCK, "attention", "dropout", to=-0.1), r"Attention.dropout is -0.1; it must be at least 0"),
+    (changed(*BLOCK, "attention", "biases", to="q"), InvalidValueError, "attention.biases"),
+    (changed(*BLOCK, "feed_forward", "d_ff", to=KeyError), MissingValueError, "d_ff"),
+    (changed("decoder", "d_model", to=18), InvalidSpecError, "spec.decoder"),
+    (changed(*BLOCK, "attention", "num_kv_heads", to=3), InvalidSpecError, "num_kv_heads"),
+    (changed(*BLOCK, "attention", "window", to=0), InvalidSpecError, "Attention.window"),
+    (changed("input", "vocab_size", to=-1), InvalidSpecError, "Tokens.vocab_size"),
+    (changed("decoder", "num_layers", to=-1), InvalidSpecError, "num_layers"),
+    (changed("decoder", "causal", to=False), InvalidSpecError, "causal"),
+    (changed(*BLOCK, "feed_forward", "d_ff", to=0), InvalidSpecError, "FeedForward.d_ff"),
+    (changed(*BLOCK, "dropout", to=1.5), InvalidSpecError, "Block.dropout"),
+    (changed(*BLOCK, "attention", "dropout", to=-0.1), InvalidSpecError, "Attention.dropout"),
 ]
 
 
-@pytest.mark.parametrize(("data", "sentence"), WRONG, ids=[s for _, s in WRONG])
-def test_what_is_wrong_is_said_in_a_sentence(data: Any, sentence: str) -> None:
-    with pytest.raises(GlassformerError, match=sentence) as caught:
+@pytest.mark.parametrize(("data", "kind", "where"), WRONG)
+def test_a_wrong_spec_is_refused_where_it_is_wrong(
+    data: Any, kind: type[GlassformerError], where: str
+) -> None:
+    with pytest.raises(kind) as caught:
         from_dict(data)
-    assert "\n" not in str(caught.value)
+    assert any(where in str(value) for value in caught.value.fields.values())
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 3, {}])
-def test_what_is_no_spec_at_all_is_said_in_a_sentence(data: Any) -> None:
-    with pytest.raises(GlassformerError, match="spec must be an object with a 'kind'"):
+def test_data_without_a_kind_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidValueError):
         from_dict(data)
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
-    (
-        spec.Classify,
-        {"num_labels": 2, "pool": "avg"},
-        "Classify.pool is 'avg'; it must be one of first, last",
-    ),
-    (
-        spec.Classify,
-        {"num_labels": 0},
-        "Classify.num_labels is 0; it must be a whole number from 1 to 2147483647",
-    ),
-    (
-        spec.Classify,
-        {"num_labels": 2, "hidden": ["tanh"]},
-        r"Classify.hidden is \['tanh'\]; it must be one of",
-    ),
-    (
-        spec.Attention,
-        {"num_heads": 4, "biases": ("q", "key")},
-        r"biases is \('q', 'key'\); it must be one of q, k",
-    ),
-    (spec.Tokens, {"vocab_size": 9, "dropout": 1.0}, "Tokens.dropout is 1.0; it must be at least 0 and less"),
-    (spec.Learned, {"max_len": -3}, "Learned.max_len is -3; it must be a whole number from 1 to 2147483647"),
-    (spec.Relative, {"buckets": 2}, "Relative.buckets is 2; it must be at least 4"),
-    (spec.Relative, {"max_distance": 16}, "less than twice max_distance 16"),
+    (spec.Classify, {"num_labels": 2, "pool": "avg"}, "Classify.pool"),
+    (spec.Classify, {"num_labels": 0}, "Classify.num_labels"),
+    (spec.Classify, {"num_labels": 2, "hidden": ["tanh"]}, "Classify.hidden"),
+    (spec.Attention, {"num_heads": 4, "biases": ("q", "key")}, "Attention.biases"),
+    (spec.Tokens, {"vocab_size": 9, "dropout": 1.0}, "Tokens.dropout"),
+    (spec.Learned, {"max_len": -3}, "Learned.max_len"),
+    (spec.Relative, {"buckets": 2}, "buckets"),
+    (spec.Relative, {"max_distance": 16}, "buckets"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "words", "sentence"), MISTAKES, ids=[s for *_, s in MISTAKES])
-def test_a_mistake_in_a_spec_is_said_where_it_is_made(kind: Any, words: Any, sentence: str) -> None:
-    with pytest.raises(GlassformerError, match=sentence):
+@pytest.mark.parametrize(("kind", "words", "name"), MISTAKES)
+def test_a_mistake_in_a_spec_is_refused_by_the_part_itself(kind: Any, words: Any, name: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
         kind(**words)
+    assert caught.value.name == name

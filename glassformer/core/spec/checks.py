@@ -7,7 +7,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 
 # fields that count something: where they are given, there is at least one
 SIZES = frozenset(
@@ -43,7 +43,7 @@ class Part:
         for name, value in vars(self).items():
             wanted = self._wanted(name, value)
             if wanted is not None:
-                raise GlassformerError(f"{type(self).__name__}.{name} is {value!r:.60}; it must be {wanted}")
+                raise InvalidValueError(f"{type(self).__name__}.{name}", value, wanted)
 
     def _wanted(self, name: str, value: Any) -> str | None:
         """What a field must be, where it is not."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from glassformer.core.spec.checks import Part
 from glassformer.core.spec.parts import AddedPosition, Norm
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,8 @@ class ImagePatches(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(i < p or p < 1 for i, p in zip(self.image_size, self.patch_size, strict=True)):
-            raise GlassformerError(
-                f"patches of {self.patch_size} do not fit into images of {self.image_size}; "
-                "choose a patch_size of at least 1 and at most the image_size"
-            )
+            wanted = f"at least 1 and at most the image_size {self.image_size}"
+            raise InvalidValueError("patch_size", self.patch_size, wanted)
 
     @property
     def num_patches(self) -> int:
@@ -65,10 +63,8 @@ class SeriesPatches(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length < self.patch_length:
-            raise GlassformerError(
-                f"context_length {self.context_length} is shorter than patch_length {self.patch_length}; "
-                "read a longer stretch or cut shorter patches"
-            )
+            wanted = f"at least patch_length {self.patch_length}"
+            raise InvalidValueError("context_length", self.context_length, wanted)
 
     @property
     def num_patches(self) -> int:

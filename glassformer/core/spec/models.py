@@ -9,7 +9,7 @@ from glassformer.core.spec.checks import Part
 from glassformer.core.spec.heads import Head
 from glassformer.core.spec.inputs import Input
 from glassformer.core.spec.parts import Stack
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError, MissingValueError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class EncoderDecoder(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decoder.block.cross_attention is None:
-            raise GlassformerError("the decoder of an EncoderDecoder needs cross_attention in its block")
+            raise MissingValueError("cross_attention", "in the block of an EncoderDecoder's decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class DecoderOnly(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.decoder.causal:
-            raise GlassformerError("the stack of a DecoderOnly must be causal=True")
+            raise InvalidValueError("causal", False, "True in the stack of a DecoderOnly")
 
 
 Model = EncoderDecoder | EncoderOnly | DecoderOnly

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from glassformer.core.spec.checks import Part
-from glassformer.errors import GlassformerError
+from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 
 MOST_LAYERS = 10_000
 
@@ -84,10 +84,7 @@ class BandScaling(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.high_freq_factor == self.low_freq_factor:
-            raise GlassformerError(
-                f"BandScaling.high_freq_factor and low_freq_factor are both {self.low_freq_factor}; there is "
-                "no band between them, so make the high one larger"
-            )
+            raise ConflictError(("high_freq_factor", "low_freq_factor"), "they are equal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +110,8 @@ class Relative(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 4 <= self.buckets < 2 * self.max_distance:
-            raise GlassformerError(
-                f"Relative.buckets is {self.buckets}; it must be at least 4 and less than twice "
-                f"max_distance {self.max_distance}"
-            )
+            wanted = f"at least 4 and less than twice max_distance {self.max_distance}"
+            raise InvalidValueError("buckets", self.buckets, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +156,8 @@ class Attention(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_heads % (self.num_kv_heads or self.num_heads):
-            raise GlassformerError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
-                f"{self.num_kv_heads}; choose a divisor of num_heads"
+            raise InvalidValueError(
+                "num_kv_heads", self.num_kv_heads, f"a divisor of num_heads {self.num_heads}"
             )
 
 
@@ -205,7 +199,7 @@ class Block(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cross_attention is not None and self.wiring.startswith("parallel"):
-            raise GlassformerError("a parallel block has no cross-attention; use wiring='pre'")
+            raise UnsupportedError("a parallel block", "cross-attention", hint="use wiring='pre'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,19 +231,13 @@ class Stack(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.num_layers, int) or not 0 <= self.num_layers <= MOST_LAYERS:
-            raise GlassformerError(
-                f"num_layers is {self.num_layers!r}; it must be a whole number from 0 to {MOST_LAYERS}"
-            )
+            raise InvalidValueError("num_layers", self.num_layers, f"an integer from 0 to {MOST_LAYERS}")
         attentions = [each for b in self.blocks for each in (b.attention, b.cross_attention)]
         for attention in attentions:
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
-                raise GlassformerError(
-                    f"d_model {self.d_model} is not divisible by num_heads {attention.num_heads}; "
-                    "choose a divisor or give head_dim"
-                )
+                wanted = f"a multiple of num_heads {attention.num_heads}"
+                raise InvalidValueError("d_model", self.d_model, wanted, hint="or set head_dim")
         turned = self.position.width if isinstance(self.position, Rotary) else None
         head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
         if turned is not None and turned > head_dim:
-            raise GlassformerError(
-                f"Rotary.width is {turned}, and a head has {head_dim} features; it must be at most that"
-            )
+            raise InvalidValueError("Rotary.width", turned, f"at most {head_dim}, the width of a head")
