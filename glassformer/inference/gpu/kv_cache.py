@@ -165,7 +165,7 @@ def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Ten
         return position.slopes * position.scale
     if isinstance(position, RelativeBias):
         keys = torch.arange(capacity, device=like.device)[None]
-        bias = position(keys[:, -1:], keys).bias  # (1, H, 1, capacity), the farthest first
+        bias: Tensor | None = position(keys[:, -1:], keys).bias  # (1, H, 1, capacity), the farthest first
         assert bias is not None
         return bias[0, :, 0].flip(-1).float().contiguous()
     return None
