@@ -107,7 +107,7 @@ def scope(nodeid: str) -> str:
     return name
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: rank for rank, name in enumerate(SLOW, -len(SLOW))}
     items.sort(key=lambda item: order.get(scope(item.nodeid), int(item.nodeid.startswith(PARITY))))
