@@ -231,7 +231,7 @@ def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.i
 
     Special tokens stay whole.
 
-    >>> from glassformer.tokenization import TokenizerPlan, train_tokenizer
+    >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
     >>> found = token_splits(tokenizer)
     >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != WHOLE]
