@@ -22,7 +22,11 @@ PARTS = {
     and part.__module__ == module.__name__
     and not name.startswith("_")
 }
-PUBLIC = {name: getattr(glassformer, name) for name in glassformer.__all__ if not name.endswith("Error") and name != "spec"}
+PUBLIC = {
+    name: getattr(glassformer, name)
+    for name in glassformer.__all__
+    if not name.endswith("Error") and name != "spec"
+}
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, *PARTS])
