@@ -331,6 +331,20 @@ def train(
     log: called with messages; by default they go to standard error.
 
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; another signal raises SystemExit.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "sea.txt").write_text("the old captain sang to the sea. " * 99)
+    ...     recipe = {
+    ...         "job": "lm",
+    ...         "data": {"train": f"{folder}/sea.txt"},
+    ...         "tokenizer": {"kind": "char"},
+    ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
+    ...         "training": {"steps": 2, "device": "cpu"},
+    ...     }
+    ...     pipeline = train(recipe, f"{folder}/run", log=lambda message: None)
+    >>> pipeline.family
+    'gpt2'
     """
     from glassformer.training import run
 
