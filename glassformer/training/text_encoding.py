@@ -227,14 +227,14 @@ def read_texts(folder: Path) -> list[list[str]]:
 
 
 def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.int64]:
-    """For BPE dropout: the two tokens each token can be split into, (V, 2), or WHOLE twice.
+    """For BPE dropout: the two tokens each token can be split into, (V, 2), or NO_SPLIT twice.
 
     Special tokens stay whole.
 
     >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
     >>> found = token_splits(tokenizer)
-    >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != WHOLE]
+    >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != NO_SPLIT]
     [['▁', 'ab']]
     """
     size = tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size
