@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 
 
 class GenerativeModel(nn.Module):
-    """A model with a language-model head, which can generate."""
+    """A model with a language-model head, which can generate.
+
+    >>> from glassformer.core.build import build
+    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
+    >>> model = build(specs.DecoderOnly(
+    ...     input=specs.Tokens(vocab_size=50), head=specs.LanguageModel(vocab_size=50),
+    ...     decoder=specs.Stack(d_model=16, num_layers=1, block=block, causal=True)))
+    >>> torch.tensor(model.generate(torch.ones(2, 4).long(), max_new_tokens=3)).shape
+    torch.Size([2, 3])
+    """
 
     def generate(
         self,
