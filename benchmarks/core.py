@@ -158,7 +158,7 @@ def observer(rounds: int) -> None:
     x, loops = torch.zeros(1), 200_000
     begin = time.perf_counter()
     for _ in range(loops):
-        observe.seen(None, "name", x)
+        observe.tap(None, "name", x)
     cost = (time.perf_counter() - begin) / loops
     calls = 2 * len(asked.record.names())  # a look and a step down for each name, at most
     print(f"absent observer: {calls} questions of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
