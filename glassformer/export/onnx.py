@@ -24,7 +24,7 @@ from glassformer.core import spec
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import PositionTerms, RelativeBias, buckets_of
 from glassformer.core.stack import Stack
-from glassformer.errors import GlassformerError
+from glassformer.errors import MissingDependencyError
 from glassformer.export.folder import Exported, atomic_folder, require_new_folder, write_sidecars
 from glassformer.export.generation_metadata import end_tokens, language_note, start_tokens
 from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
@@ -40,9 +40,7 @@ def library() -> None:
         import_module("onnx")
         import_module("onnxscript")
     except ImportError:
-        raise GlassformerError(
-            "exporting to ONNX needs its packages: pip install 'glassformer[export]'"
-        ) from None
+        raise MissingDependencyError("onnxscript", "export") from None
 
 
 def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:

@@ -21,7 +21,7 @@ from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.errors import GlassformerError
+from glassformer.errors import UnsupportedError
 
 # Written out step by step: a row that may attend to nothing then gives zeros, whatever an exporter or a
 # runtime makes of a fused operator there; a NaN would spread from padding to everything after it.
@@ -75,7 +75,7 @@ def graphs_of(model: AnyModel) -> list[Graph]:
         return [_step(model, model.spec.input)]
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
         return [_whole(model)]
-    raise GlassformerError(f"a {type(model).__name__} cannot be exported to ONNX; give a Transformer")
+    raise UnsupportedError("export to ONNX", f"a {type(model).__name__}")
 
 
 # ---- writing, a step at a time ------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _encoder(model: EncoderDecoder) -> Graph:
 def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
     what = model.spec
     if not what.decoder.num_layers:
-        raise GlassformerError("a decoder without layers keeps no keys and cannot be exported to ONNX")
+        raise UnsupportedError("export to ONNX", "a decoder without layers")
     ids = _read(tokens, "length")[0]
     mask = Port(name="mask", dtype="bool", shape=("batch", "keys"))
     past = _kept(what.decoder, "attention", "past", "past")
@@ -265,6 +265,4 @@ def _read(what: spec.Input, length: str, head: spec.Head | None = None) -> tuple
                 patches = ("batch", what.channels, what.num_patches)
                 read += [Port(name="hidden", dtype="bool", shape=patches)]
             return tuple(read)
-    raise GlassformerError(
-        "a model that reads vectors as they are cannot be exported to ONNX; it has no file"
-    )
+    raise UnsupportedError("export to ONNX", "models that read vectors")
