@@ -145,7 +145,7 @@ def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
         torch.testing.assert_close(scores, model.head(vectors, context).detach(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "smaller", "within"), [("float16", 1.8, 2e-2), ("int8", 3.0, 0.5)])
+@pytest.mark.parametrize(("dtype", "smaller", "within"), [("float16", 1.8, 2e-2), ("int8", 3.0, 0.2)])
 def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within):
     """Half or a quarter of the bytes, and the scores of the same tokens move by no more than stated."""
     model = shaken(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
@@ -158,7 +158,7 @@ def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within)
     rows = [spelled(row) for row in drawn_rows(model)]
     scored = []
     for folder in (whole, small):
-        runtime = ctranslate2.Translator(str(folder), device="cpu", intra_threads=1)
+        runtime = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
         scored.append([torch.tensor(one.log_probs) for one in runtime.score_batch(rows, rows)])
     worst = max(float((a - b).abs().max()) for a, b in zip(*scored, strict=True))
     assert 0 < worst < within
