@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import glassformer
+from docs.wirings_picture import wirings
 from glassformer import Mask, SinusoidalPositions, plotting
 from glassformer.cli import demo
 from glassformer.interpret.schema import TraceInput
@@ -41,10 +42,6 @@ def masks() -> None:
         assert dense is not None
         squares[name] = dense.expand(1, 1, 8, 8)
     plotting.save(plotting.mask_row(squares), FOLDER / "masks.png")
-
-
-def wirings() -> None:
-    plotting.save(plotting.wirings(), FOLDER / "wirings.png")
 
 
 def attention(steps: int = 900, folder: Path = FOLDER) -> None:

@@ -1,7 +1,4 @@
-"""Blank figures in one look, and writing them as PNG or SVG.
-
-Figures are made without pyplot, so drawing leaves no global state behind and needs no display.
-"""
+"""Blank figures in one style, without pyplot and its global state, and saving them as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY, FAINT, PAPER = "#1f2933", "#7b8794", "#cbd2d9", "#ffffff"
-# Okabe and Ito's colours: told apart with any common colour blindness
+# Okabe and Ito's colours, safe for colour-blind readers
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 
 
 @contextmanager
 def look() -> Iterator[None]:
-    """The settings under which everything here is drawn; they end with the block."""
+    """Apply the style of all figures."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
@@ -46,7 +43,7 @@ def look() -> Iterator[None]:
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty white figure of so many inches."""
+    """An empty white figure; sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -58,40 +55,23 @@ def blank(width: float, height: float) -> Figure:
 
 
 def bare(axes: Axes) -> None:
-    """No tick marks and no frame: labels alone."""
+    """Remove tick marks and frame."""
     axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 144) -> Path:
-    """Write a figure, the same bytes every time for the same figure: as SVG by that ending, else as PNG.
-
-    Letters in an SVG are drawn, not named, so that it looks alike where their font is missing.
-    """
+    """Write a figure as SVG or PNG, by the file's suffix; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # the library would write its own version, or the hour, into the file, and each picture would change
-    with (
-        _silent("matplotlib.font_manager"),
-        rc_context({"svg.hashsalt": "glassformer", "svg.fonttype": "path"}),
-    ):
+    # fonts warn if they have no bold face
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    # glyphs as paths, so that a file looks the same where the font is missing
+    with rc_context({"svg.hashsalt": "glassformer", "svg.fonttype": "path"}):
         if target.suffix.lower() == ".svg":
             figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
         else:
             figure.savefig(target, format="png", dpi=dpi, metadata={"Software": None})
     return target
-
-
-@contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Without the warnings of a logger, such as that a font has no bold face and another stands in."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

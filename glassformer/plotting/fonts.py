@@ -1,27 +1,15 @@
-"""Letters that really appear: an installed font that has them, or a spelling in letters there are."""
+"""Fonts for the characters of any script: an installed one, or a spelling in characters that it has."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
 
-BASE = "DejaVu Sans"  # comes with matplotlib
+BASE = "DejaVu Sans"  # ships with matplotlib
 # fonts with Korean letters (most of them with Chinese and Japanese too), the best-looking first
 CJK = (
-    "Noto Sans KR",
-    "Noto Sans CJK KR",
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Source Han Sans K",
-    "Apple SD Gothic Neo",
-    "Malgun Gothic",
-    "NanumGothic",
-    "NanumBarunGothic",
-    "Nanum Gothic",
-    "UnDotum",
-    "Baekmuk Dotum",
-    "WenQuanYi Zen Hei",
-    "Arial Unicode MS",
+    *("Noto Sans KR", "Noto Sans CJK KR", "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans K"),
+    *("Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "NanumBarunGothic", "Nanum Gothic", "UnDotum"),
+    *("Baekmuk Dotum", "WenQuanYi Zen Hei", "Arial Unicode MS"),
 )
 # Revised Romanisation, letter by letter: how a syllable begins, sounds and ends
 INITIALS = "g kk n d tt r m b pp s ss - j jj ch k t p h".replace("-", "").split(" ")
@@ -33,32 +21,11 @@ CONTROLS = {"\n": "↵", "\t": "⇥", "\r": "␍", " ": "␣", "\u00a0": "␣"}
 
 @cache
 def font_families() -> tuple[str, ...]:
-    """The fonts to draw with, in the order they are tried for each letter."""
-    found = _korean()
-    if not found:
-        _look_again()
-        found = _korean()
-    return (BASE, *found[:1])
-
-
-def _korean() -> list[str]:
-    """Which of the fonts with Korean letters are known, the best-looking first."""
+    """The fonts to draw with, in the order they are tried for each character."""
     from matplotlib import font_manager
 
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    return [name for name in CJK if name in installed]
-
-
-def _look_again() -> None:
-    """Learn of fonts installed since matplotlib last wrote its list of them."""
-    from matplotlib import font_manager
-
-    manager = font_manager.fontManager
-    listed = {entry.fname for entry in manager.ttflist}
-    for path in font_manager.findSystemFonts():
-        if path not in listed:
-            with suppress(OSError, RuntimeError):  # a file that is no font
-                manager.addfont(path)
+    return (BASE, *[name for name in CJK if name in installed][:1])
 
 
 @cache
@@ -69,15 +36,14 @@ def _drawable() -> frozenset[int]:
     return frozenset(code for path in paths for code in ft2font.FT2Font(path).get_charmap())
 
 
-def romanised(syllable: str) -> str:
+def romanise(syllable: str) -> str:
     """A Korean syllable in Latin letters.
 
-    >>> "".join(map(romanised, "안녕"))
+    >>> "".join(map(romanise, "안녕"))
     'annyeong'
     """
-    code = ord(syllable) - FIRST_SYLLABLE
-    initial, rest = divmod(code, len(VOWELS) * len(FINALS))
-    vowel, final = divmod(rest, len(FINALS))
+    rest, final = divmod(ord(syllable) - FIRST_SYLLABLE, len(FINALS))
+    initial, vowel = divmod(rest, len(VOWELS))
     return INITIALS[initial] + VOWELS[vowel] + FINALS[final]
 
 
@@ -92,20 +58,18 @@ def visible(token: str, longest: int = 12) -> str:
 
 
 def label(token: str, longest: int = 12) -> str:
-    """`visible`, in letters the fonts here can draw: Korean is romanised and the rest named by number."""
+    """`visible`, in characters that the fonts have."""
     return drawable(visible(token, longest))
 
 
 def drawable(text: str) -> str:
-    """A text in letters the fonts here can draw; spaces stay spaces."""
+    """A text in characters that the fonts have: Korean is romanised, others are written as U+XXXX."""
     have = _drawable()
-    shown = []
-    for letter in text:
+
+    def spell(letter: str) -> str:
         if ord(letter) in have:
-            shown.append(letter)
-        elif FIRST_SYLLABLE <= ord(letter) <= LAST_SYLLABLE:
-            shown.append(romanised(letter))
-        else:
-            shown.append(f"U+{ord(letter):04X}")
-    # a dollar sign would start a formula
-    return "".join(shown).replace("$", r"\$")
+            return letter
+        korean = FIRST_SYLLABLE <= ord(letter) <= LAST_SYLLABLE
+        return romanise(letter) if korean else f"U+{ord(letter):04X}"
+
+    return "".join(map(spell, text)).replace("$", r"\$")  # a dollar sign would start a formula

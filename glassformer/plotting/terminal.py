@@ -1,4 +1,4 @@
-"""The attention map as text: a row of shaded cells for every query, readable without colour too."""
+"""Attention weights as text for a terminal: a row of shaded cells for every query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from torch import Tensor
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import ShapeError
 from glassformer.plotting.fonts import visible
 
 SHADES, PLAIN_SHADES = " ░▒▓█", " .:*#"  # from nothing to all; the second where only ASCII prints
@@ -19,25 +19,18 @@ LONGEST = 12
 def attention_text(
     weights: Tensor, queries: Sequence[str], keys: Sequence[str], *, width: int = 80, ascii_only: bool = False
 ) -> Text:
-    """Weights (T, S) as lines at most `width` columns wide, keys across and queries down.
-
-    Keys whose labels are wider than a cell are written downwards. What does not fit is left out, and
-    a last line says so.
-    """
+    """Weights (T, S) as lines of at most `width` columns; a last line says if keys had to be left out."""
     if tuple(weights.shape) != (len(queries), len(keys)):
-        raise GlassformerError(
-            f"weights of shape {tuple(weights.shape)} do not fit {len(queries)} queries and {len(keys)} keys"
-        )
+        raise ShapeError("weights", weights.shape, f"({len(queries)}, {len(keys)}), queries and keys")
     rows = [_fitting(visible(q, LONGEST), ascii_only) for q in queries]
     columns = [_fitting(visible(k, LONGEST), ascii_only) for k in keys]
     margin = max((cell_len(row) for row in rows), default=0) + 1
     widest = max((cell_len(column) for column in columns), default=1)
     narrowest = 2 if any(cell_len(c) > 1 for column in columns for c in column) else 1
-    room = width - margin
-    beside = max(2, widest if widest <= 3 else widest + 1)  # longer names need a gap between them
-    fitting = room // max(1, len(columns))
-    cell = beside if beside <= min(9, fitting) else max(narrowest, min(3, fitting))
-    shown = min(len(columns), room // cell)
+    available = (width - margin) // max(1, len(columns))
+    horizontal = max(2, widest if widest <= 3 else widest + 1)  # longer labels need a gap
+    cell = horizontal if horizontal <= min(9, available) else max(narrowest, min(3, available))
+    shown = min(len(columns), (width - margin) // cell)
     text = Text(no_wrap=True, end="")
     for line in _heading(columns[:shown], cell):
         text.append(" " * margin + line.rstrip() + "\n", style="bold")
@@ -59,15 +52,15 @@ def _fitting(shown: str, ascii_only: bool) -> str:
 
 
 def _heading(columns: Sequence[str], cell: int) -> list[str]:
-    """The keys' names: beside each other where they fit their cells, else downwards."""
+    """The labels of the keys: horizontal if they fit their cells, else vertical."""
     if all(cell_len(column) <= cell for column in columns):
         pads = [(cell - cell_len(column)) // 2 for column in columns]
         return ["".join(set_cell_size(" " * p + c, cell) for p, c in zip(pads, columns, strict=True))]
     tall = max(map(len, columns))
-    raised = [column.rjust(tall) for column in columns]  # they all end just above their column
+    raised = [column.rjust(tall) for column in columns]
     return ["".join(set_cell_size(column[line], cell) for column in raised) for line in range(tall)]
 
 
 def _step(value: float) -> int:
-    """Which shade: the lightest only below 5 %, so that an empty cell means (almost) nothing."""
+    """The index of the shade; empty only below 5 %."""
     return sum(value >= bound for bound in (0.05, 0.2, 0.45, 0.7))

@@ -1,4 +1,4 @@
-"""A drawn search shows the search: every node once, its numbers, its fate, and the way to the best result."""
+"""The figure of a search shows every node with its scores, and the path to the best result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch
 
 import glassformer
-from glassformer import GlassformerError, plotting
+from glassformer import plotting
+from glassformer.errors import EmptyInputError
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, SearchTree, generate
 from glassformer.plotting.canvas import ORANGE
-from glassformer.plotting.tree.places import MOST_ROWS, places
+from glassformer.plotting.tree import MAX_ROWS, layout
 
 END = 1
 WORDS = ["<pad>", "</s>", "<s>", " 파란", " 셔츠를", " 입은", " 남자가", "$", "\n", " a", "b"]
@@ -72,12 +73,9 @@ def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
     shown = texts(figure)
     sums = Counter(f"{n.logprob + 0.0:.2f}   Σ {n.score:.2f}".replace("-", "−") for n in tree.nodes)
     assert sums <= shown
-    repeated = sum(
-        place.again for band in places(tree, columns=7, most_steps=48).bands for place in band.spots
-    )
-    legend = len({_fate(node) for node in tree.nodes})
+    bands, _ = layout(tree, columns=7, max_steps=48)
     boxes = [one for one in figure.axes[0].patches if isinstance(one, FancyBboxPatch)]
-    assert len(boxes) == len(tree.nodes) + repeated + legend
+    assert len(boxes) == sum(len(band.columns) for band in bands)
     # the engine's own scores stand at the results, and in the list below
     divided = settings.get("num_beams", 1) > 1 and settings.get("length_penalty") != 0
     for place, text in enumerate(found):
@@ -87,10 +85,6 @@ def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
         assert any(line.startswith(f"{place + 1}:   {score}   ") for line in shown)
         ended = {"end": "end token", "length": "limit"}[text.finish_reason]
         assert shown[f"{place + 1}: {ended}"] == 1
-
-
-def _fate(node) -> tuple[str, bool]:
-    return (node.state if node.state == "finished" else node.why, node.place is None)
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=lambda one: "-".join(one) or "greedy")
@@ -109,25 +103,24 @@ def test_the_thick_line_leads_to_the_best_result(settings: dict) -> None:
 
 
 @pytest.mark.parametrize("columns", [2, 3, 5, 7, 11, 12, 40])
-def test_bands_hold_every_candidate_once_and_all_lines_begin_somewhere(columns: int) -> None:
+def test_bands_hold_every_candidate_once_and_the_parent_of_each(columns: int) -> None:
     tree = tree_of(num_beams=4)
-    bands = places(tree, columns=columns, most_steps=48).bands
+    bands, _ = layout(tree, columns=columns, max_steps=48)
     assert max(len(band.steps) for band in bands) <= columns
-    own = [spot.node for band in bands for spot in band.spots if not spot.again]
+    own = [n for band in bands for n in band.columns if not band.repeats(tree.nodes[n])]
     assert sorted(own) == list(range(len(tree.nodes)))
     for band in bands:
-        there = {spot.node for spot in band.spots}
-        assert len({(spot.column, spot.row) for spot in band.spots}) == len(band.spots)
-        for parent, child in band.lines:
-            assert child in there and (parent in there if parent is not None else band.steps[0] == 0)
+        for n in band.columns:
+            parent = tree.nodes[n].parent
+            assert band.repeats(tree.nodes[n]) or parent in band.columns or (parent is None and n in own)
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_what_is_left_out_is_noted() -> None:
     tree = tree_of(num_beams=12, min_new_tokens=9, max_new_tokens=9)
-    shown = texts(plotting.search_tree(tree, spelled, most_steps=5))
+    shown = texts(plotting.search_tree(tree, spelled, max_steps=5))
     assert shown["(steps 6 to 9 are not drawn)"] == 1
-    hidden = sum(n.step < 5 and n.rank >= MOST_ROWS and n.state == "pruned" for n in tree.nodes)
-    assert hidden and shown[f"({hidden} candidates below rank {MOST_ROWS} are not drawn)"] == 1
+    hidden = sum(n.step < 5 and n.rank >= MAX_ROWS and n.state == "pruned" for n in tree.nodes)
+    assert hidden and shown[f"({hidden} candidates below rank {MAX_ROWS} are not drawn)"] == 1
     assert not shown["step 6"]
 
 
@@ -147,28 +140,6 @@ def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> N
     assert (tmp_path / "0.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_to_draw_is_a_sentence() -> None:
-    with pytest.raises(GlassformerError, match="nothing was written"):
+def test_an_empty_tree_is_an_error() -> None:
+    with pytest.raises(EmptyInputError):
         plotting.search_tree(SearchTree(nodes=[], num_beams=4), spelled)
-    with pytest.raises(GlassformerError, match="2 columns"):
-        plotting.search_tree(tree_of(num_beams=2), spelled, columns=1)
-
-
-def test_bars_show_what_is_cut_away() -> None:
-    plain = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]).softmax(0)
-    cut = torch.tensor([0.75, 0.25, 0.0, 0.0, 0.0])
-    figure = plotting.next_token_bars({"plain": plain, "top-k 2": cut}, list("abcde"))
-    first, second = figure.axes
-    assert [text.get_text().strip() for text in second.texts] == [
-        "75.0 %",
-        "25.0 %",
-        "never",
-        "never",
-        "never",
-    ]
-    assert [text.get_text().strip() for text in first.texts] == [f"{100 * p:.1f} %" for p in plain.tolist()]
-    wide = plotting.next_token_bars({"plain": torch.full((40,), 1 / 40)}, ["x"] * 40).axes[0]
-    assert wide.get_yticklabels()[-1].get_text() == "all others"
-    assert wide.texts[-1].get_text().strip() == "75.0 %"
-    with pytest.raises(GlassformerError, match="all 3 words"):
-        plotting.next_token_bars({"plain": plain}, list("abc"))

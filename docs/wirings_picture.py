@@ -1,21 +1,19 @@
-"""Where the norms of a block sit, drawn: post, pre, parallel."""
+"""Draw where the norms of a block sit: post, pre, parallel. Used by `docs.pictures`."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
 
-from glassformer.plotting.canvas import BLUE, GREEN, INK, ORANGE, blank, look
+from glassformer.plotting.canvas import BLUE, GREEN, INK, ORANGE, blank, look, save
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TEXT = {"norm": "norm", "attn": "attention", "ffn": "feed-forward"}
-COLOUR = {"norm": ORANGE, "attn": BLUE, "ffn": GREEN}
+FOLDER = Path(__file__).parent / "pictures"
+TEXTS = {"norm": "norm", "attn": "attention", "ffn": "feed-forward"}
+COLOURS = {"norm": ORANGE, "attn": BLUE, "ffn": GREEN}
 
 
-def wirings() -> Figure:
-    """The three wirings side by side, data flowing upwards, the residual stream on the left."""
+def wirings() -> Path:
+    """Where the norms of a block sit: data flows upwards, the residual stream is on the left."""
     with look():
         figure = blank(7.2, 4.2)
         post, pre, parallel = figure.subplots(1, 3)
@@ -31,24 +29,22 @@ def wirings() -> Figure:
         _post(post)
         _pre(pre)
         _parallel(parallel)
-    return figure
+    return save(figure, FOLDER / "wirings.png")
 
 
 def _box(axes: Axes, kind: str, x: float, y: float, width: float = 1.9) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     axes.add_patch(
         FancyBboxPatch(
             (x - width / 2, y - 0.3),
             width,
             0.6,
             boxstyle="round,pad=0.04,rounding_size=0.12",
-            facecolor=COLOUR[kind],
+            facecolor=COLOURS[kind],
             edgecolor="none",
             zorder=3,
         )
     )
-    axes.text(x, y, TEXT[kind], ha="center", va="center", color="white", fontsize=8, zorder=4)
+    axes.text(x, y, TEXTS[kind], ha="center", va="center", color="white", fontsize=8, zorder=4)
 
 
 def _plus(axes: Axes, x: float, y: float) -> None:

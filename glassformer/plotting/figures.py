@@ -1,0 +1,185 @@
+"""Attention weights, masks and position tables as figures. H heads, T queries, S keys, D d_model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from glassformer.core.observe import Record
+from glassformer.errors import InvalidValueError, ShapeError
+from glassformer.plotting.canvas import BLUE, FAINT, bare, blank, look
+from glassformer.plotting.fonts import label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+Labels = Sequence[str] | None
+BLOCKED = "#eef1f4"
+MAX_LABELS = 40
+
+
+def attention_weights(record: Record, name: str, *, head: int | None = None, row: int = 0) -> Tensor:
+    """The weights (T, S) of one text in a record: of one head, or the mean over heads."""
+    weights = record.weights(name, head)[row]
+    return weights if head is not None else weights.mean(0)
+
+
+def attention_map(
+    weights: Tensor,
+    *,
+    queries: Labels = None,
+    keys: Labels = None,
+    title: str = "",
+    query_name: str = "query",
+    key_name: str = "key",
+) -> Figure:
+    """Weights (T, S) of one head, or a mean of heads: row t shows where query t attends."""
+    matrix = _check(weights, "attention weights", 2, "(T, S)")
+    rows, columns = matrix.shape
+    cell = max(0.16, min(0.36, 7.0 / max(rows, columns)))
+    with look():
+        figure = blank(max(3.2, cell * columns + 1.9), max(2.4, cell * rows + 1.3))
+        axes = figure.subplots()
+        image = _draw_weights(axes, matrix, queries, keys)
+        axes.set(xlabel=key_name, ylabel=query_name, title=title)
+        bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.03, ticks=[0, 0.5, 1], shrink=0.6)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0)
+        bar.set_label("weight")
+    return figure
+
+
+def attention_grid(
+    weights: Tensor, *, queries: Labels = None, keys: Labels = None, title: str = "", columns: int = 4
+) -> Figure:
+    """Weights (H, T, S): every head of an attention layer, side by side."""
+    heads = _check(weights, "attention weights", 3, "(H, T, S)")
+    count, rows, width = heads.shape
+    across = min(columns, count)
+    down = math.ceil(count / across)
+    cell = max(0.08, min(0.2, 2.4 / max(rows, width)))
+    with look():
+        figure = blank(across * (cell * width + 0.45) + 0.3, down * (cell * rows + 0.75) + 0.35)
+        for n, axes in enumerate(figure.subplots(down, across, squeeze=False).flatten()):
+            if n >= count:
+                axes.set_visible(False)
+                continue
+            _draw_weights(axes, heads[n], queries if n % across == 0 else None, keys, small=True)
+            axes.set_title(f"head {n}", fontsize=9, fontweight="normal", pad=5)
+        if title:
+            figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure
+
+
+def _draw_weights(
+    axes: Axes, matrix: Tensor, queries: Labels, keys: Labels, small: bool = False
+) -> AxesImage:
+    # one hue from light to dark: safe for colour-blind readers and in print
+    image = axes.imshow(matrix.numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    rows, columns = matrix.shape
+    for axis, what, names, count in (
+        (axes.xaxis, "keys", keys, columns),
+        (axes.yaxis, "queries", queries, rows),
+    ):
+        if names is not None and len(names) != count:
+            raise ShapeError(f"the list of {what}", [len(names)], f"one label for each of {count} {what}")
+        shown = [label(name) for name in names] if names is not None and count <= MAX_LABELS else []
+        turned = what == "keys" and max(map(len, shown), default=0) > 3
+        axis.set_ticks(
+            range(len(shown)), labels=shown, fontsize=7 if small else 9, rotation=90 if turned else 0
+        )
+        axis.set_ticks([n - 0.5 for n in range(1, count)], minor=True)
+    # thin lines between the cells, so that a row can be followed to its label
+    axes.grid(which="minor", color="white", linewidth=0.5 if small else 1.0)
+    axes.tick_params(which="minor", length=0)
+    bare(axes)
+    return image
+
+
+def mask_map(allowed: Tensor, *, title: str = "may attend") -> Figure:
+    """One mask (T, S), or the first of (B, H, T, S): blue where row t may attend to column s."""
+    return mask_row({title: allowed})
+
+
+def mask_row(masks: Mapping[str, Tensor]) -> Figure:
+    """Several masks side by side, each under its title."""
+    with look():
+        figure = blank(max(2.6, 2.35 * len(masks)), 2.75)
+        panels = figure.subplots(1, len(masks), squeeze=False)[0]
+        for axes, (title, allowed) in zip(panels, masks.items(), strict=True):
+            _draw_mask(axes, _check(allowed[(0,) * (allowed.dim() - 2)], "the mask", 2, "(T, S)"), title)
+        panels[0].set_ylabel("query")
+    return figure
+
+
+def _draw_mask(axes: Axes, allowed: Tensor, title: str) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    rows, columns = allowed.shape
+    axes.pcolormesh(
+        allowed.numpy(),
+        cmap=ListedColormap([BLOCKED, BLUE]),
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+        linewidth=1.2 if max(rows, columns) <= 24 else 0,
+    )
+    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", xlabel="key", title=title)
+    for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        step = max(1, int(MaxNLocator(5, integer=True).tick_values(0, count)[1]))
+        axis.set_ticks([n + 0.5 for n in range(0, count, step)], labels=map(str, range(0, count, step)))
+    bare(axes)
+
+
+def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
+    """A table (positions, D): a row for each position, red above 0 and blue below."""
+    values = _check(table, "the position table", 2, "(positions, d_model)")
+    top = float(values.abs().max()) or 1.0
+    with look():
+        figure = blank(7.2, 3.8)
+        axes = figure.subplots()
+        image = axes.imshow(
+            values.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
+        )
+        axes.set(xlabel="dimension", ylabel="position", title=title)
+        bar = figure.colorbar(image, ax=axes, pad=0.02, ticks=[-top, 0, top], format="%.2g")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def position_waves(
+    table: Tensor, dimensions: Sequence[int] = (0, 8, 16, 24, 32), *, title: str = "Each dimension is a wave"
+) -> Figure:
+    """Columns of a table (positions, D) as curves over the position, one strip each."""
+    values = _check(table, "the position table", 2, "(positions, d_model)")
+    chosen = [dimension for dimension in dimensions if dimension < values.shape[1]]
+    if not chosen:
+        raise InvalidValueError("dimensions", dimensions, f"dimensions below {values.shape[1]}")
+    top = 1.15 * (float(values.abs().max()) or 1.0)
+    with look():
+        from matplotlib import colormaps
+
+        figure = blank(7.2, 0.5 + 0.72 * len(chosen))
+        strips = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
+        for n, (axes, dimension) in enumerate(zip(strips, chosen, strict=True)):
+            colour = colormaps["viridis"](0.85 * n / max(1, len(chosen) - 1))
+            axes.axhline(0, color=FAINT, linewidth=0.8)
+            axes.plot(values[:, dimension].numpy(), color=colour, linewidth=1.8)
+            axes.set(ylim=(-top, top), xlim=(0, len(values) - 1), yticks=[])
+            axes.set_ylabel(f"dim {dimension}", rotation=0, ha="right", va="center")
+            bare(axes)
+        strips[0].set_title(title)
+        strips[-1].set_xlabel("position")
+    return figure
+
+
+def _check(values: Tensor, what: str, dims: int, expected: str) -> Tensor:
+    if values.dim() != dims:
+        raise ShapeError(what, values.shape, expected)
+    return values.detach().float().cpu()
