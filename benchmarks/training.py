@@ -41,7 +41,7 @@ class Noting:
 
     def next(self) -> Any:
         portion = self.ahead.next()
-        self.units = sum(piece.units for piece in portion.pieces)
+        self.units = sum(batch.units for batch in portion.batches)
         return portion
 
 
@@ -51,7 +51,7 @@ def our_step(loop: Any, ahead: Any) -> Step:
     noting = Noting(ahead)
 
     def step() -> tuple[float, int]:
-        loop._step(noting)
+        loop._run_step(noting)
         return noting.units / length, noting.units
 
     return step
@@ -68,11 +68,15 @@ def sentences(given: argparse.Namespace) -> None:
         root = Path(name)
         job = ours.prepared(ours.translating(given.data, batch=given.batch, device=CPU), root / "run")
         loop = ours.loop_for(job, CPU)
-        plan = loop.feed.batches.plan(0, 0)
+        plan = loop.loader.batches.plan(0, 0)
         count = round(float(np.mean([len(rows) for rows in plan])))
-        vocab, longest = job.tokenizer.vocab_size, 128
-        sources, targets = ours.sentences(job.train)
-        ids = {"pad_id": job.pad_id, "eos_id": job.tokenizer.eos_id, "start_id": job.start_id}
+        vocab, longest = job.corpus.tokenizer.vocab_size, 128
+        sources, targets = ours.sentences(job.corpus.train)
+        ids = {
+            "pad_id": job.corpus.pad_id,
+            "eos_id": job.corpus.tokenizer.eos_id,
+            "start_id": job.seq2seq.start_id,
+        }
         words = transformers.PreTrainedTokenizerFast(
             tokenizer_file=str(root / "run" / "tokenizer" / "tokenizer.json"), pad_token="<pad>"
         )
@@ -80,11 +84,11 @@ def sentences(given: argparse.Namespace) -> None:
             peers.marian(vocab, longest, **ids), sources, targets, count, words, root / "marian"
         )
         plain = loops.plain_step(
-            peers.TorchTransformer(vocab, longest, pad_id=job.pad_id),
-            loops.shuffled(sources, targets, count, pad_id=job.pad_id),
+            peers.TorchTransformer(vocab, longest, pad_id=job.corpus.pad_id),
+            loops.shuffled(sources, targets, count, pad_id=job.corpus.pad_id),
             CPU,
-            pad_id=job.pad_id,
-            start_id=job.start_id,
+            pad_id=job.corpus.pad_id,
+            start_id=job.seq2seq.start_id,
         )
         with ours.stepping(loop) as ahead:
             steps: dict[str, Step] = {
@@ -167,7 +171,7 @@ def _our_gpu(loop: Any) -> Any:
         for _ in range(8):
             step()
         yield None
-        yield gpu_rate(step, waited=lambda: loop.waited)
+        yield gpu_rate(step, waited=lambda: loop.data_seconds)
 
 
 def gpu_nanogpt(given: argparse.Namespace) -> Any:
@@ -199,13 +203,13 @@ def gpu_torch(given: argparse.Namespace, batching: Callable[..., Any]) -> Any:
     with tempfile.TemporaryDirectory() as name:
         recipe = ours.translating(given.data, batch=given.batch, device=CPU)
         job = ours.prepared(recipe, Path(name) / "run")
-        sources, targets = ours.sentences(job.train)
+        sources, targets = ours.sentences(job.corpus.train)
     count = round(given.batch / np.mean([len(a) + len(b) for a, b in zip(sources, targets, strict=True)]))
-    batches = batching(sources, targets, count, multiple=8, pad_id=job.pad_id)
+    batches = batching(sources, targets, count, multiple=8, pad_id=job.corpus.pad_id)
     made = [tuple(part.cuda() for part in next(batches)) for _ in range(24)]
     endless = (made[n % len(made)] for n in range(10**9))
-    model = peers.TorchTransformer(job.tokenizer.vocab_size, 128, pad_id=job.pad_id)
-    ids = {"pad_id": job.pad_id, "start_id": job.start_id}
+    model = peers.TorchTransformer(job.corpus.tokenizer.vocab_size, 128, pad_id=job.corpus.pad_id)
+    ids = {"pad_id": job.corpus.pad_id, "start_id": job.seq2seq.start_id}
     step = loops.plain_step(model, endless, GPU, compiled={"dynamic": True}, **ids)
     for _ in range(26):
         step()

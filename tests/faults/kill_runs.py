@@ -13,6 +13,7 @@ from pathlib import Path
 from glassformer.errors import GlassformerError
 from tests.faults.runs import (
     ACCUMULATE,
+    LIMIT,
     SAVE_EVERY,
     STEPS,
     Child,
@@ -146,33 +147,43 @@ def signal_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]
 
 
 def race_runs(work: Workplace, count: int, seed: int) -> tuple[int, list[str]]:
-    """Two runs begun in one folder at once: one is refused in a sentence, the other goes on unharmed."""
+    """Two runs started in one folder at once: one is rejected, the other is unharmed."""
     chance = random.Random(seed)
     whole = outcome(work.undisturbed)
     failures = []
     for number in range(count):
-        out = work.folder / "raced"
-        first = work.start(out)
+        out, finish = work.folder / "raced", work.folder / f"finish-{number}"
+        first = work.start(out, lambda: train_after(finish))  # noqa: B023
         time.sleep(chance.uniform(0, 0.3) if number % 2 else 0)
-        both = (first, work.start(out))
-        through = number % 5 == 0  # to the end only now and then; else until one of them has left
-        while not through and all(child.alive() for child in both):
+        both = (first, work.start(out, lambda: train_after(finish)))  # noqa: B023
+        begun = time.monotonic()
+        while all(child.alive() for child in both) and time.monotonic() - begun < LIMIT / 2:
             time.sleep(0.002)
+        through = number % 5 == 0  # to the end only now and then
+        if through:
+            finish.touch()
         for child in both if not through else ():
             child.kill()
-        ends = [child.wait() for child in both]
-        refused = [told for told in ends if told.code == 2]
-        fault = None
-        if len(refused) != 1:
-            fault = f"exits {[told.code for told in ends]}: {[told.said[-500:] for told in ends]}"
-        else:
-            fault = refused[0].fault(2, "is in use by another run")
-        if through and not fault:
-            fault = differing(whole, outcome(out))
+        ends = sorted((child.wait() for child in both), key=lambda told: told.code)
+        survivor, rejected = ends  # 0 or -9, and 2
+        fault = rejected.fault(2, "is in use by another run")
+        if through:
+            fault = fault or survivor.fault(0) or differing(whole, outcome(out))
         if fault:
             failures.append(f"race {number}: {fault}")
         shutil.rmtree(out)
     return count, failures
+
+
+def train_after(file: Path) -> None:
+    """In a run: wait for a file before the first batch."""
+
+    def wait(number: int, _: object) -> float:
+        while not file.exists():
+            time.sleep(0.002)
+        return 1.0
+
+    on_batch(wait)
 
 
 def prepared(folder: Path) -> Workplace:

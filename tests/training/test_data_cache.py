@@ -162,7 +162,7 @@ def test_touched_file_keeps_the_cache_valid(
         os.utime(tmp_path / "train.tsv", ns=(time, time))
         assert REUSED in prepare()[1]
     # the new time is known from then on, and nothing is read to find out that nothing has changed
-    monkeypatch.setattr(data_cache, "by_content", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr(data_cache, "stamp_by_content", lambda path: pytest.fail(f"{path} is read"))
     assert REUSED in prepare()[1]
     os.utime(tmp_path / "train.tsv", ns=(3, 3))
     monkeypatch.undo()
