@@ -85,11 +85,9 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
 
 def _scores(run: Path) -> dict[str, float]:
     """The scores of the checkpoints a run kept; higher is better."""
-    from glassformer.training.distributed import SingleProcess
-    from glassformer.training.hardware import device_for
-    from glassformer.training.sharded_checkpoint import load_sharded
+    from glassformer.training.checkpoint import load_checkpoint
 
-    newest = load_sharded(run / "checkpoints", parallel=SingleProcess(device=device_for("cpu")))
+    newest = load_checkpoint(run / "checkpoints")
     kept = newest.state.get("averaged", []) if newest is not None else []
     return {f"step-{int(step):08}": float(score) for step, score in kept}
 

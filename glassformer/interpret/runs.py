@@ -18,7 +18,7 @@ from glassformer.pretrained.run_folder import AVERAGED, BEST, MODEL, RECIPE, SNA
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict
-from glassformer.training.sharded_checkpoint import ShardedTensors
+from glassformer.weights.store import open_weights
 
 MAX_POINTS: Final = 2000  # of a curve
 MAX_VALIDATIONS: Final = 60  # whose samples are listed
@@ -201,9 +201,9 @@ def load_snapshot(folder: str | Path, snapshot: Snapshot) -> Bundle:
         if not snapshot.checkpoint:
             return load(snapshot.path)
         bundle = load(_model_folder(Path(folder), snapshot))
-        weights = ShardedTensors(snapshot.path / "model")
+        weights = open_weights(snapshot.path / "model")
         own = canonical(bundle.model)
-        if {name: tuple(one.shape) for name, one in own.items()} != dict(weights.shapes):
+        if {name: tuple(one.shape) for name, one in own.items()} != weights.shapes:
             raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
     except SnapshotUnreadableError:

@@ -8,7 +8,11 @@
 A checkpoint is written into a temporary folder: every file is flushed to disk, the checksums last; then the
 folder is renamed, then `latest` updated, and only then are older ones deleted. If the step was saved before,
 that folder is renamed to `.step-00000400.1a2b3c4d.old` meanwhile, and can be loaded from there. Tensors are
-safetensors, the rest is JSON; nothing is pickled.
+safetensors, the rest is JSON; nothing is pickled. Of several ranks rank 0 writes the whole tensors, so a run
+can be resumed on any number of ranks.
+
+    model        encoder.blocks.0.ffn.up.weight              the model's own names, however it is wrapped
+    optimizer    exp_avg.encoder.blocks.0.ffn.up.weight      the kind of state, then the weight
 """
 
 from __future__ import annotations
@@ -18,22 +22,28 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
+from glassformer.errors import ConflictError, FileMissingError, FileProblemError, GlassformerError
+from glassformer.training.distributed import Parallel, Tensors
 from glassformer.weights.atomic_write import atomic_write, make_folder, sync_folder
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.store import open_weights, save_weights
 
-Opened = TypeVar("Opened")
 _NAME = re.compile(r"step-(\d{8,})")
 _REPLACED = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.old")
+_COMPILED = "_orig_mod."  # torch.compile's prefix of parameter names
 
 
 @dataclass(eq=False)
@@ -57,6 +67,15 @@ class NoIntactCheckpointError(GlassformerError):
     template: ClassVar[str] = "no checkpoint in {folder} is intact ({reason})"
 
 
+@dataclass(eq=False)
+class CheckpointMismatchError(GlassformerError):
+    """A checkpoint does not fit the model or optimizer of this run."""
+
+    problem: str
+    hint: str = "resume it with the recipe that wrote it"
+    template: ClassVar[str] = "the checkpoint does not fit this run: {problem}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A complete checkpoint: tensors by group and name, and the rest of the state.
@@ -66,102 +85,72 @@ class Checkpoint:
 
     step: int
     folder: Path
-    tensors: Mapping[str, Mapping[str, Tensor]]
+    tensors: Mapping[str, Tensors]
     state: dict[str, Any]
     damaged: tuple[str, ...] = ()
 
 
 def save_checkpoint(
-    folder: str | Path,
-    step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    state: Mapping[str, Any],
-    *,
-    keep: int = 2,
+    folder: str | Path, step: int, tensors: Mapping[str, Tensors], state: Mapping[str, Any], *, keep: int = 2
 ) -> Path:
     """Write the checkpoint of a step and keep the `keep` newest. On an error the earlier ones are intact."""
     root = Path(folder)
-    temporary = root / f".step-{step:08}.{secrets.token_hex(4)}.part"
+    final = root / f"step-{step:08}"
+    temporary, replaced = (root / f".{final.name}.{secrets.token_hex(4)}.{end}" for end in ("part", "old"))
+    content = {"step": step, "groups": list(tensors), "state": dict(state)}
     try:
         make_folder(root)
-        remove_unfinished(root)  # before writing: their disk space may be needed
+        _remove_unfinished(root)  # before writing: their disk space may be needed
         temporary.mkdir()
         names = [
-            f"{group}/{name}"
-            for group, values in tensors.items()
-            for name in save_weights(temporary / group, values)
+            f"{group}/{name}" for group in tensors for name in save_weights(temporary / group, tensors[group])
         ]
-        return commit_checkpoint(temporary, step, names, groups=list(tensors), state=state, keep=keep)
-    except (OSError, GlassformerError) as error:
-        remove_unfinished(root)
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError):
-            raise  # not a problem of the disk
-        raise CheckpointWriteError(step, root, cause.strerror or str(cause)) from error
-
-
-def commit_checkpoint(
-    temporary: Path,
-    step: int,
-    names: Iterable[str],
-    *,
-    groups: list[str],
-    state: Mapping[str, Any],
-    keep: int,
-) -> Path:
-    """Complete a temporary folder with state and checksums, give it its name, delete old checkpoints."""
-    root = temporary.parent
-    final = root / f"step-{step:08}"
-    replaced = root / f".{final.name}.{secrets.token_hex(4)}.old"
-    content = {"step": step, "groups": groups, "state": dict(state)}
-    with atomic_write(temporary / "state.json") as file:
-        file.write(json.dumps(content, allow_nan=True).encode())
-    write_checksums(temporary, ["state.json", *names])
-    sync_folder(temporary)
-    try:
+        with atomic_write(temporary / "state.json") as file:
+            file.write(json.dumps(content).encode())
+        write_checksums(temporary, ["state.json", *names])
+        sync_folder(temporary)
         if final.exists():
             os.rename(final, replaced)
         os.rename(temporary, final)
         sync_folder(root)
         with atomic_write(root / "latest") as file:
             file.write(f"{final.name}\n".encode())
-    except (OSError, GlassformerError):
+    except (OSError, GlassformerError) as error:
         with suppress(OSError):
             if replaced.exists() and not final.exists():
                 os.rename(replaced, final)
-        raise
+        _remove_unfinished(root)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise  # not a problem of the disk
+        raise CheckpointWriteError(step, root, cause.strerror or str(cause)) from error
     _prune(root, keep=max(keep, 1), step=step)
     return final
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint | None:
-    """The newest intact checkpoint; None if there is none at all."""
+    """The newest checkpoint whose checksums match; None if there is none at all."""
     root = Path(folder)
-
-    def opened(path: Path) -> Checkpoint:
-        content = json.loads((path / "state.json").read_bytes())
-        groups = {group: open_weights(path / group) for group in content["groups"]}
-        return Checkpoint(step=content["step"], folder=path, tensors=groups, state=content["state"])
-
-    found, damaged = newest_intact(root, opened)
-    if found is not None:
-        return replace(found, damaged=tuple(damaged))
-    if damaged:
-        raise NoIntactCheckpointError(root, damaged[0])
-    return None
-
-
-def newest_intact(root: Path, opened: Callable[[Path], Opened]) -> tuple[Opened | None, list[str]]:
-    """The newest checkpoint whose checksums match, opened; and what is wrong with newer ones."""
     damaged: list[str] = []
     for _, path in newest_first(root):
         try:
             if not verify_checksums(path):
                 raise FileMissingError(path / CHECKSUMS_FILE)
-            return opened(path), damaged
+            content = json.loads((path / "state.json").read_bytes())
+            groups = {group: open_weights(path / group) for group in content["groups"]}
         except (GlassformerError, OSError, ValueError, KeyError) as error:
             damaged.append(error.message() if isinstance(error, FileProblemError) else str(error))
-    return None, damaged
+        else:
+            return Checkpoint(
+                step=content["step"],
+                folder=path,
+                tensors=groups,
+                state=content["state"],
+                damaged=tuple(damaged),
+            )
+    if damaged:
+        raise NoIntactCheckpointError(root, damaged[0])
+    return None
 
 
 def newest_first(root: Path) -> list[tuple[int, Path]]:
@@ -188,8 +177,94 @@ def _prune(root: Path, *, keep: int, step: int) -> None:
                 recent.add(found)
 
 
-def remove_unfinished(root: Path) -> None:
+def _remove_unfinished(root: Path) -> None:
     """Delete what interrupted saves left; it is never loaded."""
     with suppress(OSError):
         for path in root.glob(".step-*.part"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+class CheckpointManager:
+    """Saves and restores the checkpoints of a run. Every rank makes the same calls; rank 0 writes."""
+
+    def __init__(self, root: Path, parallel: Parallel, *, keep: int) -> None:
+        self.root, self.parallel, self.keep = root, parallel, keep
+
+    def save(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        extra: Mapping[str, Tensors],
+        state: Mapping[str, Any],
+    ) -> None:
+        """Write the checkpoint of a step. extra: further groups of tensors."""
+        tensors = {**named_state(model, optimizer), **extra}
+        whole = {group: self.parallel.gather_to_cpu(named) for group, named in tensors.items()}
+        failure: GlassformerError | None = None
+        if self.parallel.main:
+            try:
+                save_checkpoint(self.root, step, whole, state, keep=self.keep)
+            except GlassformerError as error:
+                failure = error
+        if self.parallel.any(failure is not None):
+            raise failure or CheckpointWriteError(step, self.root, "rank 0 reports why")
+
+    def newest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, the same for every rank."""
+        found = load_checkpoint(self.root)
+        step = -1 if found is None else found.step
+        if self.parallel.any(int(self.parallel.sum(torch.tensor(step))) != step * self.parallel.ranks):
+            raise ConflictError(
+                ("ranks",), f"they find different checkpoints in {self.root}", "share the folder"
+            )
+        return found
+
+    def restore(
+        self, checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Tensors]
+    ) -> None:
+        """Fill the model, the optimizer and the further tensors from a checkpoint."""
+        initialize = bool(checkpoint.tensors["optimizer"])
+        for group, targets in {**named_state(model, optimizer, initialize=initialize), **extra}.items():
+            fill(targets, checkpoint.tensors[group])
+
+
+def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = False) -> dict[str, Tensors]:
+    """The run's own weights and optimizer tensors; a tied weight appears under its first name only.
+
+    initialize: create the state of an optimizer that has made no step, to be filled.
+    """
+    learner = module.module if isinstance(module, DistributedDataParallel) else module
+    once = dict(learner.named_parameters())
+    duplicates = dict(learner.named_parameters(remove_duplicate=False)).keys() - once.keys()
+    tied = {name.replace(_COMPILED, "") for name in duplicates}
+    weights: Any = get_model_state_dict(learner)
+    state: Any = {}
+    if optimizer.state or initialize:
+        state = get_optimizer_state_dict(learner, optimizer)["state"]
+    return {
+        "model": {name.removeprefix("model."): value for name, value in weights.items() if name not in tied},
+        "optimizer": {
+            f"{kind}.{name.removeprefix('model.')}": value
+            for name, values in state.items()
+            for kind, value in values.items()
+            if isinstance(value, Tensor)
+        },
+    }
+
+
+@torch.no_grad()
+def fill(targets: Tensors, values: Tensors) -> None:
+    """Copy whole tensors into a run's own, which under FSDP are sharded."""
+    for name in sorted(targets.keys() ^ values.keys()):
+        raise CheckpointMismatchError(f"{name} is {'missing' if name in targets else 'unexpected'}")
+    for name, target in targets.items():
+        value = values[name]
+        if target.shape != value.shape:
+            raise CheckpointMismatchError(
+                f"{name} has shape {tuple(value.shape)} instead of {tuple(target.shape)}"
+            )
+        if isinstance(target, DTensor):
+            value = value.to(target.device)
+            value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+        target.copy_(value)

@@ -28,6 +28,7 @@ from glassformer.bundle import Bundle, load
 from glassformer.errors import ConflictError, GlassformerError
 from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
 from glassformer.training.activation_checkpointing import checkpoint_activations
+from glassformer.training.checkpoint import CheckpointManager
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel, parallel_from_environment
 from glassformer.training.hardware import (
@@ -45,7 +46,6 @@ from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog
 from glassformer.training.model_folders import average_folders, recover_folder, replace_folder
 from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
-from glassformer.training.sharded_checkpoint import CheckpointManager
 from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.task import Task
 from glassformer.training.trainer import Outcome, Trainer

@@ -25,6 +25,7 @@ from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
 from glassformer.pretrained.run_folder import AVERAGED, BEST
+from glassformer.training.checkpoint import Checkpoint, CheckpointManager
 from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
 from glassformer.training.distributed import Fsdp, Parallel
 from glassformer.training.hardware import autocast, compile_learner, dtype_of, uncompile
@@ -33,7 +34,6 @@ from glassformer.training.logging.run_log import RunLog, StepMetrics, distinct_s
 from glassformer.training.model_folders import replace_folder, save_snapshot, snapshot_steps
 from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer, build_schedule
 from glassformer.training.recipe import TrainingOptions
-from glassformer.training.sharded_checkpoint import CheckpointManager, ShardedCheckpoint
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import LOWER_IS_BETTER, Task
 
@@ -423,7 +423,7 @@ class Trainer:
             for unneeded in set((self.folder / AVERAGED).glob("step-*")) - needed:
                 shutil.rmtree(unneeded, ignore_errors=True)
 
-    def restore(self, checkpoint: ShardedCheckpoint) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint."""
         self.checkpoints.restore(checkpoint, self.learner.model, self.optimizer, self._extra_tensors())
         self.state = TrainState.from_dict(checkpoint.state)

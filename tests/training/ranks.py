@@ -18,10 +18,9 @@ from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.activation_checkpointing import checkpoint_activations
-from glassformer.training.checkpoint import save_checkpoint
+from glassformer.training.checkpoint import Checkpoint, CheckpointManager, named_state
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
 from glassformer.training.losses import projected_cross_entropy
-from glassformer.training.sharded_checkpoint import ShardedCheckpoint, load_sharded, named_state, save_sharded
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
 
@@ -99,20 +98,14 @@ class Run:
         return {group: self.parallel.gather_to_cpu(tensors) for group, tensors in named.items()}
 
     def save(self, folder: Path, step: int) -> None:
-        """Both ways: by slices, and whole by rank 0."""
-        state, slices = {"next": step + 1}, named_state(self.module, self.optimizer)
-        save_sharded(folder / "sharded", step, slices, state, parallel=self.parallel)
-        whole = self.gathered()
-        if self.parallel.main:
-            save_checkpoint(folder / "whole", step, whole, state)
+        manager = CheckpointManager(folder, self.parallel, keep=2)
+        manager.save(step, self.module, self.optimizer, {}, {"next": step + 1})
 
-    def resume(self, folder: Path) -> ShardedCheckpoint | None:
-        """From the newest in `folder`, of either kind."""
-        found = load_sharded(folder, parallel=self.parallel)
+    def resume(self, folder: Path) -> Checkpoint | None:
+        manager = CheckpointManager(folder, self.parallel, keep=2)
+        found = manager.newest()
         if found is not None:
-            begun = bool(found.meta["optimizer"])
-            for group, targets in named_state(self.module, self.optimizer, initialize=begun).items():
-                found.fill(group, targets)
+            manager.restore(found, self.module, self.optimizer, {})
         return found
 
 
@@ -132,17 +125,17 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     losses += run.steps(range(SAVED + 1, STEPS + 1))
     ended = run.gathered()
 
-    changed: dict[str, list[str]] = {}
+    changed: list[str] = []
     resumed: dict[str, list[float]] = {}
-    for name, source in {"sharded": kind, "whole": kind, "one": "one"}.items():
+    for source in (kind, "one"):
         again = Run(parallel, seed=1, recompute=True)
-        found = again.resume(folder / source / ("sharded" if name == "one" else name))
+        found = again.resume(folder / source)
         assert found is not None and found.state == {"next": SAVED + 1} and not found.damaged
         loaded = again.gathered()
-        resumed[name] = again.steps(range(found.state["next"], STEPS + 1))
+        resumed[source] = again.steps(range(found.state["next"], STEPS + 1))
         again_ended = again.gathered()
-        if name != "one" and parallel.main:
-            changed[name] = differing(loaded, saved) + differing(again_ended, ended)
+        if source != "one" and parallel.main:
+            changed = differing(loaded, saved) + differing(again_ended, ended)
     run.module.eval()
     alone, kept = 0.0, []
     with parallel.full_weights(run.module), torch.no_grad():  # meanwhile each rank may go its own way
@@ -186,7 +179,7 @@ def more_ranks(folder: Path) -> dict[str, Any]:
     said = {}
     for source in ("fsdp", "one"):
         run = Run(parallel, seed=1)
-        assert run.resume(folder / source / "sharded") is not None
+        assert run.resume(folder / source) is not None
         run.save(folder / f"three-from-{source}", SAVED)
         said[source] = run.steps(range(SAVED + 1, STEPS + 1))
     parallel.barrier()
@@ -203,9 +196,7 @@ def killed(folder: Path) -> dict[str, Any]:
     losses = []
     for step in range(first, STEPS + 1):
         losses += run.steps([step])
-        save_sharded(
-            folder / "runs", step, named_state(run.module, run.optimizer), {}, parallel=parallel, keep=2
-        )
+        run.save(folder / "runs", step)
         if step == 3 and parallel.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)

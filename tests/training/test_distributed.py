@@ -21,16 +21,9 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 import glassformer
-from glassformer.errors import FileMissingError, FileProblemError
 from glassformer.training.activation_checkpointing import checkpoint_activations
-from glassformer.training.checkpoint import NoIntactCheckpointError
+from glassformer.training.checkpoint import CheckpointMismatchError, fill, load_checkpoint
 from glassformer.training.distributed import Ddp, LaunchError, SingleProcess, parallel_from_environment
-from glassformer.training.sharded_checkpoint import (
-    CheckpointMismatchError,
-    ShardedTensors,
-    consolidate,
-    load_sharded,
-)
 from glassformer.weights.store import open_weights
 from tests.training.launcher import Failed, Launcher, launching
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
@@ -83,11 +76,10 @@ def test_two_ranks_equal_one(kind: str, runs: tuple[Path, dict[str, Any]]) -> No
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_resume_is_bit_identical_on_as_many_ranks(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
-    """From slices and from whole files, blocks recomputed where they were not before."""
+    """Blocks recomputed where they were not before."""
     _, said = runs
-    assert said[kind]["changed"] == {"sharded": [], "whole": []}
-    assert said[kind]["resumed"]["sharded"] == said[kind]["losses"][2 * SAVED :]
-    assert said[kind]["resumed"]["whole"] == said[kind]["losses"][2 * SAVED :]
+    assert said[kind]["changed"] == []
+    assert said[kind]["resumed"][kind] == said[kind]["losses"][2 * SAVED :]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process's threads by name")
@@ -132,77 +124,22 @@ def test_resume_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) ->
     assert close(said["three"]["fsdp"], rest) and close(said["three"]["one"], rest)
     for source in ("one", "ddp", "fsdp", "three-from-one", "three-from-fsdp"):
         origin = source.removeprefix("three-from-")
-        expected = {g: dict(open_weights(folder / origin / f"whole/step-{SAVED:08}/{g}")) for g in GROUPS}
-        for kind in ("sharded", "whole"):
-            run = Run(ALONE, seed=1)
-            found = run.resume(folder / source / kind)
-            assert found is not None and found.step == SAVED
-            assert differing(run.gathered(), expected) == []
+        expected = {g: dict(open_weights(folder / origin / f"step-{SAVED:08}/{g}")) for g in GROUPS}
+        run = Run(ALONE, seed=1)
+        found = run.resume(folder / source)
+        assert found is not None and found.step == SAVED
+        assert differing(run.gathered(), expected) == []
         assert close(run.steps(range(SAVED + 1, STEPS + 1)), rest)
 
 
 GROUPS = ("model", "optimizer")
 
 
-def test_shards_are_consolidated_without_ranks(runs: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """Two ranks wrote a shard each, and neither holds it all; joined, they are what rank 0 gathered."""
-    folder, _ = runs
-    checkpoint = folder / "fsdp" / "sharded" / f"step-{SAVED:08}"
-    shards = sorted((checkpoint / "model").iterdir())
-    assert len(shards) == 2
-    assert not [path for path in checkpoint.rglob("*") if path.is_file() and path.suffix[1:] not in KINDS]
-    path = consolidate(checkpoint, tmp_path)
-    assert path == tmp_path / "model.safetensors"
-    whole = open_weights(folder / "fsdp" / "whole" / f"step-{SAVED:08}" / "model")
-    assert differing({"model": dict(open_weights(tmp_path))}, {"model": dict(whole)}) == []
-    bytes_of = {shard.name: shard.stat().st_size for shard in shards}
-    assert max(bytes_of.values()) < 0.7 * path.stat().st_size
-    with pytest.raises(FileMissingError):
-        consolidate(tmp_path)
-
-
-KINDS = ("safetensors", "json")
-
-
-def test_a_damaged_or_missing_shard_falls_back_to_the_checkpoint_before(
-    runs: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    """Any file of any rank: a flipped bit, or the file gone; with no other left, one sentence."""
-    folder, _ = runs
-    earlier, later = tmp_path / "step-00000002", tmp_path / "step-00000003"
-    shutil.copytree(folder / "fsdp" / "sharded" / "step-00000003", later)
-    shutil.copytree(folder / "one" / "sharded" / "step-00000003", earlier)
-    files = [path for path in later.rglob("*") if path.is_file()]
-    assert len(files) == 6
-    for path in files:
-        whole = path.read_bytes()
-        broken = bytearray(whole)
-        broken[len(whole) // 2] ^= 4
-        for content in (bytes(broken), None):
-            path.unlink()
-            if content is not None:
-                path.write_bytes(content)
-            found = load_sharded(tmp_path, parallel=ALONE)
-            assert found is not None and found.folder == earlier
-            assert len(found.damaged) == 1 and "step-00000003" in found.damaged[0]
-            path.write_bytes(whole)
-    found = load_sharded(tmp_path, parallel=ALONE)
-    assert found is not None and found.folder == later and not found.damaged
-
-    shard = next(path for path in files if "shard-00001" in path.name and path.parent.name == "model")
-    shard.unlink()  # without its checksums a missing shard is still missed
-    with pytest.raises(FileProblemError):
-        ShardedTensors(later / "model")
-    shutil.rmtree(earlier)
-    with pytest.raises(NoIntactCheckpointError):
-        load_sharded(tmp_path, parallel=ALONE)
-
-
 def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = runs
     run = Run(ALONE)
     state = run.gathered()
-    found = load_sharded(folder / "fsdp" / "sharded", parallel=ALONE)
+    found = load_checkpoint(folder / "fsdp")
     assert found is not None
     for change, name in (
         ({**state["model"], "more": torch.zeros(2)}, "more"),
@@ -210,7 +147,7 @@ def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, A
         ({**state["model"], "embed.token.weight": torch.zeros(2)}, "embed.token.weight"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:
-            found.fill("model", change)
+            fill(change, found.tensors["model"])
         assert name in caught.value.problem
 
 
@@ -220,7 +157,7 @@ def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Lau
     with pytest.raises(Failed, match=r"SIGKILL|[Cc]onnection (reset|closed)"):
         launch(2, "killed", tmp_path)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 60
-    found = load_sharded(tmp_path / "runs", parallel=ALONE)
+    found = load_checkpoint(tmp_path / "runs")
     assert found is not None and found.step == 3 and not found.damaged
 
     shutil.rmtree(tmp_path / "runs")
