@@ -70,7 +70,6 @@ def speaking(
         unit="tokens",
         count=count_labels,
         metric="loss",
-        higher_is_better=False,
         validate=lambda device: Validation(metrics={}),
         save=lambda path: None,
     )

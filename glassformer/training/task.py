@@ -21,7 +21,11 @@ from glassformer.metrics.labels import ConfusionMatrix
 from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, count_labels, point_forecast
 from glassformer.training.losses import cross_entropy
 
-LOWER_IS_BETTER = ("loss", "perplexity", "bits", "mse", "mae")  # prefixes of metrics
+LOWER_IS_BETTER = ("loss", "perplexity", "bits", "mse", "mae")  # in names of metrics
+
+
+def lower_is_better(metric: str) -> bool:
+    return any(name in metric for name in LOWER_IS_BETTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,6 @@ class Task:
     unit: str
     count: Callable[[Arrays], int]
     metric: str
-    higher_is_better: bool
     validate: Callable[[torch.device], Validation]
     save: Callable[[Path], object]
     row_width: int | None = None

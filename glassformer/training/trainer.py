@@ -30,12 +30,12 @@ from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher,
 from glassformer.training.distributed import Fsdp, Parallel
 from glassformer.training.hardware import autocast, compile_learner, dtype_of, uncompile
 from glassformer.training.learner import BatchNormState, Learner, flops_per_unit, model_parameters
-from glassformer.training.logging.run_log import RunLog, StepMetrics, distinct_samples
+from glassformer.training.logging.run_log import RunLog, StepMetrics
 from glassformer.training.model_folders import replace_folder, save_snapshot, snapshot_steps
 from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer, build_schedule
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import LOWER_IS_BETTER, Task
+from glassformer.training.task import Sample, Task, lower_is_better
 
 SPIKE = 10.0  # a loss this many times the usual one is an outlier
 MIN_USUAL_LOSS = 0.2  # for outliers: the usual loss may be near 0, or negative for a density
@@ -362,14 +362,13 @@ class Trainer:
     def validate(self) -> bool:
         """Validate, log, and save the best model; whether to stop early."""
         state, name, task = self.state, self.metric, self.task
-        higher = task.higher_is_better if name == task.metric else not name.startswith(LOWER_IS_BETTER)
         with torch.no_grad(), self.evaluating():
             found = task.validate(self.device)
             samples = distinct_samples(found.samples, self.options.samples)
             self.log.validation(state.step, found.metrics, samples, signatures=found.signatures)
             if name not in found.metrics:
                 raise UnknownNameError("metric", name, found.metrics)
-            value, sign = self._broadcast(found.metrics[name]), 1 if higher else -1
+            value, sign = self._broadcast(found.metrics[name]), -1 if lower_is_better(name) else 1
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
             # of equal scores the later is saved, having trained longer; only a better one resets the patience
@@ -436,6 +435,14 @@ class Trainer:
 def combine_seeds(*numbers: int) -> int:
     """One seed from several numbers, so that each micro-batch of each step draws its own random numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
+    """The first samples with different sources."""
+    first: dict[str, Sample] = {}
+    for sample in samples:
+        first.setdefault(sample.source, sample)
+    return list(first.values())[:limit]
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -84,7 +84,6 @@ def task_in(
         unit="tokens",
         count=count_labels,
         metric="loss",
-        higher_is_better=False,
         validate=validate,
         save=lambda path: save_weights(path, dict(model.state_dict())),
         row_width=16,

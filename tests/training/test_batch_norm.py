@@ -62,7 +62,6 @@ def forecasting(trouble: Callable[[int], None] | None = None) -> Task:
         unit="values",
         count=count_values,
         metric="loss",
-        higher_is_better=False,
         validate=lambda device: Validation(metrics={"loss": 1.0}),
         save=lambda path: save_weights(path, dict(model.state_dict())),
     )

@@ -19,7 +19,8 @@ import pytest
 from rich.console import Console
 
 from glassformer.training.logging.history import read_history
-from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics, distinct_samples
+from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics
+from glassformer.training.trainer import distinct_samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -185,7 +186,7 @@ def test_other_ranks_do_not_log(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 SHORT = """
 import sys, time
-from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics, distinct_samples
+from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics
 sample = Sample(source="one\\nline \\x1b]0;title\\x07", expected="네", got="\\u202e")
 with RunLog(sys.argv[1], total_steps=500) as log:
     log.message("a sentence [bold]as it is[/] \\x1b[31mand no colour")

@@ -12,17 +12,12 @@ import pytest
 from rich.console import Console
 
 from glassformer.errors import FileProblemError
-from glassformer.training.logging import curves, report
+from glassformer.training.logging import report
 from glassformer.training.logging.history import format_line
 from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics
 
 EVIL = "<script>alert('x')</script><img src=https://example.org/x.png onerror=alert(1)>\" ' & </pre></style>"
-
-
-@pytest.fixture(autouse=True)
-def uncached_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "render_curves", curves.render_curves)
 
 
 class Reader(HTMLParser):

@@ -78,7 +78,6 @@ def classification_task(
         unit=unit,
         count=count_labels,
         metric="accuracy",
-        higher_is_better=True,
         validate=validate,
         save=lambda path: save(bundle, path),
     )

@@ -206,7 +206,6 @@ class Forecast(Job):
             unit="values",
             count=count_values,
             metric="mse",
-            higher_is_better=False,
             validate=self.validation(learner, self.windows(self.parts.valid)),
             save=lambda path: save(bundle, path),
         )

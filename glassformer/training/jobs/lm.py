@@ -169,7 +169,6 @@ class LanguageModelling(Job):
             unit="tokens",
             count=count_labels,
             metric="loss",
-            higher_is_better=False,
             validate=self.validation(learner),
             save=lambda path: save(bundle, path),
         )

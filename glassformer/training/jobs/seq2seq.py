@@ -141,7 +141,6 @@ class Seq2Seq:
             unit="tokens",
             count=count_labels,
             metric=metric,
-            higher_is_better=True,
             row_width=self.row_width,
             validate=self.validation(learner, valid, texts),
             save=lambda path: save(bundle, path),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +32,7 @@ def format_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) 
     '{"kind": "step", "step": 1, "time": 0.5, "loss": null, "lr": 0.1}'
     """
     line = {"kind": kind, "step": step, "time": time, **_json_value(content)}
-    return json.dumps(line, ensure_ascii=False, allow_nan=False)
+    return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def _json_value(content: Any) -> Any:
@@ -40,27 +40,22 @@ def _json_value(content: Any) -> Any:
         return {str(key): _json_value(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_json_value(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    if content is None or isinstance(content, str | int | float):
-        return content
-    return str(content)
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
     """The lines of a run by kind, in order."""
 
-    steps: list[Line] = field(default_factory=list)
-    validations: list[Line] = field(default_factory=list)
-    events: list[Line] = field(default_factory=list)
+    steps: list[Line]
+    validations: list[Line]
+    events: list[Line]
 
     def facts(self) -> dict[str, Any]:
         """The facts about the run; later ones win."""
         facts: dict[str, Any] = {}
         for event in self.events:
-            if isinstance(event.get("facts"), dict):
-                facts |= event["facts"]
+            facts |= event.get("facts") or {}
         return facts
 
 
@@ -88,44 +83,40 @@ def read_history(folder: str | Path) -> History:
                 validations = {n: old for n, old in validations.items() if n < step}
             steps[step] = line
             last = step
-    return History(
-        steps=list(steps.values()), validations=[validations[n] for n in sorted(validations)], events=events
-    )
+    ordered = [validations[step] for step in sorted(validations)]
+    return History(steps=list(steps.values()), validations=ordered, events=events)
 
 
 def truncate_history(folder: str | Path, step: int) -> None:
     """Drop what was logged after the step a run resumes from, and incomplete lines; at step 0 drop all."""
     path = Path(folder) / METRICS_FILE
-    if not path.exists() or all(_is_before(raw, step) for raw in _raw_lines(path)):
+
+    def is_before(raw: bytes) -> bool:
+        line = _parse(raw)
+        return step > 0 and raw.endswith(b"\n") and line is not None and line["step"] <= step
+
+    if not path.exists():
         return
-    with atomic_write(path) as file:
-        for raw in _raw_lines(path):
-            if _is_before(raw, step):
-                file.write(raw)
-
-
-def _is_before(raw: bytes, step: int) -> bool:
-    line = _parse(raw)
-    return step > 0 and raw.endswith(b"\n") and line is not None and line["step"] <= step
-
-
-def _raw_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
+    with path.open("rb") as old:
+        if all(map(is_before, old)):
+            return
+        old.seek(0)
+        with atomic_write(path) as file:
+            file.writelines(filter(is_before, old))
 
 
 def _lines(path: Path, stride: int) -> Iterator[Line]:
     """The complete lines; of the steps every `stride`-th and the last."""
-    steps = 0
-    skipped = b""
-    for raw in _raw_lines(path):
-        if raw.startswith(b'{"kind": "step"'):
-            steps += 1
-            skipped = raw if steps % stride else b""
-            if skipped:
-                continue
-        if (line := _parse(raw)) is not None:
-            yield line
+    steps, skipped = 0, b""
+    with path.open("rb") as file:
+        for raw in file:
+            if raw.startswith(b'{"kind": "step"'):
+                steps += 1
+                skipped = raw if steps % stride else b""
+                if skipped:
+                    continue
+            if (line := _parse(raw)) is not None:
+                yield line
     if (line := _parse(skipped)) is not None:
         yield line
 
@@ -133,14 +124,9 @@ def _lines(path: Path, stride: int) -> Iterator[Line]:
 def _parse(raw: bytes) -> Line | None:
     try:
         line = json.loads(raw)
-    except ValueError:
+        return line if line["kind"] in ("step", "valid", "event") and type(line["step"]) is int else None
+    except (ValueError, TypeError, KeyError):
         return None
-    valid = (
-        isinstance(line, dict)
-        and line.get("kind") in ("step", "valid", "event")
-        and type(line.get("step")) is int
-    )
-    return line if valid else None
 
 
 def number(line: Mapping[str, Any], key: str) -> float:

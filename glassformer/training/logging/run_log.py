@@ -12,12 +12,16 @@ Logging never ends a run: a full disk or a closed terminal is mentioned once.
 from __future__ import annotations
 
 import math
+import os
 import platform
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -25,15 +29,8 @@ from rich.console import Console
 
 from glassformer.errors import GlassformerError
 from glassformer.metrics.perplexity import perplexity
-from glassformer.training.logging.console import (
-    ProgressDisplay,
-    create_display,
-    format_duration,
-    format_number,
-    single_line,
-)
+from glassformer.training.logging.console import Display, format_duration, format_number, single_line
 from glassformer.training.logging.history import METRICS_FILE, Kind, format_line, truncate_history
-from glassformer.training.logging.writers import AppendOnlyFile, TensorBoardWriter
 from glassformer.training.task import Sample
 
 LINE_INTERVAL = (10.0, 60.0)  # shortest and longest time between two lines, in seconds
@@ -51,17 +48,8 @@ class StepMetrics:
     units: int
     seconds: float
     epoch: float = 0
-    grad_norm: SupportsFloat | None = None
-    flops: float | None = None  # of the step, forward and backward
-    memory: int | None = None  # bytes; None: measured here
-
-
-def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
-    """The first samples with different sources."""
-    first: dict[str, Sample] = {}
-    for sample in samples:
-        first.setdefault(sample.source, sample)
-    return list(first.values())[:limit]
+    grad_norm: SupportsFloat = math.nan
+    flops: float = 0.0  # of the step, forward and backward
 
 
 class RunLog:
@@ -85,24 +73,24 @@ class RunLog:
         main: bool = True,
     ) -> None:
         root = Path(folder)
-        self._total, self._unit, self._every, self._peak = total_steps, unit, max(every, 1), peak_flops
+        self._total, self._unit, self._every, self._peak = total_steps, unit, every, peak_flops
         self._main = main
         self._step = from_step
-        self._speed = _Speedometer(from_step)
+        self._units = self._seconds = 0.0  # of the last steps, with exponential weights
+        self._first: tuple[int, float] | None = None  # step and time; it may include compilation
         self._last_line = (0, -math.inf)  # step and time
         self._pending = ""
         self._failure_reported = False
         self._signatures: dict[str, str] = {}
-        self._display = ProgressDisplay()
-        self._metrics, self._text = AppendOnlyFile(root / METRICS_FILE), AppendOnlyFile(root / "train.log")
         if not main:
             return
-        self._display = create_display(console, total_steps=total_steps, from_step=from_step)
+        self._display = Display(console, total_steps=total_steps, from_step=from_step)
+        self._metrics, self._text = AppendOnlyFile(root / METRICS_FILE), AppendOnlyFile(root / "train.log")
         self._tensorboard = TensorBoardWriter(root / "tensorboard", from_step=from_step)
         try:
             truncate_history(root, from_step)
         except (GlassformerError, OSError) as error:
-            self._show("message", f"{error}; entries after step {from_step:,} stay in {METRICS_FILE}")
+            self._display.message(f"{error}; entries after step {from_step:,} stay in {METRICS_FILE}")
         self.facts(
             {
                 "command": shlex.join(sys.orig_argv),
@@ -118,29 +106,39 @@ class RunLog:
         if not self._main:
             return
         step = self._step = metrics.step
-        self._speed.add(metrics)
+        decay = math.exp(-metrics.seconds / SPEED_WINDOW)
+        self._units = self._units * decay + metrics.units
+        self._seconds = self._seconds * decay + metrics.seconds
+        now = time.monotonic()
+        first_step, first_time = self._first = self._first or (step, now)
         if step % self._every and step != self._total:
-            self._show("update", step, {})
+            self._display.update(step)
             return
-        loss = float(metrics.loss)
-        numbers: dict[str, float] = {"epoch": metrics.epoch, "loss": loss}
+        numbers: dict[str, float] = {"epoch": metrics.epoch, "loss": float(metrics.loss)}
         if self._unit == "tokens":
-            numbers["perplexity"] = perplexity(loss)
-        numbers["lr"] = metrics.lr
-        if metrics.grad_norm is not None:
-            numbers["grad_norm"] = float(metrics.grad_norm)
-        speed = self._speed.units_per_second
-        numbers |= {"units": metrics.units, "seconds": metrics.seconds, "units_per_second": speed}
-        if metrics.flops is not None and self._peak:
-            numbers["mfu"] = metrics.flops / metrics.units * speed / self._peak if metrics.units else 0.0
-        numbers["memory"] = peak_memory() if metrics.memory is None else metrics.memory
+            numbers["perplexity"] = perplexity(numbers["loss"])
+        numbers |= {
+            "lr": metrics.lr,
+            "grad_norm": float(metrics.grad_norm),
+            "units": metrics.units,
+            "seconds": metrics.seconds,
+            "units_per_second": self._units / max(self._seconds, 1e-9),
+        }
+        if metrics.flops and self._peak:
+            numbers["mfu"] = metrics.flops / metrics.units * numbers["units_per_second"] / self._peak
+        numbers["memory"] = peak_memory()
         self._record("step", step, numbers)
         self._tensorboard.write_scalars(step, {f"train/{name}": value for name, value in numbers.items()})
-        values = self._formatted(numbers)
-        self._show("update", step, values)
-        self._pending = "  ".join([f"step {step:,} of {self._total:,}", *values.values()])
-        if self._line_due(step):
-            self._write_line()
+        per_step = (now - first_time) / (step - first_step) if step > first_step else metrics.seconds
+        values = self._format(numbers, per_step * (self._total - step))
+        self._display.update(step, values)
+        self._pending = f"step {step:,} of {self._total:,}  {values}"
+        # a line after ten seconds and a hundredth of the steps, or after a minute, or at the end
+        (last_step, last_time), (shortest, longest) = self._last_line, LINE_INTERVAL
+        wait = shortest if (step - last_step) * 100 >= self._total else longest
+        if step == self._total or now - last_time >= wait:
+            self._last_line = (step, now)
+            self._write_pending()
 
     def validation(
         self,
@@ -153,12 +151,9 @@ class RunLog:
         """Log a validation. signatures: how a metric was computed, e.g. sacreBLEU's signature."""
         if not self._main:
             return
-        signatures = dict(signatures or {})
-        content = {
-            "metrics": dict(metrics),
-            "signatures": signatures,
-            "samples": [asdict(sample) for sample in samples],
-        }
+        signatures = signatures or {}
+        listed_samples = [asdict(sample) for sample in samples]
+        content = {"metrics": metrics, "signatures": signatures, "samples": listed_samples}
         self._record("valid", step, content)
         self._tensorboard.write_scalars(step, {f"valid/{name}": value for name, value in metrics.items()})
         listed = ", ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
@@ -167,72 +162,55 @@ class RunLog:
             if self._signatures.get(name) != signature:  # once is enough
                 self._signatures[name] = signature
                 self._message(f"    {name} signature: {signature}")
-        for sample in samples[:SHOWN_SAMPLES]:
-            for name, text in asdict(sample).items():
+        for sample in listed_samples[:SHOWN_SAMPLES]:
+            for name, text in sample.items():
                 self._message(f"    {name:8} {text}")
 
     def message(self, text: str) -> None:
         """Show a message, and record it as an event."""
-        if not self._main:
-            return
-        self._record("event", self._step, {"text": text})
-        if self._pending:
-            self._write_line()  # in order
-        self._message(text)
+        if self._main:
+            self._record("event", self._step, {"text": text})
+            self._write_pending()  # in order
+            self._message(text)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Record facts about the run for its report, e.g. parameters, device, skipped rows."""
         if self._main:
             self._record("event", self._step, {"facts": facts})
 
-    def close(self) -> None:
-        if self._pending:
-            self._write_line()
-        self._show("close")
-        if self._main:
-            for file in (self._metrics, self._text, self._tensorboard):
-                file.close()
-
     def __enter__(self) -> RunLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._main:
+            self._write_pending()
+            self._display.close()
+            for file in (self._metrics, self._text, self._tensorboard.file):
+                file.close()
 
-    def _formatted(self, numbers: Mapping[str, float]) -> dict[str, str]:
-        """The numbers that people watch."""
-        values = {"loss": f"loss {format_number(numbers['loss'])}"}
-        if "perplexity" in numbers:
-            values["perplexity"] = f"perplexity {format_number(numbers['perplexity'])}"
-        values["lr"] = f"lr {numbers['lr']:.2e}"
-        if "grad_norm" in numbers:
-            values["gradient"] = f"gradient norm {format_number(numbers['grad_norm'])}"
-        values["speed"] = f"{format_number(numbers['units_per_second'])} {self._unit}/s"
+    def _format(self, numbers: Mapping[str, float], seconds_left: float) -> str:
+        """The numbers that people watch, the most important first: a narrow terminal cuts the rest."""
+        values = [
+            f"loss {format_number(numbers['loss'])}",
+            f"{format_duration(seconds_left)} left",
+            f"{format_number(numbers['units_per_second'])} {self._unit}/s",
+            f"lr {numbers['lr']:.2e}",
+        ]
         if "mfu" in numbers:
-            values["mfu"] = f"MFU {numbers['mfu']:.1%}"
-        values["memory"] = f"{numbers['memory'] / 1e9:.2f} GB"
-        left = self._speed.seconds_per_step * (self._total - self._step)
-        values["left"] = f"{format_duration(left)} left"
-        return values
+            values.append(f"MFU {numbers['mfu']:.1%}")
+        if "perplexity" in numbers:
+            values.append(f"perplexity {format_number(numbers['perplexity'])}")
+        values.append(f"gradient norm {format_number(numbers['grad_norm'])}")
+        return "  ".join([*values, f"{numbers['memory'] / 1e9:.2f} GB"])
 
-    def _line_due(self, step: int) -> bool:
-        """After ten seconds and a hundredth of the steps, or after a minute, or at the end."""
-        now = time.monotonic()
-        last_step, last_time = self._last_line
-        elapsed, far = now - last_time, (step - last_step) * 100 >= self._total
-        shortest, longest = LINE_INTERVAL
-        if not (step == self._total or elapsed >= longest or (elapsed >= shortest and far)):
-            return False
-        self._last_line = (step, now)
-        return True
-
-    def _write_line(self) -> None:
-        self._show("line", self._pending)
-        self._write(self._pending)
-        self._pending = ""
+    def _write_pending(self) -> None:
+        if self._pending:
+            self._display.line(self._pending)
+            self._write(self._pending)
+            self._pending = ""
 
     def _message(self, text: str) -> None:
-        self._show("message", text)
+        self._display.message(text)
         self._write(text)
 
     def _write(self, text: str) -> None:
@@ -247,48 +225,100 @@ class RunLog:
         """One message when the files cannot be written, one when they can be again."""
         failed = next((file for file in (self._metrics, self._text) if file.error), None)
         if failed is not None and not self._failure_reported:
-            self._failure_reported = True
             reason = failed.error and failed.error.strerror
-            self._show("message", f"{failed.path} cannot be written ({reason}); training continues unlogged")
+            self._display.message(f"{failed.path} cannot be written ({reason}); training continues unlogged")
         elif failed is None and self._failure_reported:
-            self._failure_reported = False
             lost = self._metrics.lost + self._text.lost
-            self._show("message", f"{self._metrics.path} can be written again; {lost} lines were lost")
+            self._display.message(f"{self._metrics.path} can be written again; {lost} lines were lost")
+        self._failure_reported = failed is not None
 
-    def _show(self, method: str, *arguments: Any) -> None:
+
+class AppendOnlyFile:
+    """Appends records to a file. Errors are counted, never raised.
+
+    A record is written completely or not at all, and reaches the system at once, so that a process killed
+    later loses none. error: that of the last write, None if it succeeded; the next write tries again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: OSError | None = None
+        self.lost = 0
+        self._file: int | None = None
+
+    def write(self, record: bytes) -> None:
         try:
-            getattr(self._display, method)(*arguments)
-        except (OSError, ValueError):  # the terminal was closed
-            self._display = ProgressDisplay()
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+                self._file = os.open(self.path, flags, 0o644)
+            end = os.fstat(self._file).st_size
+            try:
+                while record:  # a disk that fills up takes a part first and fails at the next attempt
+                    record = record[os.write(self._file, record) :]
+            except OSError:
+                os.ftruncate(self._file, end)
+                raise
+            self.error = None
+        except OSError as error:
+            self.error = error
+            self.lost += 1
+
+    def write_line(self, text: str) -> None:
+        """One line of UTF-8; unpaired surrogates are escaped."""
+        record = text.encode("utf-8", "backslashreplace") + b"\n"
+        if self._file is None and self._ends_inside_line():
+            record = b"\n" + record
+        self.write(record)
+
+    def _ends_inside_line(self) -> bool:
+        """Whether the file ends in the middle of a line, e.g. after a power failure."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                return file.read(1) != b"\n"
+        except OSError:  # missing or empty
+            return False
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = None
 
 
-class _Speedometer:
-    """Smoothed units per second of training, and seconds per step including everything between steps."""
+class TensorBoardWriter:
+    """An event file in `folder`; steps after `from_step` in other files there are declared void.
 
-    def __init__(self, from_step: int) -> None:
-        self._units = self._seconds = 0.0
-        self._first: tuple[int, float] | None = None
-        self._last = (from_step, 0.0)
-        self._single = math.nan
+    TensorBoard's own writer works in a thread that prints a traceback when the disk is full. Without
+    TensorBoard nothing is written.
+    """
 
-    def add(self, metrics: StepMetrics) -> None:
-        decay = math.exp(-metrics.seconds / SPEED_WINDOW)
-        self._units = self._units * decay + metrics.units
-        self._seconds = self._seconds * decay + metrics.seconds
-        self._last = (metrics.step, time.monotonic())
-        self._first = self._first or self._last
-        self._single = metrics.seconds
+    def __init__(self, folder: Path, *, from_step: int) -> None:
+        self.file = AppendOnlyFile(folder / f"events.out.tfevents.{time.time_ns()}.glassformer")
+        try:
+            self._events = import_module("tensorboard.compat.proto.event_pb2")
+            self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+            self._records = import_module("tensorboard.summary.writer.record_writer").RecordWriter
+        except Exception:  # not installed, or broken by another package
+            self._events = None
+            return
+        self._write(file_version="brain.Event:2")
+        if from_step:
+            session = self._events.SessionLog
+            self._write(step=from_step + 1, session_log=session(status=session.START))
 
-    @property
-    def units_per_second(self) -> float:
-        return self._units / self._seconds if self._seconds > 0 else 0.0
+    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        if self._events is not None:
+            parts = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+            self._write(step=step, summary=self._summary(value=parts))
 
-    @property
-    def seconds_per_step(self) -> float:
-        """Without the first step, which may include compilation, as soon as there is a second one."""
-        if self._first is None or self._last[0] == self._first[0]:
-            return self._single
-        return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+    def _write(self, **fields: Any) -> None:
+        assert self._events is not None
+        record = BytesIO()
+        event = self._events.Event(wall_time=time.time(), **fields)
+        self._records(record).write(event.SerializeToString())
+        self.file.write(record.getvalue())
 
 
 def peak_memory() -> int:
