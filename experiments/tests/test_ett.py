@@ -5,7 +5,7 @@ import torch
 
 from experiments.ett import batches, measured
 from experiments.rows import ROWS
-from glassformer.baselines import forecast_spec
+from glassformer.baselines import spec as forecast_spec
 from glassformer.baselines.forecast import RepeatLast
 from glassformer.data.series import SeriesSet
 from glassformer.data.timestamps import Step

@@ -1,6 +1,5 @@
-"""Forecasters so simple that a Transformer must beat them to be worth its cost.
+"""Simple forecasters that a Transformer must beat to be worth its cost: past (B, L, C) -> (B, N, C).
 
-Each takes what the core's forecasting model takes and gives what it gives: past (B, L, C) -> (B, N, C).
 B series, L past steps, N future steps, C channels.
 """
 
@@ -11,12 +10,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from glassformer.baselines import forecast_spec as specs
-from glassformer.errors import GlassformerError
+from glassformer.baselines import spec as specs
+from glassformer.errors import ShapeError
 
 
 class RepeatLast(nn.Module):
-    """The last value of each channel, over and over. It has nothing to learn.
+    """Repeat the last value of each channel.
 
     >>> RepeatLast(specs.RepeatLast(prediction_length=2))(torch.tensor([[[1.0], [7.0]]])).tolist()
     [[[7.0], [7.0]]]
@@ -31,7 +30,7 @@ class RepeatLast(nn.Module):
 
 
 class SeasonalRepeat(nn.Module):
-    """The last season of each channel, over and over. It has nothing to learn.
+    """Repeat the last season of each channel.
 
     >>> repeat = SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=2))
     >>> repeat(torch.tensor([[[9.0], [1.0], [7.0]]])).flatten().tolist()
@@ -45,7 +44,7 @@ class SeasonalRepeat(nn.Module):
     def forward(self, past: Tensor) -> Tensor:
         season = self.spec.season
         if past.shape[1] < season:
-            raise GlassformerError(f"a season of {season} steps needs as many past ones; got {past.shape[1]}")
+            raise ShapeError("past", past.shape, f"at least one season of {season} steps")
         steps = torch.arange(self.spec.prediction_length, device=past.device) % season
         return past[:, -season:].index_select(1, steps)
 
@@ -69,8 +68,8 @@ class Linear(nn.Module):
 
     def forward(self, past: Tensor) -> Tensor:
         last = past[:, -1:]  # (B, 1, C)
-        told: Tensor = self.out((past - last).transpose(1, 2))  # (B, C, N)
-        return told.transpose(1, 2) + last
+        change: Tensor = self.out((past - last).transpose(1, 2))  # (B, C, N)
+        return change.transpose(1, 2) + last
 
     @torch.no_grad()
     def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -1,96 +1,241 @@
-"""What stood before the Transformer, to be compared with it: recurrent models under the same outward words.
+"""LSTM baselines with the interface of the core's models, so that the same loops train them and generate.
 
-`hidden_states`, `head`, `forward`, `tie` and `begin` are those of the core's models, so the same loop trains
-them and the same decoding writes with them. What a token gets to know of the past passes through one state,
-step after step: nothing here runs in parallel over time.
-
-B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary.
+B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary, N documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from glassformer.baselines import spec as specs
-from glassformer.baselines.recurrent import Laid, Recurrent, State, laid_out
+from glassformer.core.backend import Dropout
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.heads import Context, LanguageModelHead
 from glassformer.core.init import initialise
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
+from glassformer.core.positions import count_positions
 from glassformer.core.reading import MaskLike, inferred, share
 from glassformer.core.spec import Xavier
-from glassformer.errors import GlassformerError
+from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.generation.decoder import PrefillResult
 
 
-def _tokens(vocab_size: int, spec: specs.LSTM) -> TokenInput:
-    width = spec.d_model
-    return TokenInput(
-        width, vocab_size=vocab_size, scale=width**0.5, dropout=spec.dropout, pad_id=spec.pad_id
-    )
+class State(NamedTuple):
+    """The recurrent state: (L, B, D) each."""
+
+    hidden: Tensor
+    cell: Tensor
+
+    def select(self, rows: Tensor) -> State:
+        return State(self.hidden.index_select(1, rows), self.cell.index_select(1, rows))
 
 
-def _draw(model: nn.Module) -> None:
-    """As the core draws its models; the recurrent layers by their own rule, beginning with a long memory."""
-    if next(model.parameters()).is_meta:
-        return
-    initialise(model, Xavier())
-    for module in model.modules():
-        if isinstance(module, Recurrent):
-            module.remember()
+class Recurrent(nn.Module):
+    """L layers over time, (B, T, D) -> (B, T, D). If bidirectional, each direction has half the width.
 
+    Each layer is a module of its own with our dropout between: on a GPU the library's own dropout between
+    layers has a random state that no seed resets, so a run could not be repeated.
 
-def _padding_only(mask: Mask, what: str) -> Mask:
-    if mask.allowed is not None or mask.segments is not None:
-        raise GlassformerError(
-            f"a recurrent model reads every token before the next: {what} can only say what is padding; "
-            "give one document a row and a mask (B, S)"
+    >>> x, state = Recurrent(16, 2, dropout=0.1, bidirectional=True)(torch.randn(3, 5, 16))
+    >>> x.shape, state.hidden.shape
+    (torch.Size([3, 5, 16]), torch.Size([2, 3, 16]))
+    """
+
+    def __init__(self, d_model: int, num_layers: int, *, dropout: float, bidirectional: bool = False) -> None:
+        super().__init__()
+        width = d_model // 2 if bidirectional else d_model
+        self.layers = nn.ModuleList(
+            nn.LSTM(d_model, width, batch_first=True, bidirectional=bidirectional) for _ in range(num_layers)
         )
-    return mask
+        self.dropped = Dropout(dropout)
+
+    @torch.no_grad()
+    def open_forget_gates(self) -> None:
+        """Zero the biases but those of the forget gates: the state then fades slowly."""
+        for name, bias in self.named_parameters():
+            if "bias" in name:
+                bias.zero_()
+                if "bias_ih" in name:
+                    bias.chunk(4)[1].fill_(1.0)  # gates in torch's order: input, forget, cell, output
+
+    def forward(
+        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """x (B, T, D), of which the first `lengths` (B,) of each row are real -> the same shape, the state.
+
+        `lengths` must be on the CPU. Without them the state is that after the last column.
+        """
+        packed: Any = x
+        if lengths is not None:
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        ends: list[tuple[Tensor, Tensor]] = []
+        for n, layer in enumerate(self.layers):
+            if n and lengths is not None:
+                packed = PackedSequence(self.dropped(packed.data), *packed[1:])
+            elif n:
+                packed = self.dropped(packed)
+            packed, end = layer(packed, None if state is None else tuple(part[n : n + 1] for part in state))
+            ends.append(end)
+        if lengths is not None:
+            packed, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+        # (directions, B, width) of each layer -> (L, B, D)
+        hidden, cell = (
+            torch.stack([torch.cat((*part,), -1) for part in parts]) for parts in zip(*ends, strict=True)
+        )
+        return packed, State(hidden, cell)
 
 
-class LSTMEncoderDecoder(nn.Module):
-    """Reads a source both ways, then writes a target: logits (B, T, V) for each next target token.
+class Layout(NamedTuple):
+    """Where each token (B, T) goes if every document has a row (N, longest) of its own, without padding."""
+
+    row: Tensor  # (B, T)
+    position: Tensor  # (B, T)
+    real: Tensor | None  # (B, T); None if nothing is padding
+    rows: int
+    longest: int
+
+    @classmethod
+    def of(cls, mask: Mask, ids: Tensor) -> Layout:
+        position = count_positions(mask.padding, mask.segments)
+        rows, longest = ids.shape
+        row = torch.arange(rows, device=ids.device)[:, None].expand_as(position)
+        if mask.segments is not None:
+            number = F.pad(mask.segments.diff().bool(), (1, 0)).cumsum(1)  # of the document in its row
+            count = number[:, -1] + 1
+            row = number + (count.cumsum(0) - count)[:, None]
+            rows, longest = int(count.sum()), int(position.max()) + 1
+        return cls(row, position, mask.padding, rows, longest)
+
+    def scatter(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (N, longest), filled up with token 0."""
+        position = self.position if self.real is None else torch.where(self.real, self.position, self.longest)
+        rows = ids.new_zeros(self.rows, self.longest + 1)  # padding goes to one more column, which is dropped
+        rows[self.row, position] = ids
+        return rows[:, : self.longest]
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(N, longest, D) -> (B, T, D); values at padding mean nothing."""
+        return x[self.row, self.position]
+
+    def lengths(self) -> Tensor:
+        """The real tokens of each row (B,), at least 1, on the CPU; for rows of one document each."""
+        assert self.real is not None
+        return self.real.sum(1).clamp(min=1).cpu()
+
+
+def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Layout | None:
+    """The layout of rows with padding or several documents; None if they can run as they are."""
+    if mask.allowed is not None or (mask.segments is not None and not packed):
+        hint = "give one document per row and a mask (B, S)"
+        raise UnsupportedError("an LSTM", f"a {what} that is more than padding", hint=hint)
+    if mask.padding is None and mask.segments is None:
+        return None
+    batch, steps = ids.shape
+    mask.check(batch=batch, heads=1, queries=steps, keys=steps, what=what)
+    return Layout.of(mask, ids)
+
+
+@dataclass
+class Memory:
+    """The encoded source: a vector for each token, and the encoder's final state."""
+
+    x: Tensor  # (B, S, D)
+    real: Tensor | None  # (B, S); None if nothing is padding
+    state: State
+
+    def attend(self, queries: Tensor) -> Tensor:
+        """Luong's dot attention: the source weighted by softmax(q . x), (B, T, D)."""
+        x = self.x.to(queries.dtype)
+        mask = None if self.real is None else self.real[:, None]
+        return F.scaled_dot_product_attention(queries, x, x, attn_mask=mask, scale=1.0)
+
+    def select(self, rows: Tensor) -> Memory:
+        real = None if self.real is None else self.real.index_select(0, rows)
+        return Memory(self.x.index_select(0, rows), real, self.state.select(rows))
+
+
+class _LSTMModel(nn.Module):
+    """What both models share."""
+
+    tie: Callable[[], None]
+    hidden_states: Callable[..., tuple[Tensor, Context]]
+    decode: Callable[..., tuple[Tensor, State]]
+
+    def _token_input(self, vocab_size: int, spec: specs.LSTM) -> TokenInput:
+        scale = spec.d_model**0.5
+        return TokenInput(
+            spec.d_model, vocab_size=vocab_size, scale=scale, dropout=spec.dropout, pad_id=spec.pad_id
+        )
+
+    def _initialise(self) -> None:
+        if not next(self.parameters()).is_meta:
+            initialise(self, Xavier())
+            for module in self.modules():
+                if isinstance(module, Recurrent):
+                    module.open_forget_gates()
+        self.tie()
+
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        """The logits (B, T, V) of `hidden_states`."""
+        logits: Tensor = self.head(*self.hidden_states(*inputs, **options))
+        return logits
+
+
+@dataclass
+class Steps:
+    """Decode steps; the past is one state, so a step costs the same however long it is."""
+
+    model: _LSTMModel
+    state: State
+    memory: Memory | None = None
+
+    def step(self, ids: Tensor) -> Tensor:
+        return self.read(ids[:, None])
+
+    def read(self, ids: Tensor) -> Tensor:
+        x, self.state = self.model.decode(ids, self.state, self.memory)
+        logits: Tensor = self.model.head(x[:, -1], Context())
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        self.state = self.state.select(rows)
+        self.memory = None if self.memory is None else self.memory.select(rows)
+
+
+class LSTMEncoderDecoder(_LSTMModel):
+    """Reads a source in both directions, then writes a target: logits (B, T, V) for each next target token.
 
     >>> spec = specs.LSTMEncoderDecoder(src_vocab_size=50, tgt_vocab_size=40, d_model=16)
     >>> LSTMEncoderDecoder(spec)(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
     torch.Size([2, 5, 40])
     """
 
-    spec: specs.LSTMEncoderDecoder
-
     def __init__(self, spec: specs.LSTMEncoderDecoder) -> None:
         super().__init__()
         self.spec = spec
         width = spec.d_model
-        self.src_embed = _tokens(spec.src_vocab_size, spec)
-        self.tgt_embed = _tokens(spec.tgt_vocab_size, spec)
-        self.encoder = Recurrent(width, spec.num_layers, dropout=spec.dropout, ways="both")
-        self.decoder = Recurrent(width, spec.num_layers, dropout=spec.dropout, ways="forward")
+        self.src_embed = self._token_input(spec.src_vocab_size, spec)
+        self.tgt_embed = self._token_input(spec.tgt_vocab_size, spec)
+        self.encoder = Recurrent(width, spec.num_layers, dropout=spec.dropout, bidirectional=True)
+        self.decoder = Recurrent(width, spec.num_layers, dropout=spec.dropout)
         self.combine = nn.Linear(2 * width, width, bias=False) if spec.attention == "dot" else None
         self.head = LanguageModelHead(width, vocab_size=spec.tgt_vocab_size)
-        _draw(self)
-        self.tie()
+        self._initialise()
 
     def tie(self) -> None:
-        """Let what the spec calls tied share the target's token matrix (again, after weights are set)."""
+        """Share the target's token matrix as the spec says (again, after weights are set)."""
         if "source" in self.spec.tied:
             share(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
             share(self.tgt_embed, self.head, "the head")
-
-    def forward(self, *inputs: Any, **words: Any) -> Tensor:
-        """What the head makes of `hidden_states`: logits (B, T, V)."""
-        x, context = self.hidden_states(*inputs, **words)
-        logits: Tensor = self.head(x, context)
-        return logits
 
     def hidden_states(
         self,
@@ -104,47 +249,40 @@ class LSTMEncoderDecoder(nn.Module):
         tgt_positions: Tensor | None = None,
         kernel: Kernel = "auto",
     ) -> tuple[Tensor, Context]:
-        """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
+        """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and the head's context.
 
-        A mask (B, S) or (B, T) says which tokens are real; without one, padding is read off the pad id.
-        Positions and kernel are taken so that the call is the core's; nothing here depends on them.
+        A mask (B, S) or (B, T) says which tokens are real; by default the pad id does. Positions and kernel
+        are accepted because the core's models take them.
         """
         if memory_mask is not None:
-            raise GlassformerError(
-                "a recurrent model's memory has the source's padding; leave memory_mask out"
-            )
+            raise UnsupportedError("an LSTM", "memory_mask")
         if src.shape[0] != tgt.shape[0]:
-            raise GlassformerError(
-                f"the source has {src.shape[0]} rows and the target {tgt.shape[0]}; give one target a source"
-            )
-        source = _padding_only(inferred(self.src_embed, src, src_mask, "src_mask"), "src_mask")
-        target = _padding_only(inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask"), "tgt_mask")
-        padding = target.padding
+            raise ShapeError("tgt", tgt.shape, f"{src.shape[0]} rows, as in src")
+        mask = inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask")
+        padding = mask.padding
         if tgt_mask is None and padding is not None:
-            # the first token starts the sequence, even where it is the pad token
+            # the first token starts the sequence, even if it is the pad token
             padding = torch.cat((torch.ones_like(padding[:, :1]), padding[:, 1:]), 1)
-        laid = laid_out(Mask(padding=padding), tgt, "tgt_mask")
-        memory = self.encode(src, source)
-        x, _ = self._written(tgt if laid is None else laid.out(tgt), memory, memory.state)
-        return x if laid is None else laid.back(x), Context(ids=src, padding=padding)
+        layout = _layout(replace(mask, padding=padding), tgt, "tgt_mask", packed=False)
+        memory = self.encode(src, src_mask)
+        x, _ = self.decode(tgt if layout is None else layout.scatter(tgt), memory.state, memory)
+        return x if layout is None else layout.gather(x), Context(ids=src, padding=padding)
 
     def encode(self, src: Tensor, src_mask: MaskLike = None) -> Memory:
-        """src (B, S) -> its vectors, and the state for the writer to begin with."""
-        mask = _padding_only(inferred(self.src_embed, src, src_mask, "src_mask"), "src_mask")
-        laid = laid_out(mask, src, "src_mask")
-        if laid is None:
+        """src (B, S) -> its vectors, and the state that the decoder starts from."""
+        mask = inferred(self.src_embed, src, src_mask, "src_mask")
+        layout = _layout(mask, src, "src_mask", packed=False)
+        if layout is None:
             x, state = self.encoder(self.src_embed(src).x)
             return Memory(x, None, state)
-        lengths = laid.lengths()
-        x, state = self.encoder(self.src_embed(laid.out(src)).x, lengths=lengths)
-        places = torch.arange(x.shape[1], device=x.device)
-        return Memory(x, places < lengths.to(x.device)[:, None], state)
+        lengths = layout.lengths()
+        x, state = self.encoder(self.src_embed(layout.scatter(src)).x, lengths=lengths)
+        return Memory(x, torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None], state)
 
-    def _written(self, tgt: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """tgt (B, T), no padding before a token -> vectors (B, T, D), and the state after the last."""
-        x, state = self.decoder(self.tgt_embed(tgt).x, state)
-        if self.combine is not None:
-            x = torch.tanh(self.combine(torch.cat((x, memory.seen_from(x)), -1)))
+    def decode(self, ids: Tensor, state: State | None, memory: Memory | None = None) -> tuple[Tensor, State]:
+        x, state = self.decoder(self.tgt_embed(ids).x, state)
+        if self.combine is not None and memory is not None:
+            x = torch.tanh(self.combine(torch.cat((x, memory.attend(x)), -1)))
         return self.decoder.dropped(x), state
 
     def prefill(
@@ -152,110 +290,52 @@ class LSTMEncoderDecoder(nn.Module):
     ) -> PrefillResult:
         """Read the source (B, S) and the first target tokens; see `generation.decoder`."""
         if not start_ids:
-            raise GlassformerError("nothing says how the target begins; give start_ids")
+            raise MissingValueError("start_ids", "to begin the target")
         memory = self.encode(inputs, Mask(padding=None if bool(mask.all()) else mask))
-        steps = TargetSteps(self, memory, memory.state)
-        first = torch.tensor(start_ids, device=inputs.device).expand(len(inputs), -1)  # (B, starts)
-        return PrefillResult(steps, steps.read(first))
+        steps = Steps(self, memory.state, memory)
+        return PrefillResult(
+            steps, steps.read(torch.tensor(start_ids, device=inputs.device).expand(len(inputs), -1))
+        )
 
 
-@dataclass
-class Memory:
-    """What was read: a vector for each source token, and the state the reader ended in."""
-
-    x: Tensor  # (B, S, D)
-    real: Tensor | None  # (B, S); None where nothing is padding
-    state: State
-
-    def seen_from(self, queries: Tensor) -> Tensor:
-        """Luong's dot attention: the source weighted by softmax(q . x), (B, T, D)."""
-        x = self.x.to(queries.dtype)
-        mask = None if self.real is None else self.real[:, None]
-        return F.scaled_dot_product_attention(queries, x, x, attn_mask=mask, scale=1.0)
-
-    def select(self, rows: Tensor) -> Memory:
-        real = None if self.real is None else self.real.index_select(0, rows)
-        return Memory(self.x.index_select(0, rows), real, self.state.select(rows))
-
-
-@dataclass
-class TargetSteps:
-    """A target being written; the past is one state, so a step costs the same however long it is."""
-
-    model: LSTMEncoderDecoder
-    memory: Memory
-    state: State
-
-    def step(self, ids: Tensor) -> Tensor:
-        return self.read(ids[:, None])
-
-    def read(self, ids: Tensor) -> Tensor:
-        """(B, T) further tokens -> logits (B, V) after the last of them."""
-        x, self.state = self.model._written(ids, self.memory, self.state)
-        logits: Tensor = self.model.head(x[:, -1], Context())
-        return logits
-
-    def select(self, rows: Tensor) -> None:
-        self.memory, self.state = self.memory.select(rows), self.state.select(rows)
-
-
-class LSTMLanguageModel(nn.Module):
+class LSTMLanguageModel(_LSTMModel):
     """Reads from left to right: logits (B, T, V) for each next token.
 
-    Packed documents (segments) are laid out one a row while they are read: the fused kernel cannot begin
-    anew in the middle of a row.
+    Packed documents (segments) are laid out one per row, because the fused kernel cannot restart within one.
 
     >>> model = LSTMLanguageModel(specs.LSTMLanguageModel(vocab_size=50, d_model=16))
     >>> model(torch.ones(2, 7).long()).shape
     torch.Size([2, 7, 50])
     """
 
-    spec: specs.LSTMLanguageModel
-
     def __init__(self, spec: specs.LSTMLanguageModel) -> None:
         super().__init__()
         self.spec = spec
-        self.embed = _tokens(spec.vocab_size, spec)
-        self.decoder = Recurrent(spec.d_model, spec.num_layers, dropout=spec.dropout, ways="forward")
+        self.embed = self._token_input(spec.vocab_size, spec)
+        self.decoder = Recurrent(spec.d_model, spec.num_layers, dropout=spec.dropout)
         self.head = LanguageModelHead(spec.d_model, vocab_size=spec.vocab_size)
-        _draw(self)
-        self.tie()
+        self._initialise()
 
     def tie(self) -> None:
-        """Let the head share the token matrix where the spec says so."""
+        """Share the token matrix with the head if the spec says so."""
         if "head" in self.spec.tied:
             share(self.embed, self.head, "the head")
 
-    def forward(self, *inputs: Any, **words: Any) -> Tensor:
-        """What the head makes of `hidden_states`: logits (B, T, V)."""
-        x, context = self.hidden_states(*inputs, **words)
-        logits: Tensor = self.head(x, context)
-        return logits
-
     def hidden_states(
-        self,
-        ids: Tensor,
-        mask: MaskLike = None,
-        *,
-        positions: Tensor | None = None,
-        kernel: Kernel = "auto",
+        self, ids: Tensor, mask: MaskLike = None, *, positions: Tensor | None = None, kernel: Kernel = "auto"
     ) -> tuple[Tensor, Context]:
-        """ids (B, T) -> the last layer's vectors (B, T, D), and what else a head may need.
+        """ids (B, T) -> the last layer's vectors (B, T, D), and the head's context.
 
-        A mask (B, T) says which tokens are real, `Mask(segments=...)` which document each is of; without
-        one, padding is read off the pad id. Positions and kernel are taken so that the call is the core's;
-        nothing here depends on them.
+        A mask (B, T) says which tokens are real, `Mask(segments=...)` which document each belongs to; by
+        default the pad id marks padding. Positions and kernel are accepted as by the core's models.
         """
-        seen = inferred(self.embed, ids, mask, "mask")
-        _padding_only(Mask(padding=seen.padding, allowed=seen.allowed), "mask")
-        laid = laid_out(seen, ids, "mask")
-        x, _ = self._read(ids if laid is None else laid.out(ids))
-        return x if laid is None else laid.back(x), Context(ids=ids, padding=seen.padding)
+        known = inferred(self.embed, ids, mask, "mask")
+        layout = _layout(known, ids, "mask")
+        x, _ = self.decode(ids if layout is None else layout.scatter(ids), None)
+        return x if layout is None else layout.gather(x), Context(ids=ids, padding=known.padding)
 
-    def _read(
-        self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        x, state = self.decoder(self.embed(ids).x, state, lengths=lengths)
+    def decode(self, ids: Tensor, state: State | None, memory: Memory | None = None) -> tuple[Tensor, State]:
+        x, state = self.decoder(self.embed(ids).x, state)
         return self.decoder.dropped(x), state
 
     def prefill(
@@ -263,27 +343,11 @@ class LSTMLanguageModel(nn.Module):
     ) -> PrefillResult:
         """Read the prompts (B, P); see `generation.decoder`."""
         if start_ids:
-            raise GlassformerError("a model without a source goes on from its prompt; put start_ids there")
+            raise UnsupportedError("a model without a source", "start_ids", hint="put them in the prompt")
         counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
-            raise GlassformerError("a prompt is empty; begin it with the model's start token")
-        laid = Laid.of(Mask(padding=mask), inputs)
-        x, state = self._read(laid.out(inputs), lengths=laid.lengths())
-        last = x[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
-        return PrefillResult(PromptSteps(self, state), self.head(last, Context()))
-
-
-@dataclass
-class PromptSteps:
-    """What follows a prompt, of which only the state is left."""
-
-    model: LSTMLanguageModel
-    state: State
-
-    def step(self, ids: Tensor) -> Tensor:
-        x, self.state = self.model._read(ids[:, None], self.state)
-        logits: Tensor = self.model.head(x[:, -1], Context())
-        return logits
-
-    def select(self, rows: Tensor) -> None:
-        self.state = self.state.select(rows)
+            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+        layout = Layout.of(Mask(padding=mask), inputs)
+        x, state = self.decoder(self.embed(layout.scatter(inputs)).x, lengths=layout.lengths())
+        last = self.decoder.dropped(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
+        return PrefillResult(Steps(self, state), self.head(last, Context()))

@@ -1,51 +1,35 @@
-"""What a baseline is, as data, and that data as JSON and back (a closed schema).
-
-The recurrent ones are told here, the forecasters beside.
-"""
+"""The specs of baselines, and their form as JSON (a closed schema)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from glassformer.baselines.forecast_spec import Forecaster, Linear, RepeatLast, SeasonalRepeat
-from glassformer.core.schema import nearest
-from glassformer.core.spec.checks import Part
-from glassformer.errors import GlassformerError
+from glassformer.core import schema
+from glassformer.core.schema import to_dict as to_dict
+from glassformer.core.spec.checks import Part, wanted_size
+from glassformer.errors import ConflictError, InvalidValueError
 
 
-def _check_whole(part: Any, names: tuple[str, ...], least: int) -> None:
+def _check_sizes(part: Part, *names: str) -> None:
     for name in names:
-        value = getattr(part, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise GlassformerError(
-                f"{type(part).__name__}.{name} is {value!r}; it must be a whole number from {least} on"
-            )
+        if expected := wanted_size([getattr(part, name)]):
+            raise InvalidValueError(f"{type(part).__name__}.{name}", getattr(part, name), expected)
 
 
-def _check_id(part: Any, name: str, *sizes: int) -> None:
+def _check_id(part: Part, name: str, size: int) -> None:
     value = getattr(part, name)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and 0 <= value < min(sizes)):
-        raise GlassformerError(
-            f"{type(part).__name__}.{name} is {value!r}; it must be an id from 0 to {min(sizes) - 1}, or none"
-        )
-
-
-def _check_dropout(part: Any) -> None:
-    if not isinstance(part.dropout, int | float) or isinstance(part.dropout, bool):
-        raise GlassformerError(
-            f"{type(part).__name__}.dropout is {part.dropout!r}; it must be at least 0 and less than 1"
-        )
+    if value is not None and not 0 <= value < size:
+        raise InvalidValueError(f"{type(part).__name__}.{name}", value, f"an id from 0 to {size - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMEncoderDecoder(Part):
-    """Reads a source both ways, writes a target from left to right.
+    """Reads a source in both directions, writes a target from left to right.
 
-    attention: how the writer looks back at the source: "dot" (Luong's), or "none": it has only the state
-    in which the reader ended. tied: what shares the target's token matrix.
+    attention: "dot" (Luong's), or "none": the decoder has only the encoder's final state.
+    tied: what shares the target's token matrix.
     """
 
     src_vocab_size: int
@@ -59,25 +43,20 @@ class LSTMEncoderDecoder(Part):
     start_id: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dropout(self)
         super().__post_init__()
-        _check_whole(self, ("src_vocab_size", "tgt_vocab_size", "num_layers"), 1)
-        _check_id(self, "pad_id", self.src_vocab_size, self.tgt_vocab_size)
+        _check_sizes(self, "src_vocab_size", "tgt_vocab_size", "num_layers")
+        _check_id(self, "pad_id", min(self.src_vocab_size, self.tgt_vocab_size))
         _check_id(self, "start_id", self.tgt_vocab_size)
         if self.d_model % 2:
-            raise GlassformerError(
-                f"d_model {self.d_model} is odd; each way of reading takes half of it, so make it even"
-            )
+            raise InvalidValueError("d_model", self.d_model, "an even number, half for each direction")
         if "source" in self.tied and self.src_vocab_size != self.tgt_vocab_size:
-            raise GlassformerError(
-                f"the source's {self.src_vocab_size} tokens and the target's {self.tgt_vocab_size} cannot "
-                "share one matrix; make the vocabularies equal or leave 'source' out of `tied`"
-            )
+            reason = f"they differ ({self.src_vocab_size} and {self.tgt_vocab_size}), but `tied` has 'source'"
+            raise ConflictError(["src_vocab_size", "tgt_vocab_size"], reason)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMLanguageModel(Part):
-    """Reads from left to right, and says at every token what comes next."""
+    """Reads from left to right, and predicts the next token at every position."""
 
     vocab_size: int
     d_model: int = 512
@@ -87,65 +66,67 @@ class LSTMLanguageModel(Part):
     pad_id: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dropout(self)
         super().__post_init__()
-        _check_whole(self, ("num_layers",), 1)
+        _check_sizes(self, "num_layers")
         _check_id(self, "pad_id", self.vocab_size)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RepeatLast(Part):
+    """Repeats the last value."""
+
+    prediction_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeasonalRepeat(Part):
+    """Repeats the last season; a day of hourly values has a season of 24."""
+
+    prediction_length: int
+    season: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_sizes(self, "season")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Part):
+    """Each future value is a weighted sum of the past ones, with the same weights for every channel."""
+
+    context_length: int
+    prediction_length: int
+
+
 LSTM = LSTMEncoderDecoder | LSTMLanguageModel
-Baseline = LSTM | Forecaster
-KINDS: dict[str, type[Baseline]] = {
+Baseline = LSTM | RepeatLast | SeasonalRepeat | Linear
+KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
 }
 
 
-def to_dict(spec: Baseline) -> dict[str, Any]:
-    """The spec as plain data with its `kind`.
-
-    >>> to_dict(RepeatLast(prediction_length=96))
-    {'kind': 'RepeatLast', 'prediction_length': 96}
-    >>> to_dict(LSTMLanguageModel(vocab_size=9, d_model=4, tied=("head",)))["tied"]
-    ['head']
-    """
-    values = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(spec).items()
-    }
-    return {"kind": type(spec).__name__, **values}
-
-
 def from_dict(data: Any, where: str = "spec") -> Baseline:
-    """The spec that `to_dict` wrote; an unknown key or kind, or an ill-typed value, is one sentence."""
-    name = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in KINDS:
-        raise GlassformerError(f"{where} has unknown kind {name!r:.60}{nearest(str(name), KINDS)}")
-    kind = KINDS[name]
-    known = {field.name: field for field in fields(kind)}
-    values = {key: value for key, value in data.items() if key != "kind"}
-    for key in values:
-        if key not in known:
-            raise GlassformerError(f"{where} ({name}) has unknown key '{key}'{nearest(key, known)}")
-    for key, field in known.items():
-        if key not in values and field.default is MISSING:
-            raise GlassformerError(f"{where} ({name}) lacks '{key}'")
-    if "tied" not in known:
-        return kind(**values)
-    tied = values.get("tied", [])
-    if not isinstance(tied, list | tuple) or not all(isinstance(word, str) for word in tied):
-        raise GlassformerError(f"{where}.tied cannot be {tied!r:.60}; it takes a list of words")
-    return kind(**{**values, "tied": tuple(tied)})
+    """The spec that `to_dict` wrote.
+
+    >>> from_dict({"kind": "RepeatLast", "prediction_length": 96})
+    RepeatLast(prediction_length=96)
+    """
+    spec: Baseline = schema.from_dict(data, where, KINDS)
+    return spec
 
 
-def lstm_spec(kind: str, words: Mapping[str, Any], **given: Any) -> LSTM:
-    """A spec from a person's words and what the data says; of the latter only `tied` may be said otherwise.
+def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTM:
+    """A spec from a user's options and what the data determines, of which only `tied` may be overridden.
 
     >>> lstm_spec("LSTMLanguageModel", {"d_model": 64}, vocab_size=9).d_model
     64
     """
-    for word in words:
-        if word in given and word != "tied":
-            raise GlassformerError(f"model.{word} follows from the data ({given[word]}); leave it out")
-    spec = from_dict({"kind": kind, **given, **words}, "model")
+    for name in overrides:
+        if name in fixed and name != "tied":
+            raise InvalidValueError(
+                f"model.{name}", overrides[name], f"{fixed[name]}, as in the data, or none"
+            )
+    spec = from_dict({"kind": kind, **fixed, **overrides}, "model")
     assert isinstance(spec, LSTM)
     return spec

@@ -44,13 +44,13 @@ def to_dict(part: Any) -> Any:
     return part
 
 
-def from_dict(data: Any, where: str = "spec") -> Any:
+def from_dict(data: Any, where: str = "spec", kinds: typing.Mapping[str, type] = KINDS) -> Any:
     """The spec that `to_dict` wrote; every unknown key, kind or ill-typed value is one sentence."""
     if not isinstance(data, dict) or "kind" not in data:
         raise InvalidValueError(where, data, "an object with a 'kind'")
-    kind = KINDS.get(data["kind"]) if isinstance(data["kind"], str) else None
+    kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        raise UnknownNameError(f"kind of {where}", str(data["kind"])[:60], list(KINDS))
+        raise UnknownNameError(f"kind of {where}", str(data["kind"])[:60], list(kinds))
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, value in data.items():

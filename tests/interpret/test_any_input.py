@@ -12,8 +12,8 @@ from hypothesis import given as drawing
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.baselines.build import build_baseline
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.errors import (

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from glassformer.api import tiny
+from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.baselines.build import build_baseline
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError, UnsupportedError
