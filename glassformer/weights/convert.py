@@ -1,6 +1,5 @@
 """Apply a weight table to a whole checkpoint, in either direction, leaving nothing unexplained."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import GlassformerError
-from glassformer.weights.ops import BASE, Computed, Ignored, Op, Tied, fill, open_blanks
+from glassformer.weights.ops import BASE, Ignored, Op, Tied, fill
 
 SHOWN = 3  # names in a message; the rest are counted
 
@@ -60,14 +59,6 @@ class Table:
     ops: tuple[Op, ...]
     base: tuple[str, ...] = ("",)
 
-    def __post_init__(self) -> None:
-        for side in ("theirs", "ours"):
-            names = [name for op in self.ops for name in getattr(op, side)]
-            if open_ := open_blanks(names) - {"base"}:
-                raise ValueError(f"blanks left open in {side}: {sorted(open_)}")
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise ValueError(f"named twice in {side}: {twice}")
-
     def rows(self, prefix: str) -> tuple[Op, ...]:
         """The rows with `{base}` filled in."""
         return tuple(fill(op, "base", prefix) for op in self.ops)
@@ -99,38 +90,34 @@ def to_ours(
     """
     keys = _normalize_names(source, table)
     rows = table.fit(keys)
-    found = {op: _found(op, keys) for op in rows}
-
-    missing = [name for op, names in found.items() for name in _missing(op, names, keys)]
     explained = {name for op in rows for name in op.theirs}
-    patterns = [name for op in rows if isinstance(op, Ignored) for name in op.theirs]
+    ignored = [name for op in rows if isinstance(op, Ignored) for name in op.theirs]
     unexpected = [
         key
         for name, key in keys.items()
-        if name not in explained and not any(fnmatchcase(name, each) for each in patterns)
+        if name not in explained and not any(fnmatchcase(name, pattern) for pattern in ignored)
     ]
-    unmade = set(expected) - {name for op in rows for name in op.ours}
-    missing += sorted(unmade)  # no row makes them, so the file cannot hold them
-    if beyond := {name for op in rows for name in op.ours} - set(expected):
-        raise ValueError(f"the table makes tensors that the model does not have: {sorted(beyond)}")
-    misshapen = [
-        f"{keys[name]} is {_shape(actual)} where {_shape(wanted)} is needed"
-        for op, names in found.items()
-        for name, wanted in _their_shapes(op, names, expected).items()
-        if (actual := tuple(source[keys[name]].shape)) != wanted
-    ]
+    found, missing, misshapen = dict[Op, list[str]](), list[str](), list[str]()
+    for op in rows:
+        names = [name for name in op.theirs if name in keys]
+        if isinstance(op, Tied) and not names:
+            missing.append(" or ".join(op.theirs))
+        elif op.required and not isinstance(op, Tied):
+            missing += [name for name in op.theirs if name not in keys]
+        if isinstance(op, Ignored) or not names or (len(names) < len(op.theirs) and not isinstance(op, Tied)):
+            continue
+        found[op] = names
+        if set(op.ours) <= set(expected):
+            shapes = op.their_shapes([tuple(expected[name]) for name in op.ours])
+            for name, shape in zip(op.theirs, shapes, strict=True):
+                if name in keys and (actual := tuple(source[keys[name]].shape)) != shape:
+                    misshapen.append(f"{keys[name]} is {actual} where {shape} is needed")
+    missing += sorted(set(expected) - {name for op in rows for name in op.ours})  # no row makes them
     if missing or unexpected or misshapen:
         raise WeightsMismatchError(where, missing, unexpected, misshapen, described)
-
     state: dict[str, Tensor] = {}
     for op, names in found.items():
-        if not names:
-            continue
-        tensors = op.load([source[keys[name]] for name in names])
-        for name, tensor in zip(op.ours, tensors, strict=True):
-            if tuple(tensor.shape) != tuple(expected[name]):
-                raise ValueError(f"{op} makes {name} {tuple(tensor.shape)}, not {expected[name]}")
-            state[name] = tensor
+        state.update(zip(op.ours, op.load([source[keys[name]] for name in names]), strict=True))
     return state
 
 
@@ -141,12 +128,9 @@ def to_theirs(state: Mapping[str, Tensor], table: Table) -> dict[str, Tensor]:
         raise ValueError(f"no row of the table saves {sorted(unused)}")
     published: dict[str, Tensor] = {}
     for op in rows:
-        written = _written(op)
-        if not written or (isinstance(op, Computed) and not set(op.ours) <= set(state)):
-            continue
-        tensors = op.save([state[name] for name in op.ours])
-        pairs = zip(op.theirs, tensors, strict=True)
-        published.update((name, tensor) for name, tensor in pairs if name in written)
+        if op.saved and (op.required or set(op.ours) <= set(state)):
+            tensors = zip(op.theirs, op.save([state[name] for name in op.ours]), strict=True)
+            published |= {name: tensor for name, tensor in tensors if name in op.saved}
     return published
 
 
@@ -162,53 +146,3 @@ def _normalize_names(source: Mapping[str, Tensor], table: Table) -> dict[str, st
         # A file with both spellings keeps the old one apart, to be reported as unexpected.
         keys[key if name in source else name] = key
     return keys
-
-
-def _found(op: Op, keys: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of this row to read: all of them, or those that a file may hold."""
-    match op:
-        case Ignored():
-            return ()
-        case Tied():
-            return tuple(name for name in op.theirs if name in keys)
-        case _:
-            return tuple(op.theirs) if all(name in keys for name in op.theirs) else ()
-
-
-def _missing(op: Op, found: tuple[str, ...], keys: Mapping[str, str]) -> tuple[str, ...]:
-    if found:
-        return ()
-    match op:
-        case Ignored() | Computed():
-            return ()
-        case Tied():
-            return (" or ".join(op.theirs),)
-        case _:
-            return tuple(name for name in op.theirs if name not in keys)
-
-
-def _their_shapes(
-    op: Op, found: tuple[str, ...], expected: Mapping[str, Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
-    """The shapes the file must have for our model to have its own."""
-    if not found or not set(op.ours) <= set(expected):
-        return {}
-    ours = [tuple(expected[name]) for name in op.ours]
-    shapes = dict(zip(op.theirs, op.their_shapes(ours), strict=True))
-    return {name: shapes[name] for name in found}
-
-
-def _written(op: Op) -> frozenset[str]:
-    match op:
-        case Ignored():
-            return frozenset()
-        case Tied():
-            return frozenset(op.written)
-        case Computed():
-            return frozenset(op.theirs) if op.written else frozenset()
-        case _:
-            return frozenset(op.theirs)
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ")"

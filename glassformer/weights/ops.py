@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,31 +60,22 @@ def open_blanks(names: Iterable[str]) -> set[str]:
     return {blank for name in names for blank in _BLANK.findall(name)}
 
 
-def fill_blank(names: Iterable[str], blank: str, value: object) -> tuple[str, ...]:
-    """Put `value` into one blank of every name.
-
-    >>> fill_blank(("h.{i}.weight",), "i", 3)
-    ('h.3.weight',)
-    """
-    return tuple(name.replace("{" + blank + "}", str(value)) for name in names)
-
-
 @dataclass(frozen=True)
 class Op:
     """One row of a weight table: some of their tensors become some of ours, and back."""
 
     theirs: Names
     ours: Names
+    required: ClassVar[bool] = True  # whether a file must have them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theirs", expand_lists(self.theirs))
         object.__setattr__(self, "ours", expand_lists(self.ours))
-        self._check()
 
-    def _check(self) -> None:
-        """Most operations work name by name; those that do not say so."""
-        if len(self.theirs) != len(self.ours):
-            raise ValueError(f"{self.theirs} and {self.ours} do not pair up")
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """Which of their tensors are written."""
+        return tuple(self.theirs)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         """Our tensors, in the order of `self.ours`."""
@@ -154,10 +145,6 @@ class Split(Op):
     dim: int = 0
     transpose: bool = False
 
-    def _check(self) -> None:
-        if len(self.theirs) != 1 or len(self.ours) != len(self.sizes):
-            raise ValueError(f"{self.theirs} does not split into {self.ours} of {self.sizes}")
-
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         fused = theirs[0].t() if self.transpose else theirs[0]
         return fused.split(self.sizes, self.dim)
@@ -178,10 +165,6 @@ class Concat(Op):
     _: KW_ONLY
     sizes: tuple[int, ...]
     dim: int = 0
-
-    def _check(self) -> None:
-        if len(self.ours) != 1 or len(self.theirs) != len(self.sizes):
-            raise ValueError(f"{self.theirs} of {self.sizes} do not join into {self.ours}")
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         return (torch.cat(tuple(theirs), self.dim),)
@@ -207,10 +190,6 @@ class SplitGroups(Op):
     queries: int
     head_dim: int
 
-    def _check(self) -> None:
-        if len(self.theirs) != 1 or len(self.ours) != 3:
-            raise ValueError(f"{self.theirs} does not split into a query, key and value of ours")
-
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         rows = theirs[0].unflatten(0, (self.groups, self.queries + 2, self.head_dim))
         parts = rows.split((self.queries, 1, 1), dim=1)  # each (G, R or 1, K, ...)
@@ -221,8 +200,7 @@ class SplitGroups(Op):
         return (torch.cat(parts, dim=1).flatten(0, 2),)
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        rows = self.groups * (self.queries + 2) * self.head_dim
-        return (_resized(ours[0], 0, rows),)
+        return (_resized(ours[0], 0, self.groups * (self.queries + 2) * self.head_dim),)
 
 
 @dataclass(frozen=True)
@@ -269,10 +247,13 @@ class Tied(Op):
     _: KW_ONLY
     written: Names = ()
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "written", expand_lists(self.written) or self.theirs[:1])
-        if not set(self.written) <= set(self.theirs):
-            raise ValueError(f"{self.written} are not all among {self.theirs}")
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        return tuple(self.written)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         """From the tensors found, at least one; they must agree bit for bit."""
@@ -292,16 +273,17 @@ class Tied(Op):
 class Computed(Rename):
     """A tensor that follows from the configuration, such as a sinusoidal table.
 
-    Loaded when the file has it, else left to the module; `written` says whether saving writes it.
+    Loaded when the file has it, else left to the module; `written` says whether saving writes it. It has one
+    name, because each may be absent.
     """
 
     _: KW_ONLY
     written: bool = False
+    required = False
 
-    def _check(self) -> None:
-        # One name a row, because each may be absent by itself.
-        if len(self.theirs) != 1 or len(self.ours) != 1:
-            raise ValueError(f"{self.theirs} and {self.ours} need a row for each name")
+    @property
+    def saved(self) -> tuple[str, ...]:
+        return tuple(self.theirs) if self.written else ()
 
 
 @dataclass(frozen=True)
@@ -309,15 +291,10 @@ class Ignored(Op):
     """Published names that carry no information (`*` is a wildcard): accepted, never written."""
 
     ours: Names = ()
+    required = False
 
-    def _check(self) -> None:
-        if self.ours:
-            raise ValueError(f"{self.theirs} are ignored, so they cannot become {self.ours}")
-
-    def load(self, theirs: Sequence[Tensor]) -> Tensors:
-        return ()
-
-    def save(self, ours: Sequence[Tensor]) -> Tensors:
+    @property
+    def saved(self) -> tuple[str, ...]:
         return ()
 
 
@@ -344,10 +321,10 @@ def expand(ops: Iterable[Op], **values: int | Iterable[object]) -> tuple[Op, ...
 def fill(op: Op, blank: str, value: object) -> Op:
     """The row with one blank filled in all its names."""
 
-    def put(names: Names) -> Names:
-        return fill_blank(names, blank, value)
+    def put(name: str) -> str:
+        return name.replace("{" + blank + "}", str(value))
 
-    return _renamed(op, put, put)
+    return _rename(op, put, put)
 
 
 def within(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
@@ -356,27 +333,18 @@ def within(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
     >>> within("{base}", "encoder.", (Rename("ln", "norm"),))
     (Rename(theirs=('{base}ln',), ours=('encoder.norm',)),)
     """
-
-    def their_prefix(names: Names) -> Names:
-        return tuple(theirs + name for name in names)
-
-    def our_prefix(names: Names) -> Names:
-        return tuple(ours + name for name in names)
-
-    return tuple(_renamed(op, their_prefix, our_prefix) for op in ops)
+    return tuple(_rename(op, theirs.__add__, ours.__add__) for op in ops)
 
 
-def _renamed(op: Op, theirs: Callable[[Names], Names], ours: Callable[[Names], Names]) -> Op:
-    names: dict[str, Any] = {"theirs": theirs(op.theirs), "ours": ours(op.ours)}
+def _rename(op: Op, theirs: Callable[[str], str], ours: Callable[[str], str]) -> Op:
+    names: dict[str, Any] = {"theirs": tuple(map(theirs, op.theirs)), "ours": tuple(map(ours, op.ours))}
     if isinstance(op, Tied):
-        names["written"] = theirs(op.written)
+        names["written"] = tuple(map(theirs, op.written))
     return replace(op, **names)
 
 
 def _resized(shape: Shape, dim: int, size: int) -> Shape:
-    sizes = list(shape)
-    sizes[dim] = size
-    return tuple(sizes)
+    return (*shape[:dim], size, *shape[dim + 1 :])
 
 
 def _same(tensors: Sequence[Tensor], names: Names) -> None:

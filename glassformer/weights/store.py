@@ -1,8 +1,6 @@
 """Weights on disk: safetensors files, whole or in shards, memory-mapped when read.
 
-A file is 8 bytes (the header's length, little-endian), the header (JSON), then the tensors' bytes:
-    {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {...}}
-The header is checked in full before any tensor is touched.
+Files are written here rather than by the library, which holds a copy of all tensors while it writes.
 """
 
 import gc
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+import safetensors
 import torch
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from glassformer.errors import FileMissingError, FileProblemError, GlassformerEr
 from glassformer.weights.atomic_write import atomic_write, make_folder
 
 LENGTH_BYTES = 8
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 METADATA = "__metadata__"
 DTYPES = {
     "F64": torch.float64,
@@ -78,16 +76,6 @@ def pause_gc() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The location of one tensor: bytes `start` to `stop` of the file."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
 class Weights(Mapping[str, Tensor]):
     """The tensors of a folder by name, each a view of the memory-mapped file.
 
@@ -95,25 +83,18 @@ class Weights(Mapping[str, Tensor]):
     file. Tensors obtained before `close` stay valid.
     """
 
-    def __init__(self, folder: Path, files: Iterable["_File"]) -> None:
-        self.folder = folder
-        self._entries = {name: (file, file.entries[name]) for file in files for name in file.entries}
+    def __init__(self, files: Iterable[Any]) -> None:
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118
 
     def __getitem__(self, name: str) -> Tensor:
-        file, entry = self._entries[name]
-        data = file.data[entry.start : entry.stop]
-        if entry.start % entry.dtype.itemsize:
-            data = data.clone()  # not aligned in the file
-        return data.view(entry.dtype).view(entry.shape)
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return len(self._files)
 
     def __enter__(self) -> "Weights":
         return self
@@ -123,27 +104,11 @@ class Weights(Mapping[str, Tensor]):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: entry.shape for name, (_, entry) in self._entries.items()}
-
-    @property
-    def dtypes(self) -> dict[str, torch.dtype]:
-        return {name: entry.dtype for name, (_, entry) in self._entries.items()}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(entry.stop - entry.start for _, entry in self._entries.values())
+        return {name: tuple(file.get_slice(name).get_shape()) for name, file in self._files.items()}
 
     def close(self) -> None:
         """Release the files; no name is left."""
-        self._entries.clear()
-
-
-@dataclass(frozen=True)
-class _File:
-    """One file: its mapped bytes and its tensors."""
-
-    data: Tensor
-    entries: dict[str, Entry]
+        self._files.clear()
 
 
 def open_weights(folder: str | Path) -> Weights:
@@ -153,9 +118,9 @@ def open_weights(folder: str | Path) -> Weights:
         raise FileMissingError(folder, "model folder")
     whole, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
     if whole.is_file():
-        return Weights(folder, [_open(whole)])
+        return Weights([_open(whole)])
     if index.is_file():
-        return Weights(folder, _open_shards(index))
+        return Weights(_open_shards(index))
     for pattern in _PICKLES:
         for path in sorted(folder.glob(pattern)):
             raise PickleRefusedError(path)
@@ -202,63 +167,20 @@ def save_weights(
     return tuple(names)
 
 
-def _open(path: Path) -> _File:
-    """Map a file copy-on-write and check its header."""
-    data = torch.empty(0, dtype=torch.uint8)
+def _open(path: Path) -> Any:
     try:
-        size = path.stat().st_size
-        if size:  # an empty file cannot be mapped
-            data.set_(torch.UntypedStorage.from_file(str(path), False, size))  # type: ignore[arg-type]
-    except (OSError, RuntimeError) as error:
-        raise FileProblemError(path, "cannot be read", hint="check its permissions") from error
-    first = data[:LENGTH_BYTES].numpy().tobytes()
-    end = LENGTH_BYTES + _header_length(path, first, size)
-    return _File(data, _parse_header(path, data[LENGTH_BYTES:end].numpy().tobytes(), end, size))
+        return safetensors.safe_open(path, framework="pt")
+    except (OSError, safetensors.SafetensorError) as error:
+        with path.open("rb") as file:
+            if file.read(8) == b"version ":
+                raise FileProblemError(path, "is a Git LFS pointer", hint="run git lfs pull") from None
+        hint = "download or save it again"
+        raise FileProblemError(
+            path, f"is damaged or not a safetensors file ({error!s:.80})", hint=hint
+        ) from error
 
 
-def _header_length(path: Path, first: bytes, size: int) -> int:
-    if len(first) < LENGTH_BYTES:
-        raise _damaged(path, f"has only {len(first)} bytes")
-    if first == b"version ":
-        raise FileProblemError(path, "is a Git LFS pointer", hint="run git lfs pull")
-    length = int.from_bytes(first, "little")
-    if length > MAX_HEADER_BYTES or LENGTH_BYTES + length > size:
-        raise _damaged(path, "is truncated, or not a safetensors file")
-    return length
-
-
-def _parse_header(path: Path, text: bytes, begin: int, size: int) -> dict[str, Entry]:
-    """Name -> entry. begin: where the tensors' bytes start in a file of `size` bytes."""
-    try:
-        header = json.loads(text.decode("utf-8"))
-        entries = {name: _entry(value, begin) for name, value in header.items() if name != METADATA}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"has an invalid header ({type(error).__name__}: {error!s:.80})") from None
-    position = begin
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
-        if (
-            entry.start != position
-            or entry.stop - entry.start != math.prod(entry.shape) * entry.dtype.itemsize
-        ):
-            raise _damaged(path, f"has wrong offsets for tensor {name!r}")
-        position = entry.stop
-    if position != size:
-        raise _damaged(path, f"has {size:,} bytes where {position:,} are expected")
-    return entries
-
-
-def _entry(value: dict[str, Any], begin: int) -> Entry:
-    shape, (start, stop) = tuple(value["shape"]), value["data_offsets"]
-    if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, stop)):
-        raise ValueError("sizes must be integers")
-    return Entry(DTYPES[value["dtype"]], shape, begin + start, begin + stop)
-
-
-def _damaged(path: Path, problem: str) -> FileProblemError:
-    return FileProblemError(path, problem, hint="download or save it again")
-
-
-def _open_shards(index: Path) -> list[_File]:
+def _open_shards(index: Path) -> list[Any]:
     try:
         weight_map: dict[str, str] = dict(json.loads(index.read_bytes())["weight_map"])
     except (ValueError, KeyError, TypeError) as error:
@@ -271,8 +193,8 @@ def _open_shards(index: Path) -> list[_File]:
         if not path.is_file():
             raise FileMissingError(path, "shard")
         files.append(_open(path))
-        listed = {name for name, place in weight_map.items() if place == shard}
-        if wrong := sorted(listed ^ set(files[-1].entries)):
+        listed = {name for name, file in weight_map.items() if file == shard}
+        if wrong := sorted(listed ^ set(files[-1].keys())):
             raise FileProblemError(path, f"does not match {index.name} ({wrong[0]})")
     return files
 

@@ -43,16 +43,13 @@ def test_sums_are_plain_sha256(folder: Path) -> None:
 
 
 def test_every_flipped_bit_is_detected(folder: Path) -> None:
-    """All bits of checksums.json, and 200 of each other file, the first and last among them."""
+    """200 bits of each file, the first and last among them."""
     chance = random.Random(0)
     files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
     assert len(files) == 5  # two shards, index, config, checksums
     for path in files:
         bits = path.stat().st_size * 8
-        chosen = set(range(bits))
-        if path.name != CHECKSUMS_FILE:
-            chosen = {0, bits - 1, *chance.sample(range(bits), min(bits, 200))}
-        for bit in chosen:
+        for bit in {0, bits - 1, *chance.sample(range(bits), min(bits, 200))}:
             flip(path, bit)
             with pytest.raises(GlassformerError) as caught:
                 verify_checksums(folder)

@@ -119,14 +119,7 @@ def test_mismatch_names_every_tensor() -> None:
     assert [text.split()[0] for text in error.misshapen] == ["h.0.c_attn.weight", "h.0.c_proj.bias"]
 
 
-def test_wrong_table_is_a_value_error() -> None:
-    rows = table("").ops
-    with pytest.raises(ValueError):
-        Table((*rows, Rename("other", "embed.weight")))
-    with pytest.raises(ValueError):
-        Table((Rename("h.{i}", "blocks.{i}"),))
-    with pytest.raises(ValueError):
-        to_ours(published(""), Table((*rows, Rename("x", "new"))), expected(), where="X")
+def test_tensors_that_no_row_explains_are_errors() -> None:
     with pytest.raises(ValueError):
         to_theirs({"odd": torch.zeros(1)}, table(""))
     with pytest.raises(WeightsMismatchError):

@@ -194,20 +194,3 @@ def test_expand_and_within_write_out_every_row() -> None:
         "decoder.embed.weight",
         written="{base}head.weight",
     )
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Rename("{a,b}", "c"),
-        lambda: Split("a", "{b,c}", sizes=(1, 1, 1)),
-        lambda: Concat("{a,b}", "c", sizes=(1,)),
-        lambda: SplitGroups("a", "{q,k}", groups=1, queries=1, head_dim=1),
-        lambda: Tied("{a,b}", "c", written="d"),
-        lambda: Computed("{a,b}", "{c,d}"),
-        lambda: Ignored("a", "b"),
-    ],
-)
-def test_rows_that_cannot_be_are_refused(make: object) -> None:
-    with pytest.raises(ValueError):
-        make()  # type: ignore[operator]

