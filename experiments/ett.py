@@ -143,7 +143,7 @@ def measured(model: Tell, windows: Windows, device: torch.device) -> dict[str, f
 @torch.inference_mode()
 def told_errors(model: Tell, windows: Windows, device: torch.device) -> ForecastScores:
     """How far off a forecaster is over windows."""
-    errors = ForecastErrors(std=windows.scaler.std)
+    errors = ForecastErrors()
     for past, future in batches(windows, device):
         errors.add(model(past), future)
     return errors.scores()

@@ -15,7 +15,7 @@ from experiments import moses
 from experiments.paths import Place
 from experiments.records import note
 from experiments.trained import train
-from glassformer.metrics.bleu import bleu, chrf
+from glassformer.metrics.text import bleu, chrf
 from glassformer.training.hardware import device_for
 
 RECIPE, LANGUAGES = "multi30k-en-de", ("en", "de", "fr")

@@ -20,7 +20,7 @@ import glassformer
 from experiments.paths import data_folder
 from experiments.pocket_data import read, write
 from experiments.pocket_text import tidy
-from glassformer.metrics.bleu import bleu, chrf
+from glassformer.metrics.text import bleu, chrf
 from glassformer.training.hardware import device_for
 
 Set = list[tuple[str, str]]  # sources and references

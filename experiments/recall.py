@@ -17,7 +17,7 @@ from statistics import median
 from experiments import recall_speed, records, trained
 from experiments.made_pairs import Copying, Recalling, Task, drawn, of_sizes, written
 from experiments.paths import Place, glassformer
-from glassformer.metrics.exact import Exact
+from glassformer.metrics.text import Exact
 
 ROW = "recall"
 TASKS: dict[str, Task] = {

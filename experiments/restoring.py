@@ -19,7 +19,7 @@ from experiments import noted, trained
 from experiments.paths import Place
 from experiments.recall import pace
 from glassformer.data.denoising import corrupt
-from glassformer.metrics.bleu import chrf
+from glassformer.metrics.text import chrf
 from glassformer.training.hardware import device_for
 from glassformer.weights.atomic_write import atomic_write
 

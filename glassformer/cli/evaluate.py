@@ -146,7 +146,7 @@ def _add_language(
 def _bleu_and_chrf(
     evaluation: Evaluation, tokenize: BleuTokenizer, lowercase: bool
 ) -> tuple[dict[str, float], dict[str, str]]:
-    from glassformer.metrics.bleu import bleu, chrf
+    from glassformer.metrics.text import bleu, chrf
 
     outputs = [sample.got for sample in evaluation.validation.samples]
     references = [sample.expected for sample in evaluation.validation.samples]

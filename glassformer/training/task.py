@@ -112,7 +112,7 @@ def forecast_metrics(
     learner: SeriesLearner, windows: Windows, device: torch.device, *, batch: int
 ) -> tuple[float, ForecastScores]:
     """The loss per value, and the errors over all windows, in scaled units."""
-    total, values, errors = 0.0, 0, ForecastErrors(std=windows.scaler.std)
+    total, values, errors = 0.0, 0, ForecastErrors()
     for _, arrays, tensors in evaluation_batches(windows, device, batch):
         forecast = learner.model(tensors["past"])
         total += float(learner.loss(forecast, tensors["future"]))

@@ -12,15 +12,14 @@ import torch
 
 from glassformer.errors import (
     ConflictError,
+    EmptyInputError,
     GlassformerError,
     InvalidValueError,
     ShapeError,
-    UnknownNameError,
 )
-from glassformer.metrics.bleu import bleu, chrf
-from glassformer.metrics.exact import Exact
+from glassformer.metrics.forecast import ForecastErrors
 from glassformer.metrics.labels import ConfusionMatrix
-from glassformer.metrics.perplexity import Perplexity
+from glassformer.metrics.text import Exact, Perplexity, bleu, chrf
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
 REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나는 어제 학교에 갔습니다.", "y z"]
@@ -52,16 +51,10 @@ def test_several_references_and_a_missing_tokenizer() -> None:
         assert korean.score == bleu(HYPOTHESES, REFERENCES, tokenize="char").score
 
 
-@pytest.mark.parametrize("score", [bleu, chrf])
-def test_mismatched_references_are_errors(score) -> None:
+def test_mismatched_references_are_errors() -> None:
     for hypotheses, references in (([], []), (["a"], ["a", "b"]), (["a", "b"], [["a"], ["b", "c"]])):
         with pytest.raises(GlassformerError):
-            score(hypotheses, references)
-
-
-def test_unknown_bleu_tokenizer_is_an_error() -> None:
-    with pytest.raises(UnknownNameError):
-        bleu(["a"], ["a"], tokenize="moses")
+            bleu(hypotheses, references)
 
 
 def test_classification_metrics_match_scikit_learn() -> None:
@@ -123,3 +116,30 @@ def test_perplexity_of_nothing_and_of_too_much() -> None:
     empty = Perplexity()
     assert math.isnan(empty.perplexity) and empty.bits_per_byte is None and empty.bits_per_character is None
     assert Perplexity(loss=1e6, tokens=1).perplexity == math.inf
+
+
+def test_forecast_errors_do_not_depend_on_the_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    forecast, actual = (torch.randn(37, 4, 3, generator=generator) for _ in range(2))
+    off = (forecast.double() - actual.double()).numpy()
+    errors = ForecastErrors()
+    for a, b in zip(forecast.split(5), actual.split(5), strict=True):
+        errors.add(a, b)
+    scores = errors.scores()
+    assert scores.forecasts == 37
+    assert scores.mse == pytest.approx((off**2).mean(), rel=1e-12)
+    assert scores.mae == pytest.approx(abs(off).mean(), rel=1e-12)
+    assert scores.mse_by_step == pytest.approx((off**2).mean((0, 2)), rel=1e-12)
+    with pytest.raises(ShapeError):
+        errors.add(forecast, actual[:, 1:])
+    with pytest.raises(EmptyInputError):
+        ForecastErrors().scores()
+
+
+def test_a_small_forecast_error_is_not_lost_among_large_ones() -> None:
+    """In float32, adding 1 to 2**24 changes nothing."""
+    errors = ForecastErrors()
+    errors.add(torch.full((1, 1, 1), 4096.0), torch.zeros(1, 1, 1))
+    for _ in range(3):
+        errors.add(torch.ones(1, 1, 1), torch.zeros(1, 1, 1))
+    assert errors.scores().mse == (2**24 + 3) / 4

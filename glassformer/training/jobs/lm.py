@@ -22,7 +22,7 @@ from glassformer.data.store import Chunk, Store, write_chunks
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
 from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.metrics.perplexity import Perplexity
+from glassformer.metrics.text import Perplexity
 from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job

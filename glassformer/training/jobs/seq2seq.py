@@ -15,9 +15,7 @@ from glassformer.data.examples import PairExamples
 from glassformer.errors import ConflictError, UnsupportedError
 from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.metrics.bleu import Case, bleu, chrf
-from glassformer.metrics.exact import Exact
-from glassformer.metrics.perplexity import perplexity
+from glassformer.metrics.text import Case, Exact, bleu, chrf, perplexity
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.text import TextCorpus, build_text_bundle

@@ -28,7 +28,7 @@ from typing import Any, SupportsFloat
 from rich.console import Console
 
 from glassformer.errors import GlassformerError
-from glassformer.metrics.perplexity import perplexity
+from glassformer.metrics.text import perplexity
 from glassformer.training.logging.console import Display, format_duration, format_number, single_line
 from glassformer.training.logging.history import METRICS_FILE, Kind, format_line, truncate_history
 from glassformer.training.task import Sample

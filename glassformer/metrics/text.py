@@ -1,0 +1,184 @@
+"""Metrics of generated text: BLEU and chrF by sacreBLEU, exact match, token accuracy and perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
+
+Tokenize = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mecab"]
+Case = Literal["mixed", "lower"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A score from 0 to 100 with sacreBLEU's signature.
+
+    note: set if another tokenizer than the requested one had to be used.
+    """
+
+    score: float
+    signature: str
+    note: str | None = None
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    tokenize: Tokenize = "13a",
+    case: Case = "mixed",
+) -> Score:
+    """Corpus BLEU of detokenised texts against one reference each, or as many each.
+
+    tokenize: sacreBLEU's tokenizer. One for Korean or Japanese that is not installed is replaced by single
+    characters, and `note` says so.
+
+    >>> round(bleu(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
+    100.0
+    """
+    columns = _columns(hypotheses, references)
+    if tokenize not in get_args(Tokenize):
+        raise UnknownNameError("BLEU tokenizer", tokenize, get_args(Tokenize))
+    from sacrebleu.metrics import BLEU
+
+    note = None
+    try:
+        metric = BLEU(tokenize=tokenize, lowercase=case == "lower")
+    except (RuntimeError, ImportError):
+        metric = BLEU(tokenize="char", lowercase=case == "lower")
+        note = (
+            f"the BLEU tokenizer '{tokenize}' is not installed (pip install "
+            f"'sacrebleu[{tokenize.split('-')[0]}]'), so BLEU is computed over single characters ('char')"
+        )
+    found = metric.corpus_score(list(hypotheses), columns)
+    return Score(score=found.score, signature=str(metric.get_signature()), note=note)
+
+
+def chrf(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    case: Case = "mixed",
+) -> Score:
+    """Corpus chrF, which counts characters and so needs no tokenizer.
+
+    >>> round(chrf(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
+    100.0
+    """
+    columns = _columns(hypotheses, references)
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF(lowercase=case == "lower")
+    found = metric.corpus_score(list(hypotheses), columns)
+    return Score(score=found.score, signature=str(metric.get_signature()))
+
+
+def _columns(
+    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """The first reference of every text, the second of every text, ..."""
+    if not hypotheses or len(hypotheses) != len(references):
+        reason = f"there are {len(hypotheses)} hypotheses and {len(references)} references"
+        raise ConflictError(("hypotheses", "references"), reason)
+    several = [[text] if isinstance(text, str) else list(text) for text in references]
+    if len({len(texts) for texts in several}) != 1 or not several[0]:
+        raise InvalidValueError("references", several, "the same number for each hypothesis")
+    return [list(column) for column in zip(*several, strict=True)]
+
+
+@dataclass
+class Exact:
+    """Counts over rows of tokens (or of characters, if rows are texts).
+
+    >>> found = Exact()
+    >>> found.add([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
+    >>> found.match, found.token_accuracy
+    (0.5, 0.8)
+    """
+
+    rows: int = 0
+    same: int = 0
+    positions: int = 0
+    hits: int = 0
+
+    def add(self, outputs: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> None:
+        """Compare rows one by one."""
+        ours, theirs = list(outputs), list(expected)
+        if len(ours) != len(theirs):
+            reason = f"there are {len(ours)} outputs and {len(theirs)} expected rows"
+            raise ConflictError(("outputs", "expected"), reason)
+        for mine, other in zip(ours, theirs, strict=True):
+            hits = sum(a == b for a, b in zip(mine, other, strict=False))
+            longer = max(len(mine), len(other))
+            self.rows += 1
+            self.same += hits == longer
+            self.positions += longer
+            self.hits += hits
+
+    @property
+    def match(self) -> float:
+        """The fraction of rows that are identical."""
+        return self.same / self.rows if self.rows else 0.0
+
+    @property
+    def token_accuracy(self) -> float:
+        """The fraction of positions with the same token; positions that only one row has count as wrong."""
+        return self.hits / self.positions if self.positions else 0.0
+
+
+def perplexity(loss: float) -> float:
+    """e to a mean loss in nats.
+
+    >>> round(perplexity(math.log(8)), 6), perplexity(1000.0)
+    (8.0, inf)
+    """
+    return math.inf if loss > 700 else math.exp(loss)  # exp(710) is more than a float holds
+
+
+@dataclass
+class Perplexity:
+    """The summed loss of a text in nats, and its number of tokens, characters and bytes.
+
+    Perplexity depends on the vocabulary; bits per character or byte do not, so they compare tokenizers.
+
+    >>> found = Perplexity()
+    >>> found.add(loss=4 * math.log(8), tokens=4, characters=6)
+    >>> round(found.perplexity, 6), round(found.bits_per_character, 6)
+    (8.0, 2.0)
+    """
+
+    loss: float = 0.0
+    tokens: int = 0
+    characters: int = 0
+    bytes: int = 0
+
+    def add(self, *, loss: float, tokens: int, characters: int = 0, bytes: int = 0) -> None:
+        """Add a batch by its summed loss in nats."""
+        self.loss += float(loss)
+        self.tokens += int(tokens)
+        self.characters += int(characters)
+        self.bytes += int(bytes)
+
+    @property
+    def loss_per_token(self) -> float:
+        """The mean loss in nats; NaN if nothing was added."""
+        return self.loss / self.tokens if self.tokens else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean loss."""
+        return perplexity(self.loss_per_token)
+
+    @property
+    def bits_per_character(self) -> float | None:
+        """None if no characters were counted."""
+        return self.loss / math.log(2) / self.characters if self.characters else None
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """None if no bytes were counted."""
+        return self.loss / math.log(2) / self.bytes if self.bytes else None
