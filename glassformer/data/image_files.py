@@ -15,19 +15,26 @@ import re
 import warnings
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.readers import ParquetTable, find_column
 from glassformer.data.row_errors import RowCounter, RowErrors
-from glassformer.errors import EmptyInputError, FileMissingError, FileProblemError, InvalidValueError
+from glassformer.errors import (
+    EmptyInputError,
+    FileMissingError,
+    FileProblemError,
+    InvalidValueError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 Label = int | str
 Shape = tuple[int, int, int]  # H, W, C of every image
 Block = tuple[NDArray[np.uint8], Sequence[Label]]  # images (n, H, W, C) and n labels
+Encoded = tuple[int | None, Path | bytes, object]  # row, file or bytes, label
 Split = Literal["train", "test"]
 MAX_PIXELS = 64_000_000  # a small file can claim an image that fills the memory
 MAX_DEFAULT_SIDE = 224
@@ -54,31 +62,43 @@ _NPZ_KEYS = (("images", "labels"), ("x", "y"), ("X", "y"), ("data", "labels"), (
 # --- one image
 
 
-class ImageHeader(NamedTuple):
-    """Size and color of an image, from its header."""
-
-    height: int
-    width: int
-    gray: bool
-
-
 class BadImageError(Exception):
     """Why one image cannot be used; completes a message that starts with its name."""
 
 
-def read_image_header(source: Path | bytes) -> ImageHeader:
-    """Size and color without decoding."""
+@contextmanager
+def _open_image(source: Path | bytes) -> Iterator[Image.Image]:
+    from PIL import Image
+
+    Image.init()
+    formats = tuple(name for name in _FORMATS if name in Image.OPEN)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about large images and odd metadata; the size is checked below
+            file = io.BytesIO(source) if isinstance(source, bytes) else source
+            with Image.open(file, formats=formats) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise BadImageError(
+                        f"has {image.width * image.height:,} pixels, more than {MAX_PIXELS:,}"
+                    )
+                yield image
+    except BadImageError:
+        raise
+    except Image.UnidentifiedImageError:
+        raise BadImageError("is not an image") from None
+    except Exception as error:  # decoders fail in as many ways as there are formats
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BadImageError(f"cannot be decoded ({text.strip()[:120] or type(error).__name__})") from None
+
+
+def read_image_shape(source: Path | bytes) -> Shape:
+    """Height, width and channels (1 if gray) without decoding."""
     from PIL import Image
 
     with _open_image(source) as image:
-        width, height = image.size
-        try:
-            rotated = Image.Image.getexif(image).get(_ORIENTATION) in _ROTATED  # PNG's would decode it
-        except Exception as error:
-            raise BadImageError(f"is damaged ({_reason(error)})") from None
-        if rotated:
-            width, height = height, width
-        return ImageHeader(height, width, image.mode in _GRAY_MODES)
+        rotated = Image.Image.getexif(image).get(_ORIENTATION) in _ROTATED  # PNG's own would decode it
+        size = image.size if rotated else image.size[::-1]
+        return *size, 1 if image.mode in _GRAY_MODES else 3
 
 
 def decode_image(source: Path | bytes, shape: Shape) -> NDArray[np.uint8]:
@@ -89,13 +109,8 @@ def decode_image(source: Path | bytes, shape: Shape) -> NDArray[np.uint8]:
     from PIL import ImageOps
 
     with _open_image(source) as image:
-        try:
-            upright = _to_8_bits(ImageOps.exif_transpose(image) or image)
-            pixels = upright.convert("L" if shape[2] == 1 else "RGB")
-        except BadImageError:
-            raise
-        except Exception as error:  # decoders fail in as many ways as there are formats
-            raise BadImageError(f"is damaged ({_reason(error)})") from None
+        upright = _to_8_bits(ImageOps.exif_transpose(image) or image)
+        pixels = upright.convert("L" if shape[2] == 1 else "RGB")
     return resize_image(np.asarray(pixels).reshape(pixels.height, pixels.width, shape[2]), shape[:2])
 
 
@@ -126,121 +141,104 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return image
 
 
-def _open_image(source: Path | bytes) -> Image.Image:
-    from PIL import Image
-
-    Image.init()
-    formats = tuple(name for name in _FORMATS if name in Image.OPEN)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large images and odd metadata; the size is checked below
-            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
-    except Image.UnidentifiedImageError:
-        raise BadImageError("is not an image") from None
-    except Image.DecompressionBombError:
-        raise BadImageError(f"has more than {MAX_PIXELS:,} pixels") from None
-    except Exception as error:
-        raise BadImageError(f"cannot be read ({_reason(error)})") from None
-    if image.width * image.height > MAX_PIXELS:
-        image.close()
-        raise BadImageError(f"has {image.width * image.height:,} pixels, more than {MAX_PIXELS:,}")
-    return image
-
-
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.strip().split("\n")[0][:120] or type(error).__name__
-
-
-def default_shape(headers: Iterator[ImageHeader]) -> Shape:
-    """The shape (H, W, C) to resize images to: the most common if the majority has it, else the median.
-
-    The longer side is at most MAX_DEFAULT_SIDE. One channel if all images are gray.
-    """
-    sizes: Counter[tuple[int, int]] = Counter()
-    color = False
-    for header in headers:
-        sizes[header.height, header.width] += 1
-        color |= not header.gray
-    if not sizes:
-        return 1, 1, 3  # no image can be read; the errors follow when they are decoded
-    (height, width), count = sizes.most_common(1)[0]
-    if 2 * count <= sizes.total():
-        height, width = (int(n) for n in np.median(np.array(list(sizes.elements())), axis=0))
-    scale = min(1.0, MAX_DEFAULT_SIDE / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale)), 3 if color else 1
-
-
 # --- data sets
 
 
-class ImageSource(Protocol):
+class ImageSource(ABC):
     """Labelled images that can be read repeatedly."""
 
+    @abstractmethod
     def shape(self) -> Shape:
         """The shape of every image, unless another size is requested."""
 
     def classes(self) -> list[str]:
         """The class names in order, if the source lists them; else none."""
+        return []
 
+    @abstractmethod
     def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
         """All images with their labels: class names or numbers."""
 
 
+class EncodedImages(ImageSource):
+    """Images that have to be decoded, each of its own size."""
+
+    @abstractmethod
+    def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
+        """For each file or folder its counter and its images."""
+
+    def shape(self) -> Shape:
+        """The most common size if the majority has it, else the median; one channel if all are gray.
+
+        The longer side is at most MAX_DEFAULT_SIDE. All headers are read, because a single color image makes
+        all of them color.
+        """
+        sizes: Counter[tuple[int, int]] = Counter()
+        channels = 1
+        for _, images in self.files(RowErrors()):
+            for _, source, _ in images:
+                with suppress(BadImageError):  # reported when it is decoded
+                    height, width, depth = read_image_shape(source)
+                    sizes[height, width] += 1
+                    channels = max(channels, depth)
+        if not sizes:
+            return 1, 1, 3
+        (height, width), count = sizes.most_common(1)[0]
+        if 2 * count <= sizes.total():
+            height, width = (int(n) for n in np.median(np.array(list(sizes.elements())), axis=0))
+        scale = min(1.0, MAX_DEFAULT_SIDE / max(height, width))
+        return max(1, round(height * scale)), max(1, round(width * scale)), channels
+
+    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
+        names = self.classes()
+        for counter, images in self.files(errors):
+            for row, source, label in images:
+                try:
+                    image, name = decode_image(source, shape), _parse_label(label, names)
+                except BadImageError as error:
+                    counter.add_error(row, str(error), file=source if isinstance(source, Path) else None)
+                    continue
+                counter.good += 1
+                yield image[None], [name]
+            counter.finish()
+
+
+def _parse_label(label: object, names: list[str]) -> Label:
+    if isinstance(label, str) and label.strip():
+        return label.strip()
+    if not isinstance(label, int) or (names and not 0 <= label < len(names)):
+        raise BadImageError(f"has label {label!r:.40}; expected a name or a class number")
+    return names[label] if names else label
+
+
 @dataclass(frozen=True)
-class ClassFolders:
+class ClassFolders(EncodedImages):
     """A folder with a folder per class; images may be nested deeper."""
 
     folder: Path
 
     def classes(self) -> list[str]:
-        entries = [entry for entry in os.scandir(self.folder) if not entry.name.startswith(".")]
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        return [entry.name for entry in _entries(self.folder) if entry.is_dir()]
 
-    def shape(self) -> Shape:
-        return default_shape(self._headers())
+    def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
+        yield errors.start_file(self.folder, unit="file"), self._images()
 
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        counter = errors.start_file(self.folder, unit="file")
-        for path, label in self._files():
-            try:
-                image = decode_image(path, shape)
-            except BadImageError as error:
-                counter.add_error(None, str(error), file=path)
-                continue
-            counter.good += 1
-            yield image[None], [label]
-        counter.finish()
-
-    def _files(self) -> Iterator[tuple[Path, str]]:
+    def _images(self) -> Iterator[Encoded]:
         for name in self.classes():
             for here, folders, files in os.walk(self.folder / name):
                 folders.sort()
-                for file in sorted(files):
-                    if not file.startswith("."):
-                        yield Path(here, file), name
-
-    def _headers(self) -> Iterator[ImageHeader]:
-        """Of every file, because a single color image makes all of them color."""
-        for path, _ in self._files():
-            try:
-                yield read_image_header(path)
-            except BadImageError:
-                continue  # reported when it is decoded
+                yield from ((None, Path(here, file), name) for file in sorted(files) if file[0] != ".")
 
 
 @dataclass(frozen=True)
-class ParquetImages:
+class ParquetImages(EncodedImages):
     """Parquet files with a column of encoded images (bytes, or a struct with `bytes`) and one of labels."""
 
-    files: tuple[Path, ...]
+    paths: tuple[Path, ...]
 
     def classes(self) -> list[str]:
         """The names of integer labels, if the first file's metadata has them."""
-        from pyarrow.parquet import read_schema
-
-        ParquetTable(self.files[0])  # raises if it cannot be read
-        metadata = (read_schema(self.files[0]).metadata or {}).get(b"huggingface")
+        metadata = ParquetTable(self.paths[0]).metadata.get(b"huggingface")
         try:
             features = json.loads(metadata)["info"]["features"] if metadata else {}
             label = find_column(list(features), _LABEL_NAMES)
@@ -248,74 +246,40 @@ class ParquetImages:
         except (ValueError, KeyError, TypeError):
             return []
 
-    def shape(self) -> Shape:
-        return default_shape(self._headers())
-
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        names = self.classes()
-        for path in self.files:
+    def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
+        for path in self.paths:
             counter = errors.start_file(path, unit="row")
-            for row, data, label in self._rows(path, counter):
-                try:
-                    image, class_name = decode_image(data, shape), _parse_label(label, names)
-                except BadImageError as error:
-                    counter.add_error(row, str(error))
-                    continue
-                counter.good += 1
-                yield image[None], [class_name]
-            counter.finish()
-
-    def _headers(self) -> Iterator[ImageHeader]:
-        for path in self.files:
-            for _, data, _ in self._rows(path, RowCounter(str(path))):
-                try:
-                    yield read_image_header(data)
-                except BadImageError:
-                    continue
+            yield counter, self._images(ParquetTable(path), counter)
 
     @staticmethod
-    def _rows(path: Path, counter: RowCounter) -> Iterator[tuple[int, bytes, object]]:
-        table = ParquetTable(path)
+    def _images(table: ParquetTable, counter: RowCounter) -> Iterator[Encoded]:
         image = find_column(table.names, [*(f"{name}.bytes" for name in _IMAGE_NAMES), *_IMAGE_NAMES])
         label = find_column(table.names, _LABEL_NAMES)
         if image is None or label is None:
-            raise table.unknown_column("image" if image is None else "label", table.names)
+            kind = f"column of {table.path}"
+            raise UnknownNameError(kind, "image" if image is None else "label", table.names)
         for row, (data, value) in table.rows([image, label], counter):
-            if isinstance(data, bytes):
-                yield row, data, value
-            else:
-                counter.add_error(row, "has no image")
-
-
-def _parse_label(label: object, names: list[str]) -> Label:
-    if isinstance(label, str) and label.strip():
-        return label.strip()
-    if not isinstance(label, int):
-        raise BadImageError(f"has label {label!r:.40}, not a name or number")
-    if not names:
-        return label
-    if not 0 <= label < len(names):
-        raise BadImageError(f"has label {label}, but there are {len(names)} classes")
-    return names[label]
+            yield row, data if isinstance(data, bytes) else b"", value
 
 
 @contextmanager
-def _open_binary(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _open_binary(path: Path, *, member: str = "") -> Iterator[IO[bytes]]:
+    """Open a file, decompressed, or a member of a zip file."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield file
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise _truncated(path) from None
+        if member:
+            with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+                yield file
+        else:
+            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+                yield file
+    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error):
+        raise FileProblemError(path, "is damaged or truncated", hint="download or write it again") from None
 
 
-def _truncated(path: Path) -> FileProblemError:
-    return FileProblemError(path, "is damaged or truncated", hint="download or write it again")
-
-
-def _read_exactly(file: IO[bytes] | gzip.GzipFile, count: int, path: Path) -> bytes:
+def _read_exactly(file: IO[bytes], count: int) -> bytes:
     data = file.read(count)
     if len(data) != count:
-        raise _truncated(path)
+        raise EOFError
     return data
 
 
@@ -328,7 +292,7 @@ def _block_sizes(count: int, image_bytes: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class IdxPair:
+class IdxPair(ImageSource):
     """A pair of IDX files: images (N, H, W) and labels (N)."""
 
     images: Path
@@ -339,63 +303,56 @@ class IdxPair:
             _, height, width = self._header(file, self.images, 3)
         return height, width, 1
 
-    def classes(self) -> list[str]:
-        return []
-
     def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
         with _open_binary(self.images) as images, _open_binary(self.labels) as labels:
             count, height, width = self._header(images, self.images, 3)
             (label_count,) = self._header(labels, self.labels, 1)
             if count != label_count:
-                raise FileProblemError(
-                    self.images, f"has {count:,} images, but {self.labels} has {label_count:,} labels"
-                )
+                raise FileProblemError(self.images, f"has {count:,} images for {label_count:,} labels")
             for n in _block_sizes(count, height * width):
-                data = _read_exactly(images, n * height * width, self.images)
-                pixels = np.frombuffer(data, np.uint8).reshape(n, height, width, 1)
-                yield pixels, list(_read_exactly(labels, n, self.labels))
+                pixels = np.frombuffer(_read_exactly(images, n * height * width), np.uint8)
+                yield pixels.reshape(n, height, width, 1), list(_read_exactly(labels, n))
 
     @staticmethod
-    def _header(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> tuple[int, ...]:
-        if _read_exactly(file, 4, path) != bytes([0, 0, 8, dimensions]):  # 8: unsigned bytes
+    def _header(file: IO[bytes], path: Path, dimensions: int) -> tuple[int, ...]:
+        if _read_exactly(file, 4) != bytes([0, 0, 8, dimensions]):  # 8: unsigned bytes
             raise FileProblemError(path, f"is not an IDX file of {'images' if dimensions == 3 else 'labels'}")
-        sizes = np.frombuffer(_read_exactly(file, 4 * dimensions, path), ">u4")
+        sizes = np.frombuffer(_read_exactly(file, 4 * dimensions), ">u4")
         if not sizes.all():
             raise EmptyInputError(f"file {path}")
         return tuple(int(n) for n in sizes)
 
 
 @dataclass(frozen=True)
-class CifarFiles:
+class CifarFiles(ImageSource):
     """CIFAR-10's binary records: a label byte, then 1,024 red, 1,024 green and 1,024 blue bytes."""
 
-    files: tuple[Path, ...]
+    paths: tuple[Path, ...]
 
-    SIDE = 32
-    RECORD = 1 + 3 * SIDE * SIDE
+    RECORD = 1 + 3 * 32 * 32
 
     def shape(self) -> Shape:
-        return self.SIDE, self.SIDE, 3
+        return 32, 32, 3
 
     def classes(self) -> list[str]:
         """The published list of names, if it is in the same folder."""
-        path = self.files[0].with_name("batches.meta.txt")
+        path = self.paths[0].with_name("batches.meta.txt")
         return path.read_text("utf-8").split() if path.is_file() else []
 
     def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
         names = self.classes()
-        for path in self.files:
+        for path in self.paths:
             with _open_binary(path) as file:
                 while data := file.read(_BLOCK_BYTES // self.RECORD * self.RECORD):
                     if len(data) % self.RECORD:
                         raise FileProblemError(path, "is truncated or not in CIFAR-10's binary format")
                     records = np.frombuffer(data, np.uint8).reshape(-1, self.RECORD)
-                    pixels = records[:, 1:].reshape(-1, 3, self.SIDE, self.SIDE).transpose(0, 2, 3, 1)
+                    pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
                     yield pixels, [names[n] if n < len(names) else int(n) for n in records[:, 0]]
 
 
 @dataclass(frozen=True)
-class NpzArrays:
+class NpzArrays(ImageSource):
     """Two arrays of an .npz file: images (N, H, W), (N, H, W, C) or (N, C, H, W), and labels (N)."""
 
     path: Path
@@ -403,45 +360,38 @@ class NpzArrays:
     labels: str
 
     def shape(self) -> Shape:
-        with _open_npz(self.path) as archive, archive.open(f"{self.images}.npy") as file:
-            return self._layout(self._header(file, self.images)[0])[0]
-
-    def classes(self) -> list[str]:
-        return []
+        with _open_binary(self.path, member=f"{self.images}.npy") as file:
+            return self._layout(self._header(file)[0])[0]
 
     def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        with _open_npz(self.path) as archive:
-            labels = self._labels(archive)
-            with archive.open(f"{self.images}.npy") as file:
-                full, dtype = self._header(file, self.images)
-                shape, channels_first = self._layout(full)
-                if full[0] != len(labels):
-                    raise self._problem(self.images, f"has {full[0]:,} images for {len(labels):,} labels")
-                size, begin = math.prod(full[1:]) * dtype.itemsize, 0
-                for n in _block_sizes(full[0], size):
-                    array = np.frombuffer(_read_exactly(file, n * size, self.path), dtype)
-                    array = array.reshape(n, *full[1:])
-                    if channels_first:
-                        array = array.transpose(0, 2, 3, 1)
-                    yield self._to_bytes(array).reshape(n, *shape), labels[begin : begin + n]
-                    begin += n
+        labels = self._labels()
+        with _open_binary(self.path, member=f"{self.images}.npy") as file:
+            full, dtype = self._header(file)
+            shape, channels_first = self._layout(full)
+            if full[0] != len(labels):
+                raise self._problem(self.images, f"has {full[0]:,} images for {len(labels):,} labels")
+            size, begin = math.prod(full[1:]) * dtype.itemsize, 0
+            for n in _block_sizes(full[0], size):
+                array = np.frombuffer(_read_exactly(file, n * size), dtype).reshape(n, *full[1:])
+                if channels_first:
+                    array = array.transpose(0, 2, 3, 1)
+                yield self._to_bytes(array).reshape(n, *shape), labels[begin : begin + n]
+                begin += n
 
     def _problem(self, name: str, problem: str) -> FileProblemError:
         return FileProblemError(self.path, f"'{name}' {problem}")
 
-    def _header(self, file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of one array; objects would have to be unpickled, so they are refused."""
+    def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of the images."""
         formats = np.lib.format
         try:
             version = formats.read_magic(file)
             read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
             shape, fortran_order, dtype = read(file)
         except ValueError:
-            raise self._problem(name, "is not a NumPy array") from None
-        if dtype.hasobject:
-            raise self._problem(name, "contains Python objects, which are never unpickled")
-        if fortran_order and len(shape) > 1:
-            raise self._problem(name, "is in Fortran order; write it with numpy.ascontiguousarray")
+            raise self._problem(self.images, "is not a NumPy array") from None
+        if dtype.kind not in "iuf" or fortran_order:
+            raise self._problem(self.images, "must be a C-contiguous array of integers or floats")
         return shape, dtype
 
     def _layout(self, full: tuple[int, ...]) -> tuple[Shape, bool]:
@@ -453,42 +403,31 @@ class NpzArrays:
                 return (height, width, channels), False
             case (_, (1 | 3) as channels, height, width) if height and width:
                 return (height, width, channels), True
-        raise self._problem(
-            self.images, f"has shape {full}; expected (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
-        )
+        expected = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
+        raise self._problem(self.images, f"has shape {full}; expected {expected}")
 
-    def _labels(self, archive: zipfile.ZipFile) -> list[Label]:
-        with archive.open(f"{self.labels}.npy") as file:
-            shape, dtype = self._header(file, self.labels)
-            if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or dtype.kind not in "iubU":
-                raise self._problem(
-                    self.labels, f"has shape {shape} of {dtype}; expected (N) integers or names"
-                )
-            data = _read_exactly(file, math.prod(shape) * dtype.itemsize, self.path)
-        found: list[Label] = np.frombuffer(data, dtype).tolist() if shape[0] else []
-        return [int(label) if isinstance(label, bool) else label for label in found]
+    def _labels(self) -> list[Label]:
+        try:
+            with np.load(self.path, allow_pickle=False) as arrays:
+                labels = np.asarray(arrays[self.labels])
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            raise self._problem(self.labels, "is not an array of integers or names") from None
+        if labels.shape not in ((len(labels),), (len(labels), 1)) or labels.dtype.kind not in "iubU":
+            expected = "(N) integers or names"
+            raise self._problem(
+                self.labels, f"has shape {labels.shape} of {labels.dtype}; expected {expected}"
+            )
+        return (labels.astype(np.int64) if labels.dtype.kind == "b" else labels).ravel().tolist()
 
     def _to_bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
         """Floats from 0 to 1 and integers from 0 to 255 as bytes."""
         if array.dtype == np.uint8:
             return array
         is_float = array.dtype.kind == "f"
-        if array.dtype.kind not in "iuf" or not (
-            (array >= 0).all() and (array <= (1 if is_float else 255)).all()
-        ):
-            raise self._problem(
-                self.images, f"({array.dtype}) is out of range; expected integers to 255 or floats to 1"
-            )
+        if not ((array >= 0) & (array <= (1 if is_float else 255))).all():
+            expected = "integers to 255 or floats to 1"
+            raise self._problem(self.images, f"({array.dtype}) is out of range; expected {expected}")
         return (np.rint(array * 255.0) if is_float else array).astype(np.uint8)
-
-
-@contextmanager
-def _open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError, KeyError):
-        raise _truncated(path) from None
 
 
 # --- which data set a path means
@@ -497,43 +436,55 @@ def _open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
 def find_images(path: str | Path, split: Split = "train") -> ImageSource:
     """The images at `path`, recognized by file names; `split` chooses if there are several parts."""
     path = Path(path)
-    if path.is_dir():
-        return _find_in_folder(path, split)
-    if not path.is_file():
+    if not path.exists():
         raise FileMissingError(path, "folder or file of images")
-    if _is_idx(path):
+    if path.is_file() and _IDX.fullmatch(path.name):
         return _idx_pair(path)
-    match path.name.removesuffix(".gz").rpartition(".")[2]:
-        case "npz":
-            return _npz(path, split)
-        case "parquet":
-            return ParquetImages((path,))
-        case "bin":
-            return CifarFiles((path,))
-    raise _unknown_format(path)
+    if path.is_file():
+        return _open_files(path, [path], split)
+    entries = _entries(path)
+    folders = [entry for entry in entries if entry.is_dir()]
+    if folders:
+        named = [_split_of(entry.name) and any(map(Path.is_dir, entry.iterdir())) for entry in folders]
+        return ClassFolders(_choose_split(path, folders, split)[0] if all(named) else path)
+    idx = [entry for entry in entries if (found := _IDX.fullmatch(entry.name)) and found[2] == "images"]
+    if idx:
+        return _idx_pair(_choose_split(path, idx, split)[0])
+    for suffix in (".parquet", ".bin", ".npz"):
+        files = [entry for entry in entries if entry.name.removesuffix(".gz").endswith(suffix)]
+        if files:
+            return _open_files(path, _choose_split(path, files, split), split)
+    return _open_files(path, [path], split)
 
 
-def _unknown_format(path: Path) -> FileProblemError:
-    return FileProblemError(
-        path,
-        "is not a known image data set",
-        hint="use a folder per class, a Parquet or .npz file, a pair of IDX files or CIFAR's .bin files",
-    )
+def _open_files(path: Path, files: list[Path], split: Split) -> ImageSource:
+    match Path(files[0].name.removesuffix(".gz")).suffix:
+        case ".npz":
+            return _npz(files[0], split)
+        case ".parquet":
+            return ParquetImages(tuple(files))
+        case ".bin":
+            return CifarFiles(tuple(files))
+    hint = "use a folder per class, a Parquet or .npz file, a pair of IDX files or CIFAR's .bin files"
+    raise FileProblemError(path, "is not a known image data set", hint=hint)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def single_path(paths: Sequence[str]) -> Path:
     """The one data set that paths mean: a single path, or both files of an IDX pair."""
     every = [Path(path) for path in paths]
-    if len(every) == 2 and all(map(_is_idx, every)) and len({_idx_pair(path) for path in every}) == 1:
-        return every[0]
-    if len(every) != 1:
+    pairs = {_idx_pair(path) if _IDX.fullmatch(path.name) else path for path in every}
+    if len(pairs) != 1:
         raise InvalidValueError("images", list(paths), "one path, e.g. a folder that has all of them")
     return every[0]
 
 
 def list_files(path: Path) -> list[Path]:
     """The files of the data set at a path, sorted."""
-    if path.is_file() and _is_idx(path):
+    if path.is_file() and _IDX.fullmatch(path.name):
         pair = _idx_pair(path)
         return [pair.images, pair.labels]
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -542,31 +493,6 @@ def list_files(path: Path) -> list[Path]:
 def list_names(path: Path) -> list[str]:
     """The same files relative to the path; a folder's name may be the class of its images."""
     return [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in list_files(path)]
-
-
-def _is_idx(path: Path) -> bool:
-    return _IDX.fullmatch(path.name) is not None
-
-
-def _find_in_folder(folder: Path, split: Split) -> ImageSource:
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    folders = [entry for entry in entries if entry.is_dir()]
-    splits = [entry for entry in folders if _split_of(entry.name) is not None]
-    if splits and len(splits) == len(folders) and all(_has_folders(entry) for entry in splits):
-        return ClassFolders(_choose_split(folder, splits, split)[0])
-    if folders:
-        return ClassFolders(folder)
-    idx = [entry for entry in entries if (found := _IDX.fullmatch(entry.name)) and found[2] == "images"]
-    if idx:
-        return _idx_pair(_choose_split(folder, idx, split)[0])
-    for suffix in ("parquet", "bin", "npz"):
-        files = [entry for entry in entries if entry.name.removesuffix(".gz").endswith(f".{suffix}")]
-        if files:
-            chosen = tuple(_choose_split(folder, files, split))
-            if suffix == "npz":
-                return _npz(chosen[0], split)
-            return ParquetImages(chosen) if suffix == "parquet" else CifarFiles(chosen)
-    raise _unknown_format(folder)
 
 
 def _split_of(name: str) -> Split | None:
@@ -585,10 +511,6 @@ def _choose_split(folder: Path, entries: list[Path], split: Split) -> list[Path]
     return chosen
 
 
-def _has_folders(folder: Path) -> bool:
-    return any(entry.is_dir() for entry in folder.iterdir())
-
-
 def _idx_pair(path: Path) -> IdxPair:
     """Images and labels from the name of either; each may be compressed or not."""
     found = _IDX.fullmatch(path.name)
@@ -605,8 +527,11 @@ def _idx_pair(path: Path) -> IdxPair:
 
 
 def _npz(path: Path, split: Split) -> NpzArrays:
-    with _open_npz(path) as archive:
-        names = {name.removesuffix(".npy") for name in archive.namelist()}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        raise FileProblemError(path, "is not an .npz file") from None
     pairs = [(f"x_{split}", f"y_{split}"), (f"{split}_images", f"{split}_labels")]
     if not any(f"x_{part}" in names or f"{part}_images" in names for part in ("train", "test")):
         pairs += _NPZ_KEYS

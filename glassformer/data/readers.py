@@ -470,7 +470,7 @@ class ParquetTable(Table):
         self._open = pyarrow.parquet.ParquetFile
         try:
             with self._open(self.path) as file:
-                fields = list(file.schema_arrow)
+                fields, self.metadata = list(file.schema_arrow), file.schema_arrow.metadata or {}
         except self._errors:
             raise FileProblemError(self.path, "is not a Parquet file, or is damaged") from None
         self._parents: dict[str, str] = {}  # the file's own column that holds each column

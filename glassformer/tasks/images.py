@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.image_files import BadImageError, decode_image, read_image_header
+from glassformer.data.image_files import BadImageError, decode_image, read_image_shape
 from glassformer.errors import (
     FileMissingError,
     FileProblemError,
@@ -105,11 +105,11 @@ class ImageProcessor:
         try:
             if isinstance(source, Path) and not source.is_file():
                 raise FileMissingError(name, kind="image", hint="this model reads images: give their files")
-            found = read_image_header(source)
-            color = decode_image(source, (found.height, found.width, 3))
+            height, width, _ = read_image_shape(source)
+            color = decode_image(source, (height, width, 3))
             whole = color
             if self.read.channels != 3:
-                whole = decode_image(source, (found.height, found.width, self.read.channels))
+                whole = decode_image(source, (height, width, self.read.channels))
         except (BadImageError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
