@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -83,6 +84,8 @@ def be_the_child(act: Callable[[], object], out: Path, err: Path) -> None:
         sys.stdout, sys.stderr = (
             io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2)
         )
+        # Python ignores what a signal handler raises within one, and Hypothesis installs one
+        gc.callbacks.clear()
         # not so where the tests run in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
         act()

@@ -32,12 +32,12 @@ class LineWriter:
     def write(self, line: str) -> None:
         """Write one line at once, so that an interrupted run leaves whole lines."""
         line = " ".join(line.splitlines()) + "\n"
+        self.written += 1  # before the line, so that whoever interrupts after the first one is told of it
         if self._file is None:
             sys.stdout.write(line)
             sys.stdout.flush()
         else:
             self._file.write(line.encode())
-        self.written += 1
         self.advance(0)
 
     def advance(self, count: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli.main import main
 from tests.faults.scale import WHOLE, trials
 from tests.forked import Forked, command
 from tests.tasks.reversing import ROWS, reverser
@@ -23,20 +24,21 @@ def folder():
     return reverser()
 
 
-@pytest.fixture
-def lines(tmp_path):
-    source = tmp_path / "in.txt"
+@pytest.fixture(scope="module")
+def uninterrupted(folder, tmp_path_factory):
+    """The arguments of a run, and what it writes."""
+    source, out = (tmp_path_factory.mktemp("run") / name for name in ("in.txt", "out.txt"))
     source.write_text("".join(f"{line}\n" for line in islice(cycle([*ROWS, ""]), 2000)))
-    return source
+    args = ["translate", str(folder), "--file", str(source), "--num-beams", "1", "--batch-tokens", "256"]
+    with pytest.raises(SystemExit):
+        main([*args, "--out", str(out)])
+    assert out.read_text().count("\n") == 2000
+    return args, out.read_text()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_run_is_resumed(run, folder, lines, tmp_path, how):
-    out = tmp_path / "out.txt"
-    args = ["translate", str(folder), "--file", str(lines), "--num-beams", "1", "--batch-tokens", "256"]
-    assert run(*args, "--out", tmp_path / "whole.txt").code == 0
-    expected = (tmp_path / "whole.txt").read_text()
-    assert expected.count("\n") == 2000
+def test_interrupted_run_is_resumed(run, uninterrupted, tmp_path, how):
+    out, (args, expected) = tmp_path / "out.txt", uninterrupted
     child = Forked(command(*args, "--out", out, "--resume"), tmp_path / "child")
     child.until(lambda: out.exists() and out.stat().st_size)
     child.send_signal(how)
