@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from glassformer.cli.outputs import check_output_folder
+from glassformer.cli.lines import check_output_folder
 from glassformer.errors import ConflictError, FileMissingError, FileProblemError, GlassformerError
 from glassformer.pretrained import located
 from glassformer.pretrained.run_folder import AVERAGED

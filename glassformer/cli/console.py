@@ -43,14 +43,6 @@ def _finite(content: Any) -> Any:
     return content
 
 
-def print_files(title: str, files: dict[str, int]) -> None:
-    """Print a title and files with their sizes."""
-    screen = console()
-    screen.print(title, soft_wrap=True)
-    for name, size in files.items():
-        screen.print(f"  {name:<32} {format_bytes(size):>10}")
-
-
 def format_bytes(count: float) -> str:
     """Format a number of bytes.
 

@@ -1,41 +1,28 @@
-"""glassformer convert IN OUT: convert a model to another layout or dtype."""
+"""glassformer convert and glassformer export: write a model in another layout, dtype or format."""
 
 from __future__ import annotations
 
 import shutil
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from glassformer.cli.console import print_files, print_json
-from glassformer.cli.model_argument import load_or_build
-from glassformer.cli.options import Json, ModelOrTiny, Overwrite
-from glassformer.cli.outputs import check_output_folder
-from glassformer.errors import FileProblemError
-
-
-class Layout(StrEnum):
-    hf = "hf"
-    glassformer = "glassformer"
-
-
-class StorageDtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    int8 = "int8"
+from glassformer.cli.console import console, format_bytes, message, print_json
+from glassformer.cli.lines import check_output_folder
+from glassformer.cli.options import Json, ModelOrTiny, Overwrite, load_or_build
+from glassformer.errors import FileProblemError, InvalidValueError
 
 
 def convert(
     model: ModelOrTiny,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder.")],
     to: Annotated[
-        Layout | None, typer.Option(help="Folder layout (default: hf if the family has one).")
+        Literal["hf", "glassformer"] | None,
+        typer.Option(help="Folder layout (default: hf if the family has one)."),
     ] = None,
     dtype: Annotated[
-        StorageDtype | None,
+        Literal["float32", "bfloat16", "float16", "int8"] | None,
         typer.Option(help="Storage dtype (default: unchanged; int8 becomes float32)."),
     ] = None,
     overwrite: Overwrite = False,
@@ -53,21 +40,66 @@ def convert(
     from glassformer.core.precision import parse_dtype
 
     bundle = load_or_build(model, dtype="stored")
-    if dtype is not None and dtype is not StorageDtype.int8:
-        bundle.model.to(parse_dtype(dtype.value))
-    quantized: Literal["int8"] | None = "int8" if dtype is StorageDtype.int8 else None
+    if dtype not in (None, "int8"):
+        bundle.model.to(parse_dtype(dtype))
     is_new = not out.exists()
     try:
-        save(bundle, out, layout=to.value if to else None, dtype=quantized)
+        save(bundle, out, layout=to, dtype="int8" if dtype == "int8" else None)
     except BaseException:
         if is_new:  # leave no partial folder
             shutil.rmtree(out, ignore_errors=True)
         raise
-    files = {path.name: path.stat().st_size for path in sorted(out.iterdir()) if path.is_file()}
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
-    dtypes = [quantized] if quantized else dtypes
-    layout = "glassformer" if "spec.json" in files else "hf"
-    if as_json:
-        print_json({"folder": str(out), "layout": layout, "dtype": dtypes, "files": files})
+    dtypes = ["int8"] if dtype == "int8" else dtypes
+    layout = "glassformer" if (out / "spec.json").is_file() else "hf"
+    title = f"{layout} layout, {' and '.join(dtypes)}"
+    _print_folder(out, title, {"layout": layout, "dtype": dtypes}, as_json)
+
+
+def export(
+    model: ModelOrTiny,
+    to: Annotated[Literal["onnx", "ctranslate2"], typer.Option(help="Output format.")],
+    out: Annotated[Path, typer.Option(help="Output folder, new or empty.")],
+    dtype: Annotated[
+        Literal["float32", "float16", "int8"],
+        typer.Option(help="Storage dtype of the weights (ctranslate2 only)."),
+    ] = "float32",
+    as_json: Json = False,
+) -> None:
+    """Export a model to ONNX or CTranslate2, with its tokenizer files.
+
+    onnx: every family, in float32, with dynamic batch size and length.
+    export.json in the output folder lists the inputs and outputs of each file.
+
+    ctranslate2: encoder-decoders, language models and text encoders.
+
+    Requires pip install 'glassformer\\[export]'. Check the result with
+    `glassformer verify MODEL --exported FOLDER`.
+    """
+    if to == "onnx":
+        if dtype != "float32":
+            raise InvalidValueError(name="dtype", value=dtype, expected="float32 for ONNX")
+        from glassformer.export.onnx import export_onnx
+
+        exported = export_onnx(load_or_build(model), out)
     else:
-        print_files(f"[bold]{out}[/]  {layout} layout, {' and '.join(dtypes)}", files)
+        from glassformer.export.ctranslate2 import export_ctranslate2
+
+        exported = export_ctranslate2(load_or_build(model), out, dtype)
+    notes = list(exported.notes)
+    _print_folder(out, f"for {to}, {dtype}", {"to": to, "dtype": dtype, "notes": notes}, as_json)
+    if not as_json:
+        for note in notes:
+            message(f"note: {note}")
+
+
+def _print_folder(out: Path, title: str, values: dict[str, Any], as_json: bool) -> None:
+    """Print a folder with the sizes of its files."""
+    files = {path.name: path.stat().st_size for path in sorted(out.iterdir()) if path.is_file()}
+    if as_json:
+        print_json({"folder": str(out), **values, "files": files})
+        return
+    screen = console()
+    screen.print(f"[bold]{out}[/]  {title}", soft_wrap=True)
+    for name, size in files.items():
+        screen.print(f"  {name:<32} {format_bytes(size):>10}")

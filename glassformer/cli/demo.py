@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.outputs import check_output_folder
+from glassformer.cli.lines import check_output_folder
 from glassformer.errors import GlassformerError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,9 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from glassformer.cli.console import console, message, print_json
-from glassformer.cli.model_argument import locate_model, resolve_language
-from glassformer.cli.options import OUTPUT_PANEL, Columns, Device, Json, Model, Overwrite, Settings
-from glassformer.cli.outputs import check_output_file
+from glassformer.cli.lines import check_output_file
+from glassformer.cli.options import (
+    OUTPUT_PANEL,
+    Columns,
+    Device,
+    Json,
+    Model,
+    Overwrite,
+    Settings,
+    locate_model,
+    resolve_language,
+)
 from glassformer.errors import ConflictError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -28,14 +36,7 @@ TRAINING_SETTINGS = frozenset(
 )
 
 
-class BleuTokenizer(StrEnum):
-    standard = "13a"
-    intl = "intl"
-    char = "char"
-    zh = "zh"
-    none = "none"
-    ko = "ko-mecab"
-    ja = "ja-mecab"
+BleuTokenizer = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mecab"]
 
 
 def evaluate(
@@ -50,7 +51,7 @@ def evaluate(
     ] = None,
     tokenize: Annotated[
         BleuTokenizer, typer.Option(help="BLEU tokenizer; char for Korean or Chinese.")
-    ] = BleuTokenizer.standard,
+    ] = "13a",
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Compute case-insensitive BLEU and chrF.")
     ] = False,
@@ -96,7 +97,7 @@ def evaluate(
             log=message,
         )
     metrics, signatures = dict(evaluation.validation.metrics), dict(evaluation.validation.signatures)
-    if tokenize is not BleuTokenizer.standard or lowercase:
+    if tokenize != "13a" or lowercase:
         if "bleu" not in metrics:
             raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="BLEU options")
         scores, signatures = _bleu_and_chrf(evaluation, tokenize, lowercase)
@@ -152,7 +153,7 @@ def _bleu_and_chrf(
     references = [sample.expected for sample in evaluation.validation.samples]
     case: Literal["lower", "mixed"] = "lower" if lowercase else "mixed"
     scores = {
-        "bleu": bleu(outputs, references, tokenize=tokenize.value, case=case),
+        "bleu": bleu(outputs, references, tokenize=tokenize, case=case),
         "chrf": chrf(outputs, references, case=case),
     }
     if scores["bleu"].note:

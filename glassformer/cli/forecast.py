@@ -5,30 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from glassformer.cli.console import message, print_json
-from glassformer.cli.model_argument import load_model
-from glassformer.cli.options import OUTPUT_PANEL, Columns, Device, Dtype, Json, Model, Overwrite, Threads
-from glassformer.cli.outputs import check_output_file
+from glassformer.cli.lines import check_output_file
+from glassformer.cli.options import (
+    OUTPUT_PANEL,
+    Columns,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Overwrite,
+    Threads,
+    load_model,
+)
 from glassformer.errors import ConflictError, InvalidValueError
 
 if TYPE_CHECKING:
     from glassformer.tasks.forecasting import Forecast
-
-
-class FillMethod(StrEnum):
-    """How missing values and rows are handled."""
-
-    refuse = "refuse"
-    linear = "linear"
-    last = "last"
-    ignore = "ignore"
 
 
 def forecast(
@@ -36,7 +35,9 @@ def forecast(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file of time series.")],
     time: Annotated[str | None, typer.Option(help="Timestamp column.", show_default=False)] = None,
     columns: Columns = None,
-    fill: Annotated[FillMethod, typer.Option(help="How to handle missing values.")] = FillMethod.refuse,
+    fill: Annotated[
+        Literal["refuse", "linear", "last", "ignore"], typer.Option(help="How to handle missing values.")
+    ] = "refuse",
     levels: Annotated[
         str, typer.Option(help="Quantile levels, separated by commas.")
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
@@ -75,7 +76,7 @@ def forecast(
     from glassformer.tasks.forecasting import Forecaster
 
     names = [name.strip() for name in columns.split(",")] if columns else None
-    task = Forecaster(bundle, time=time, columns=names, fill=fill.value, levels=quantiles)
+    task = Forecaster(bundle, time=time, columns=names, fill=fill, levels=quantiles)
     began = perf_counter()
     result = task(data)
     seconds = perf_counter() - began

@@ -7,19 +7,16 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from glassformer.cli import options
 from glassformer.cli.console import message
-from glassformer.cli.inputs import read_inputs
-from glassformer.cli.model_argument import load_model, note_file_as_text
-from glassformer.cli.outputs import check_line_output, open_output
-from glassformer.cli.search_tree import check_tree_output, write_tree
-from glassformer.errors import MissingValueError
+from glassformer.cli.lines import check_line_output, check_output_file, open_output, read_inputs
+from glassformer.cli.options import GenerateOptions, Model, Texts, note_file_as_text, with_options
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -31,15 +28,16 @@ if TYPE_CHECKING:
     )
     from glassformer.tokenization import SpecialInText
 
+TREE_SUFFIXES = (".svg", ".png", ".json")
 Prefix = Annotated[
     str | None, typer.Option(help="Text put before every input (default: from the model folder).")
 ]
 
 
+@with_options(GenerateOptions)
 def translate(
-    ctx: typer.Context,
-    model: options.Model,
-    texts: options.Texts = None,
+    model: Model,
+    texts: Texts = None,
     to: Annotated[
         str | None, typer.Option(help="Target language, for a multilingual model, e.g. de.")
     ] = None,
@@ -48,32 +46,8 @@ def translate(
         Literal["long", "always", "never"] | None,
         typer.Option(help="Which lines to split into sentences (default: from the model)."),
     ] = None,
-    file: options.File = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    tree: options.Tree = None,
-    as_json: options.Json = False,
-    max_new_tokens: options.MaxNewTokens = None,
-    min_new_tokens: options.MinNewTokens = None,
-    num_beams: options.NumBeams = None,
-    do_sample: options.DoSample = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    length_penalty: options.LengthPenalty = None,
-    length_formula: options.LengthFormula = None,
-    early_stopping: options.EarlyStopping = None,
-    num_return_sequences: options.NumReturnSequences = None,
-    seed: options.Seed = None,
-    stop_strings: options.StopStrings = None,
-    batch_tokens: options.BatchTokens = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
+    *,
+    options: GenerateOptions,
 ) -> None:
     """Translate texts, one per line.
 
@@ -82,135 +56,50 @@ def translate(
     sentences. Defaults come from generation_config.json in the model folder;
     without it, beam search uses 4 beams.
     """
-    request = Request.from_context(ctx)
-    bundle = request.load()
+    bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Translator
 
-    request.run(Translator(bundle, to=to, prefix=prefix, split=split, **request.options))
+    task = Translator(bundle, to=to, prefix=prefix, split=split, **options.task_kwargs())
+    _run(task, texts, options)
 
 
-def summarize(
-    ctx: typer.Context,
-    model: options.Model,
-    texts: options.Texts = None,
-    prefix: Prefix = None,
-    file: options.File = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    tree: options.Tree = None,
-    as_json: options.Json = False,
-    max_new_tokens: options.MaxNewTokens = None,
-    min_new_tokens: options.MinNewTokens = None,
-    num_beams: options.NumBeams = None,
-    do_sample: options.DoSample = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    length_penalty: options.LengthPenalty = None,
-    length_formula: options.LengthFormula = None,
-    early_stopping: options.EarlyStopping = None,
-    num_return_sequences: options.NumReturnSequences = None,
-    seed: options.Seed = None,
-    stop_strings: options.StopStrings = None,
-    batch_tokens: options.BatchTokens = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-) -> None:
+@with_options(GenerateOptions)
+def summarize(model: Model, texts: Texts = None, prefix: Prefix = None, *, options: GenerateOptions) -> None:
     """Summarize texts, one per line.
 
     Empty lines stay empty. A text longer than the model's maximum length is
     an error.
     """
-    request = Request.from_context(ctx)
-    bundle = request.load()
+    bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Summarizer
 
-    request.run(Summarizer(bundle, prefix=prefix, **request.options))
+    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options)
 
 
-def restore(
-    ctx: typer.Context,
-    model: options.Model,
-    texts: options.Texts = None,
-    file: options.File = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    tree: options.Tree = None,
-    as_json: options.Json = False,
-    max_new_tokens: options.MaxNewTokens = None,
-    min_new_tokens: options.MinNewTokens = None,
-    num_beams: options.NumBeams = None,
-    do_sample: options.DoSample = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    length_penalty: options.LengthPenalty = None,
-    length_formula: options.LengthFormula = None,
-    early_stopping: options.EarlyStopping = None,
-    num_return_sequences: options.NumReturnSequences = None,
-    seed: options.Seed = None,
-    stop_strings: options.StopStrings = None,
-    batch_tokens: options.BatchTokens = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-) -> None:
+@with_options(GenerateOptions)
+def restore(model: Model, texts: Texts = None, *, options: GenerateOptions) -> None:
     """Restore sentences with missing or shuffled words, one per line.
 
     `<gap>` marks missing words. MODEL must be trained with the job restore.
     Empty lines stay empty.
     """
-    request = Request.from_context(ctx)
-    bundle = request.load()
+    bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Restorer
 
-    request.run(Restorer(bundle, **request.options))
+    _run(Restorer(bundle, **options.task_kwargs()), texts, options)
 
 
+@with_options(GenerateOptions)
 def generate(
-    ctx: typer.Context,
-    model: options.Model,
-    texts: options.Texts = None,
+    model: Model,
+    texts: Texts = None,
     echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the generated text.")] = False,
     parse_special: Annotated[
         bool,
         typer.Option("--parse-special", help="Parse special tokens such as <|im_start|> in prompts."),
     ] = False,
-    file: options.File = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    tree: options.Tree = None,
-    as_json: options.Json = False,
-    max_new_tokens: options.MaxNewTokens = None,
-    min_new_tokens: options.MinNewTokens = None,
-    num_beams: options.NumBeams = None,
-    do_sample: options.DoSample = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    length_penalty: options.LengthPenalty = None,
-    length_formula: options.LengthFormula = None,
-    early_stopping: options.EarlyStopping = None,
-    num_return_sequences: options.NumReturnSequences = None,
-    seed: options.Seed = None,
-    stop_strings: options.StopStrings = None,
-    batch_tokens: options.BatchTokens = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
+    *,
+    options: GenerateOptions,
 ) -> None:
     """Generate text from a prompt, streamed as it is produced.
 
@@ -218,16 +107,26 @@ def generate(
     breaks replaced by spaces (--json keeps them); empty lines stay empty.
     By default at most 256 tokens are generated.
     """
-    request = Request.from_context(ctx)
-    bundle = request.load()
+    bundle = _load(model, texts, options)
     from glassformer.tasks.text_generation import TextGenerator
 
     special: SpecialInText = "keep" if parse_special else "plain"
-    task = TextGenerator(bundle, special_in_text=special, **request.options)
-    if texts and len(texts) == 1 and num_beams in (None, 1) and not (as_json or out or tree):
+    task = TextGenerator(bundle, special_in_text=special, **options.task_kwargs())
+    as_lines = options.as_json or options.out or options.tree
+    if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
         _stream(task, texts[0], echo)
     else:
-        request.run(task, echo=echo)
+        _run(task, texts, options, echo=echo)
+
+
+def _load(model: str, texts: list[str] | None, options: GenerateOptions) -> Bundle:
+    """Check the options, then load the model."""
+    if options.tree is not None:
+        _check_tree(options.tree, texts, options)
+    check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
+    if (options.num_return_sequences or 1) > 1 and not options.as_json:
+        raise MissingValueError(name="as_json", needed_for="to print several texts per input")
+    return options.load(model)
 
 
 def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
@@ -247,79 +146,39 @@ def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
             notes.report()
 
 
-@dataclass(kw_only=True)
-class Request:
-    """The options that these commands share. options: keyword arguments of the task."""
+def _run(
+    task: TextGenerationTask, texts: list[str] | None, options: GenerateOptions, *, echo: bool = False
+) -> None:
+    """Generate a line for every input line, in order. echo: put each input before its output."""
+    inputs = read_inputs(texts, options.file)
+    note_file_as_text(texts, task.bundle)
+    notes = Notes(task.bundle)
+    skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
+    prompts: deque[str] = deque()
 
-    model: str
-    texts: list[str] | None
-    file: Path | None
-    out: Path | None
-    resume: bool
-    overwrite: bool
-    tree: Path | None
-    as_json: bool
-    device: str
-    dtype: str | None
-    threads: int | None
-    options: dict[str, Any]
+    def remember(lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            prompts.append("" if skip_blank and not line.strip() else line)
+            yield line
 
-    @classmethod
-    def from_context(cls, ctx: typer.Context) -> Request:
-        """Read and check the options of a command line, before a model is loaded."""
-        given = {field.name: ctx.params[field.name] for field in fields(cls) if field.name != "options"}
-        request = cls(**given, options=options.generation_options(ctx))
-        request._check()
-        if request.tree is not None:
-            request.options["return_tree"] = True
-        if ctx.params["batch_tokens"] is not None:
-            request.options["batch_tokens"] = ctx.params["batch_tokens"]
-        return request
-
-    def _check(self) -> None:
-        if self.tree is not None:
-            check_tree_output(self.tree, self.texts, self.out, self.file, overwrite=self.overwrite)
-        check_line_output(self.out, self.file, resume=self.resume, overwrite=self.overwrite)
-        if self.options.get("num_return_sequences", 1) > 1 and not self.as_json:
-            raise MissingValueError(name="as_json", needed_for="to print several texts per input")
-
-    def load(self) -> Bundle:
-        return load_model(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
-
-    def run(self, task: TextGenerationTask, *, echo: bool = False) -> None:
-        """Generate a line for every input line, in order. echo: put each input before its output."""
-        inputs = read_inputs(self.texts, self.file)
-        note_file_as_text(self.texts, task.bundle)
-        notes = Notes(task.bundle)
-        skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
-        prompts: deque[str] = deque()
-
-        def remember(lines: Iterator[str]) -> Iterator[str]:
-            for line in lines:
-                prompts.append("" if skip_blank and not line.strip() else line)
-                yield line
-
-        with open_output(self.out, inputs, resume=self.resume) as writer:
+    with open_output(options.out, inputs, resume=options.resume) as writer:
+        if echo:
+            inputs.lines = remember(inputs.lines)
+        results = inputs.process(task, skip_blank=skip_blank)
+        for number, result in enumerate(results, inputs.first + 1):
+            error = inputs.errors.pop(number)
             if echo:
-                inputs.lines = remember(inputs.lines)
-            results = inputs.process(task, skip_blank=skip_blank)
-            for number, result in enumerate(results, inputs.first + 1):
-                if echo:
-                    result = replace(result, text=prompts.popleft() + result.text)
-                writer.write(self._line(task, result, inputs.errors.pop(number)))
-                notes.add(result)
-                if inputs.source == "terminal":
-                    notes.report()
-        notes.report()
-        inputs.errors.raise_if_any()
-
-    def _line(self, task: TextGenerationTask, result: GeneratedText, error: str | None) -> str:
-        if error is not None:
-            return json.dumps({"error": error}, ensure_ascii=False) if self.as_json else ""
-        values = _values(result)
-        if self.tree is not None and self.texts:
-            values["tree"] = write_tree(task.bundle, result, self.tree, self.texts[0])
-        return json.dumps(values, ensure_ascii=False) if self.as_json else result.text
+                result = replace(result, text=prompts.popleft() + result.text)
+            values = {"error": error} if error is not None else _values(result)
+            if options.tree is not None and texts:
+                values["tree"] = _write_tree(task.bundle, result, options.tree, texts[0])
+            plain = "" if error is not None else result.text
+            writer.write(json.dumps(values, ensure_ascii=False) if options.as_json else plain)
+            notes.add(result)
+            if inputs.source == "terminal":
+                notes.report()
+    notes.report()
+    inputs.errors.raise_if_any()
 
 
 def _values(result: GeneratedText) -> dict[str, Any]:
@@ -350,3 +209,41 @@ class Notes:
         for warning, texts in self._warnings.items():
             message(f"note: {warning_message(self._bundle, warning, texts)}")
         self._warnings.clear()
+
+
+def _check_tree(path: Path, texts: list[str] | None, options: GenerateOptions) -> None:
+    """Check --tree before a model is loaded."""
+    if path.suffix.lower() not in TREE_SUFFIXES:
+        expected = f"a file ending in {', '.join(TREE_SUFFIXES)}"
+        raise InvalidValueError(name="tree", value=str(path), expected=expected)
+    if len(texts or ()) != 1 or options.file is not None:
+        raise ConflictError(names=("tree", "TEXT"), reason="a search tree is drawn for exactly one text")
+    if options.out is not None and options.out.absolute() == path.absolute():
+        raise ConflictError(names=("tree", "out"), reason="both name the same file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_output_file(path, overwrite=options.overwrite)
+
+
+def _write_tree(bundle: Bundle, result: GeneratedText, path: Path, text: str) -> dict[str, Any]:
+    """Write the search tree of a text as a figure or as JSON; return it as JSON values."""
+    if len(result.trees) != 1:
+        hint = f"the text was read in {len(result.trees)} parts"
+        raise UnsupportedError(subject="a search tree", feature="other than one search", hint=hint)
+    (tree,) = result.trees
+
+    def pieces(ids: list[int]) -> list[str]:
+        assert bundle.tokenizer is not None  # every text model has one
+        return bundle.tokenizer.pieces(ids, side="target")
+
+    values: dict[str, Any] = tree.to_json()
+    for node, node_values in zip(tree.nodes, values["nodes"], strict=True):
+        node_values["piece"] = pieces([step.token for step in tree.path(node)])[-1]
+    if path.suffix.lower() == ".json":
+        path.write_text(json.dumps(values, ensure_ascii=False) + "\n", encoding="utf-8")
+        return values
+    from glassformer import plotting
+
+    beams = f", {tree.num_beams} beams" if tree.num_beams > 1 else ""
+    title = f"“{' '.join(text.split())}”{beams}"
+    plotting.save(plotting.search_tree(tree, pieces, title=title), path)
+    return values

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli.console import console, format_bytes, print_json
-from glassformer.cli.model_argument import load_or_build
-from glassformer.cli.options import Json
+from glassformer.cli.options import Json, load_or_build
 from glassformer.errors import InvalidValueError
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ COMMANDS = {
     "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
     "train": Command("train", TRAINING, "Train a model, or resume a run."),
     "evaluate": Command("evaluate", TRAINING, "Evaluate a model on test data."),
-    "recipes": Command("recipes", TRAINING, "List the training recipes, or copy one."),
+    "recipes": Command("models", TRAINING, "List the training recipes, or copy one."),
     "tokenizer": Command("tokenizer", TRAINING, "Train a tokenizer."),
     "average": Command("average", TRAINING, "Average the weights of several checkpoints."),
     "inspect": Command("inspect", INSPECTION, "Show a model's layers, shapes, parameters and memory."),
@@ -60,8 +60,8 @@ COMMANDS = {
     "verify": Command("verify", INSPECTION, "Verify a model's numerical guarantees on this machine."),
     "env": Command("env", INSPECTION, "Show versions, devices and supported dtypes."),
     "convert": Command("convert", DEPLOYMENT, "Convert a model to another layout or dtype."),
-    "export": Command("export", DEPLOYMENT, "Export a model to ONNX or CTranslate2."),
-    "serve": Command("serve", DEPLOYMENT, "Serve models over HTTP."),
+    "export": Command("convert", DEPLOYMENT, "Export a model to ONNX or CTranslate2."),
+    "serve": Command("explore", DEPLOYMENT, "Serve models over HTTP."),
 }
 
 

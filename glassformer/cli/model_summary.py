@@ -3,21 +3,21 @@
 The residual stream runs down the left; each sublayer branches off and is added back:
 
 ├─╮ norm_self      LayerNorm                (2, 16, 32)
-│ │ self_attn      4 heads × 8
-⊕─╯   out                                   (2, 16, 32)
+│ │ self_attn.q    4 heads × 8              (2, 4, 16, 8)
+⊕─╯ self_attn.out                           (2, 16, 32)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
@@ -27,6 +27,7 @@ from glassformer.verify.inputs import fitting_length, outputs, sample_for
 # the blocks of a stack are alike, so the first stands for all
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
 PARTS = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward", "norms", "head")
+DRAWN = ("resid_in", "norm_self", "self_attn", "norm_cross", "cross_attn", "norm_ffn", "ffn")
 DEFAULT_LENGTH = 16
 MAX_WIDTH = 100
 WIRINGS = {
@@ -63,10 +64,12 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
     sample = sample_for(model, batch=batch, length=length, target_length=length)
     record = observe(model, (*sample.inputs, *sample.real), want=OBSERVED)
-    activations = {name: tuple(record[name].shape) for name in record}
-    for name in record.attentions():
-        q, k = activations[f"{name}.q"], activations[f"{name}.k"]
-        activations[f"{name}.weights"] = (*q[:3], k[2])
+    activations: dict[str, Shape] = {}
+    for name in record:
+        if name.endswith("_attn.heads"):
+            q, k = (activations[name.replace(".heads", letter)] for letter in (".q", ".k"))
+            activations[name.replace(".heads", ".weights")] = (*q[:3], k[2])
+        activations[name] = tuple(record[name].shape)
     parameters = list(model.named_parameters())
     counts = {part: sum(p.numel() for n, p in parameters if part_of(n) == part) for part in PARTS}
     longest = max((shape[2] for name, shape in activations.items() if name.endswith(".k")), default=1)
@@ -123,248 +126,118 @@ def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
     return numbers * bundle.spec.decoder.num_layers * next(bundle.model.parameters()).dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a drawing: the wire, a name (indented inside a sublayer), a description, a shape."""
-
-    wire: str
-    name: str = ""
-    detail: str = ""
-    shape: Shape | None = None
+Row = tuple[str, str, str, Shape]  # wire, name, description, shape
 
 
 def draw_model(model: spec.Model, summary: ModelSummary, width: int) -> RenderableType:
-    """The whole model as a rich renderable."""
-    width = min(width, MAX_WIDTH)
-    head = _head_rows(model, summary)
-    if not isinstance(model, spec.EncoderDecoder):
-        name = "decoder" if isinstance(model, spec.DecoderOnly) else "encoder"
-        stack: spec.Stack = getattr(model, name)
-        rows = _input_rows("embed", model.input, stack.d_model, summary.inputs[0], summary)
-        return _draw_stack(name, stack, rows, head, summary, width)
-    source, target = summary.inputs[:2]
-    encoder_input = _input_rows("src_embed", model.source, model.encoder.d_model, source, summary)
-    decoder_input = _input_rows("tgt_embed", model.target, model.decoder.d_model, target, summary)
-    memory = [Row("╰─▶", "memory", "to every cross_attn", (*source[:2], model.encoder.d_model))]
-    return Group(
-        _draw_stack("encoder", model.encoder, encoder_input, memory, summary, width),
-        "",
-        _draw_stack("decoder", model.decoder, decoder_input, head, summary, width),
-    )
+    """The whole model as a rich renderable: of each stack its input, one block in a frame, and its output."""
+    width, parts = min(width, MAX_WIDTH), list[RenderableType]()
+    stacks = {"encoder": "embed", "decoder": "embed"}
+    if isinstance(model, spec.EncoderDecoder):
+        stacks = {"encoder": "src_embed", "decoder": "tgt_embed"}
+    for name, embedding in stacks.items():
+        stack: spec.Stack | None = getattr(model, name, None)
+        if stack is None:
+            continue
+        read = getattr(model, "input", None) or getattr(model, "source" if name == "encoder" else "target")
+        blocks = f"{name}.blocks.0" + (f"–{stack.num_layers - 1}" if stack.num_layers > 1 else "")
+        frame = Panel(
+            _table(_block_rows(f"{name}.blocks.0", stack, summary), width - 4),
+            title=f"[bold]{stack.num_layers} ×[/] [cyan]{blocks}[/]  [dim]{WIRINGS[stack.block.wiring]}[/]",
+            title_align="left",
+            border_style="dim",
+            width=width,
+        )
+        after = _rows(f"{name}.final_norm", {f"{name}.final_norm": describe(stack.final_norm)}, summary)
+        parts += [_outside(_input_rows(embedding, read, summary), width), frame, _outside(after, width)]
+    tied = ", tied to the token embedding" if "head" in model.tied else ""
+    head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
+    return Group(*parts, _outside(head, width))
 
 
-def _draw_stack(
-    name: str, stack: spec.Stack, before: list[Row], after: list[Row], summary: ModelSummary, width: int
-) -> RenderableType:
-    """The input, one block in a frame, the final norm, and what follows."""
-    rows = list(_block_rows(f"{name}.blocks.0", stack, summary))
-    wire_width = 5 if stack.block.wiring.startswith("parallel") else 3
-    blocks = f"{name}.blocks.0" + (f"–{stack.num_layers - 1}" if stack.num_layers > 1 else "")
-    frame = Panel(
-        _table(rows, width - 4, wire_width),
-        title=f"[bold]{stack.num_layers} ×[/] [cyan]{blocks}[/]  [dim]{WIRINGS[stack.block.wiring]}[/]",
-        title_align="left",
-        border_style="dim",
-        width=width,
-    )
-    if stack.final_norm is not None:
-        shape = summary.activations.get(f"{name}.final_norm")
-        after = [Row("◇", f"{name}.final_norm", describe(stack.final_norm), shape), *after]
-    outside = [_indented(_table(rows, width - 4, wire_width)) for rows in (before, after)]
-    return Group(outside[0], frame, outside[1]) if rows else Group(*outside)
+def _outside(rows: Iterator[Row] | list[Row], width: int) -> Padding:
+    """Rows whose wires line up with those inside a frame."""
+    return Padding(_table(rows, width - 4), (0, 0, 0, 2))
 
 
-def _indented(table: Table) -> Table:
-    """A table whose wires line up with those inside a frame."""
-    outer = Table.grid()
-    outer.add_column(width=2)
-    outer.add_column()
-    outer.add_row("", table)
-    return outer
-
-
-def _table(rows: Sequence[Row], width: int, wire_width: int) -> Table:
+def _table(rows: Iterator[Row] | list[Row], width: int) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.width = width
-    table.add_column(width=wire_width, style="green", no_wrap=True)
-    table.add_column(min_width=18, no_wrap=True)
+    table.add_column(width=3, style="green", no_wrap=True)
+    table.add_column(min_width=18, no_wrap=True, style="cyan")
     table.add_column(ratio=1, style="dim")
     table.add_column(justify="right", no_wrap=True, style="yellow")
-    for row in rows:
-        name = Text(row.name, "" if row.name.startswith(" ") else "cyan")
-        shape = "" if row.shape is None else f"({', '.join(map(str, row.shape))})"
-        table.add_row(row.wire, name, row.detail, shape)
+    for wire, name, detail, shape in rows:
+        table.add_row(wire, name, detail, f"({', '.join(map(str, shape))})")
     return table
 
 
-def _input_rows(name: str, what: spec.Input, d_model: int, shape: Shape, summary: ModelSummary) -> list[Row]:
-    kind = {spec.Tokens: "token ids", spec.ImagePatches: "images", spec.SeriesPatches: "series"}
-    shapes = summary.activations
-    rows = [Row("╷", kind.get(type(what), "vectors"), "", shape)]
-    later = ("position", "kind", "norm", "out")
-    steps = [n for n in shapes if n.startswith(f"{name}.") and n.rpartition(".")[2] not in later]
-    steps = steps or [f"{name}.out"]
-    for step in steps:
-        rows.append(Row("│", step, describe(what, d_model) if step == steps[-1] else "", shapes.get(step)))
-    position = getattr(what, "position", None)
-    if f"{name}.position" in shapes:
-        detail = position if isinstance(position, str) else describe(position)
-        rows.append(Row("⊕", f"{name}.position", detail or "learned", shapes[f"{name}.position"]))
-    if f"{name}.kind" in shapes:
-        rows.append(Row("⊕", f"{name}.kind", "token types", shapes[f"{name}.kind"]))
-    if f"{name}.norm" in shapes and isinstance(what, spec.Tokens) and what.norm is not None:
-        rows.append(Row("◇", f"{name}.norm", describe(what.norm), shapes[f"{name}.norm"]))
-    out = shapes.get(f"{name}.out")
-    return rows if out == rows[-1].shape else [*rows, Row("│", f"{name}.out", "", out)]
+def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterator[Row]:
+    """The activations whose names start with a prefix."""
+    wires = {"position": "⊕", "kind": "⊕", "norm": "◇", "final_norm": "◇"}
+    for name, shape in summary.activations.items():
+        if name.startswith(prefix):
+            yield wires.get(name.rpartition(".")[2], "│"), name, details.get(name, ""), shape
 
 
-def _head_rows(model: spec.Model, summary: ModelSummary) -> list[Row]:
-    tied = ", tied" if "head" in model.tied else ""
-    row = Row("▼", "head", f"{describe(model.head)}{tied}")
-    if len(summary.outputs) == 1:
-        (shape,) = summary.outputs.values()
-        return [replace(row, shape=shape)]
-    return [row, *(Row("", f"  {name}", "", shape) for name, shape in summary.outputs.items())]
+def _input_rows(name: str, read: spec.Input, summary: ModelSummary) -> Iterator[Row]:
+    position = getattr(read, "position", None)
+    details = {f"{name}.{first}": describe(read) for first in ("token", "patch")}
+    details[f"{name}.position"] = position if isinstance(position, str) else describe(position)
+    yield "╷", "input", "", summary.inputs[name == "tgt_embed"]
+    yield from _rows(f"{name}.", details, summary)
 
 
 def _block_rows(at: str, stack: spec.Stack, summary: ModelSummary) -> Iterator[Row]:
-    """The rows of one block, by its wiring."""
-    block, shapes = stack.block, summary.activations
-    if f"{at}.resid_in" not in shapes:
-        return
-    self_attn = _attention_rows(
-        f"{at}.self_attn", block.attention, stack.d_model, describe(stack.position), stack.causal, summary
-    )
-    ffn = _ffn_rows(at, stack, summary)
-
-    def norm(name: str, wire: str) -> Row:
-        return Row(wire, name, describe(block.norm), shapes.get(f"{at}.{name}"))
-
-    yield Row("│", "resid_in", "residual stream", shapes[f"{at}.resid_in"])
-    if block.wiring == "parallel":
-        yield norm("norm_self", "├─╮")
-        yield from _wired("│ ├─╮", "│ │ │", "⊕─│─╯", self_attn)
-        yield from _wired("│ ╰─╮", "│   │", "⊕───╯", ffn)
-        return
-    if block.wiring == "parallel_split":
-        yield norm("norm_self", "├───╮")
-        yield norm("norm_ffn", "├─╮ │")
-        yield from _wired("│ │ │", "│ │ │", "⊕─│─╯", self_attn)
-        yield from _wired("│ │", "│ │", "⊕─╯", ffn)
-        return
-    sublayers = [("norm_self", self_attn), ("norm_ffn", ffn)]
-    if block.cross_attention is not None:
-        cross = _attention_rows(
-            f"{at}.cross_attn", block.cross_attention, stack.d_model, "k and v from memory", False, summary
-        )
-        sublayers.insert(1, ("norm_cross", cross))
-    for name, rows in sublayers:
-        if block.wiring == "pre":
-            yield norm(name, "├─╮")
-            yield from _wired("│ │", "│ │", "⊕─╯", rows)
+    """The rows of one block. A norm opens a branch, or comes after the sum if it is a post-norm."""
+    wiring, details = stack.block.wiring, _block_details(at, stack, summary)
+    last = {"out": "⊕─┤" if wiring.startswith("parallel") else "⊕─╯", "down": "⊕─╯"}
+    previous = ""
+    for name, shape in summary.activations.items():
+        own = name.removeprefix(f"{at}.")
+        sublayer, _, step = own.partition(".")
+        if own == name or sublayer not in DRAWN:
+            continue
+        if sublayer == "resid_in":
+            wire = "│"
+        elif sublayer.startswith("norm_"):
+            wire = "◇" if wiring == "post" else "├─╮"
         else:
-            yield from _wired("├─╮", "│ │", "⊕─╯", rows)
-            yield norm(name, "◇")
+            wire = "├─╮" if wiring == "post" and sublayer != previous else "│ │"
+        yield last.get(step, wire), own, details.get(own, ""), shape
+        previous = sublayer
 
 
-def _wired(first: str, middle: str, last: str, rows: list[Row]) -> Iterator[Row]:
-    """Rows with their wires: how the branch leaves, runs and comes back."""
-    for n, row in enumerate(rows):
-        yield replace(row, wire=first if n == 0 else last if n == len(rows) - 1 else middle)
+def _block_details(at: str, stack: spec.Stack, summary: ModelSummary) -> dict[str, str]:
+    block, ffn = stack.block, stack.block.feed_forward
+    gated = "gated " if isinstance(ffn, spec.GatedFeedForward) else ""
+    details = {f"norm_{name}": describe(block.norm) for name in ("self", "cross", "ffn")}
+    details["resid_in"] = "residual stream"
+    details["ffn.up"] = f"{stack.d_model} → {ffn.d_ff}, {gated}{ffn.activation}"
+    for name, what in (("self_attn", block.attention), ("cross_attn", block.cross_attention)):
+        if what is None:
+            continue
+        details[f"{name}.q"] = f"{what.num_heads} heads × {what.head_dim or stack.d_model // what.num_heads}"
+        details[f"{name}.k"] = describe(stack.position) if name == "self_attn" else "of the encoder's output"
+        causal = "causal" if stack.causal and name == "self_attn" else ""
+        window = f"window {what.window}" if what.window else ""
+        details[f"{name}.weights"] = ", ".join(filter(None, (causal, window))) or "every position"
+        details[f"{name}.heads"] = f"{summary.kernels.get(f'{at}.{name}', 'no')} kernel"
+    return details
 
 
-def _attention_rows(
-    at: str, what: spec.Attention, d_model: int, position: str, causal: bool, summary: ModelSummary
-) -> list[Row]:
-    shapes = summary.activations
-    by_shape: dict[Shape | None, list[str]] = {}
-    for letter in "qkv":
-        by_shape.setdefault(shapes.get(f"{at}.{letter}"), []).append(letter)
-    detail = f"{what.num_heads} heads × {what.head_dim or d_model // what.num_heads}"
-    if what.num_kv_heads and what.num_kv_heads != what.num_heads:
-        detail += f", {what.num_kv_heads} for k and v"
-    reach = "causal" if causal else "" if what.window else "every position"
-    if what.window:
-        reach = f"{reach}, window {what.window}".removeprefix(", ")
-    kernel = summary.kernels.get(at, "")
-    return [
-        Row("", at.rpartition(".")[2], detail),
-        *(
-            Row("", f"  {', '.join(letters)}", position if "q" in letters else "", shape)
-            for shape, letters in by_shape.items()
-        ),
-        Row("", "  weights", reach, shapes.get(f"{at}.weights")),
-        Row("", "  heads", f"{kernel} kernel" if kernel else "", shapes.get(f"{at}.heads")),
-        Row("", "  out", "", shapes.get(f"{at}.out")),
-    ]
-
-
-def _ffn_rows(at: str, stack: spec.Stack, summary: ModelSummary) -> list[Row]:
-    shapes, what = summary.activations, stack.block.feed_forward
-    gated = "gated " if isinstance(what, spec.GatedFeedForward) else ""
-    detail = f"{stack.d_model} → {what.d_ff} → {stack.d_model}, {gated}{what.activation}"
-    upper = "gate, up" if f"{at}.ffn.gate" in shapes else "up"
-    return [
-        Row("", "ffn", detail),
-        Row("", f"  {upper}", "", shapes.get(f"{at}.ffn.up")),
-        Row("", "  down", "", shapes.get(f"{at}.ffn.down")),
-    ]
-
-
-def describe(what: Any, d_model: int = 0) -> str:
-    """A part of a spec in a few words.
+def describe(part: Any) -> str:
+    """A part of a spec with the settings that are not its defaults.
 
     >>> describe(spec.Learned(max_len=512))
-    'learned table, 512 rows'
+    'Learned, max_len 512'
     """
-    match what:
-        case None:
-            return ""
-        case spec.Sinusoidal():
-            return f"sines and cosines, {what.max_len} rows"
-        case spec.Learned():
-            return f"learned table, {what.max_len} rows"
-        case spec.Rotary():
-            features = f" on {what.width} features" if what.width else ""
-            scaling = f", {_class_name(what.scaling)}" if what.scaling else ""
-            return f"rotary{features}, base {what.base:g}{scaling}"
-        case spec.Relative():
-            return f"learned bias by distance, {what.buckets} buckets"
-        case spec.Alibi():
-            return "ALiBi"
-        case spec.Tokens():
-            root = round(what.scale**2)
-            scale = f"√{root}" if math.isclose(math.sqrt(root), what.scale) else f"{what.scale:g}"
-            return f"{what.vocab_size:,} tokens × {d_model}" + (f", scaled by {scale}" if root != 1 else "")
-        case spec.ImagePatches():
-            rows, columns = (i // p for i, p in zip(what.image_size, what.patch_size, strict=True))
-            return f"{rows} × {columns} patches of {what.patch_size[0]} × {what.patch_size[1]}"
-        case spec.SeriesPatches():
-            return f"{what.num_patches} patches of {what.patch_length}, stride {what.stride}"
-        case spec.LanguageModel():
-            return f"logits over {what.vocab_size:,} tokens"
-        case spec.MaskedLanguageModel():
-            return f"dense, {what.activation}, norm, {what.vocab_size:,} tokens"
-        case spec.Classify():
-            hidden = f"dense, {what.hidden}, " if what.hidden else ""
-            return f"{what.pool} vector, {hidden}{what.num_labels} labels"
-        case spec.TokenClassify():
-            return f"{what.num_labels} labels per token"
-        case spec.ClassifyTwice():
-            return f"two heads of {what.num_labels} labels, and their mean"
-        case spec.Answer():
-            return "start and end of the answer"
-        case spec.Features():
-            return "hidden states" + (", and a pooled vector" if what.pooler else "")
-        case spec.Embed():
-            return f"{what.pool} pooling" + (", normalized" if what.normalize else "")
-        case spec.Forecast():
-            return f"the next {what.prediction_length} values"
-        case spec.LayerNorm() | spec.RMSNorm() | spec.BatchNorm():
-            return type(what).__name__
-    return _class_name(what)
-
-
-def _class_name(what: Any) -> str:
-    """`LinearScaling` -> `linear scaling`."""
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in type(what).__name__).strip()
+    if part is None:
+        return ""
+    changed = [
+        f"{field.name} {value:g}" if isinstance(value, float) else f"{field.name} {value}"
+        for field in fields(part)
+        if isinstance(value := getattr(part, field.name), int | float | str | tuple)
+        and value != field.default
+    ]
+    return ", ".join([type(part).__name__, *changed])

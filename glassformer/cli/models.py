@@ -1,15 +1,17 @@
-"""glassformer models [NAME]: list the shipped models, or print a model card."""
+"""glassformer models and glassformer recipes: list what ships with the package; print a card, copy one."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from glassformer.cli.console import console, format_bytes, print_json
 from glassformer.cli.options import Json
-from glassformer.errors import FileMissingError
+from glassformer.errors import FileExistsAlreadyError, FileMissingError
 
 
 def models(
@@ -57,3 +59,22 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     screen = console()
     screen.print(table)
     screen.print("\n`glassformer models NAME` prints a model card: data, licence, scores, limitations")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Recipe to copy (default: list all).")] = None,
+    out: Annotated[Path | None, typer.Argument(help="Output file (default: NAME.yaml).")] = None,
+) -> None:
+    """List the training recipes, or copy one to edit it."""
+    from glassformer.recipes import names, recipe_path, title
+
+    if name is None:
+        width = max(map(len, names()))
+        for each in names():
+            typer.echo(f"{each:<{width}}  {title(recipe_path(each))}")
+        return
+    path = out or Path(f"{name}.yaml")
+    if path.exists():
+        raise FileExistsAlreadyError(path=path, hint="choose another output file")
+    shutil.copyfile(recipe_path(name), path)
+    typer.echo(f"wrote {path}; train with: glassformer train {path}")

@@ -1,4 +1,4 @@
-"""Options shared by several commands, as `Annotated` aliases for Typer functions.
+"""Options shared by several commands: `Annotated` aliases, groups of options, and the MODEL argument.
 
 The values of generation options are validated by the library, so that Python and the command line report the
 same errors.
@@ -7,35 +7,39 @@ same errors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial, wraps
+from os.path import isfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
-DEVICE_PANEL, OUTPUT_PANEL = "Device", "Output"
+from glassformer import pretrained
+from glassformer.cli.console import message
+from glassformer.errors import UnknownNameError, UnsupportedError
+
+if TYPE_CHECKING:
+    from glassformer.bundle import Bundle
+
+TINY = "tiny:"  # MODEL is a small random model of a family
+OUTPUT_PANEL = "Output"
+
+_option = partial(typer.Option, show_default=False)
+_output = partial(_option, rich_help_panel=OUTPUT_PANEL)
+_device = partial(_option, rich_help_panel="Device")
+_gen = partial(_option, rich_help_panel="Generation")
 
 Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model folder, run folder, or shipped model (see `glassformer models`).",
-        show_default=False,
-    ),
+    str, typer.Argument(metavar="MODEL", help="Model folder, run folder, or shipped model such as pocket.")
 ]
 ModelOrTiny = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model folder, shipped model such as pocket, or tiny:FAMILY for a small random one.",
-        show_default=False,
-    ),
+    str, typer.Argument(metavar="MODEL", help="Model folder, shipped model, or tiny:FAMILY for a random one.")
 ]
 Texts = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TEXT", help="Input texts (default: --file, else stdin).", show_default=False),
+    list[str] | None, typer.Argument(metavar="TEXT", help="Input texts (default: --file, else stdin).")
 ]
 TextsOrImages = Annotated[
     list[str] | None,
@@ -43,120 +47,130 @@ TextsOrImages = Annotated[
         metavar="INPUT", help="Texts, or image files for an image model (default: --file, else stdin)."
     ),
 ]
-File = Annotated[
-    Path | None,
-    typer.Option(help="Read inputs from this file, one per line; .gz is supported.", show_default=False),
-]
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Truncate inputs longer than the model's maximum length.")
 ]
 Top = Annotated[int, typer.Option(min=1, help="Number of results per input.")]
-Columns = Annotated[
-    str | None,
-    typer.Option(help="Column names or numbers, separated by commas, e.g. en,de.", show_default=False),
-]
+Columns = Annotated[str | None, _option(help="Column names or numbers, separated by commas, e.g. en,de.")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override a recipe setting, e.g. --set training.lr=3e-4. Repeatable."),
+    list[str] | None, _option("--set", help="Override a recipe setting, e.g. training.lr=3e-4. Repeatable.")
 ]
-
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write one line per input to this file.", show_default=False, rich_help_panel=OUTPUT_PANEL
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Continue after the lines that --out already has.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Overwrite existing files.", rich_help_panel=OUTPUT_PANEL)
-]
-Tree = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the search tree of one text as .svg, .png or .json.",
-        show_default=False,
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON with all details.", rich_help_panel=OUTPUT_PANEL)
-]
-
-Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.", rich_help_panel=DEVICE_PANEL)]
+Overwrite = Annotated[bool, _output("--overwrite", help="Overwrite existing files.")]
+Json = Annotated[bool, _output("--json", help="Print JSON with all details.")]
+Device = Annotated[str, _device(help="Device: auto, cpu, cuda or cuda:N.", show_default=True)]
 Dtype = Annotated[
     str | None,
-    typer.Option(
-        help="Compute dtype: float32, bfloat16, float16 or int8 (default: chosen for the device).",
-        show_default=False,
-        rich_help_panel=DEVICE_PANEL,
-    ),
+    _device(help="Compute dtype: float32, bfloat16, float16 or int8 (default: chosen for the device)."),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=1024,
-        help="Number of CPU threads (default: all cores).",
-        show_default=False,
-        rich_help_panel=DEVICE_PANEL,
-    ),
-]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Maximum number of tokens per batch (default: chosen for the device).",
-        show_default=False,
-        rich_help_panel=DEVICE_PANEL,
-    ),
-]
+Threads = Annotated[int | None, _device(min=1, max=1024, help="Number of CPU threads (default: all cores).")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")]
-
-_generation = partial(typer.Option, show_default=False, rich_help_panel="Generation")
-MaxNewTokens = Annotated[int | None, _generation(help="Maximum number of generated tokens per text.")]
-MinNewTokens = Annotated[int | None, _generation(help="Minimum number of generated tokens per text.")]
-NumBeams = Annotated[int | None, _generation(help="Number of beams; 1 means no beam search.")]
-DoSample = Annotated[bool | None, _generation(help="Sample instead of taking the most likely token.")]
-Temperature = Annotated[float | None, _generation(help="Sampling temperature.")]
-TopK = Annotated[int | None, _generation(help="Sample from the k most likely tokens.")]
-TopP = Annotated[float | None, _generation(help="Sample from the top tokens with this total probability.")]
-MinP = Annotated[
-    float | None, _generation(help="Sample from tokens with at least this fraction of the top probability.")
-]
-RepetitionPenalty = Annotated[float | None, _generation(help="Penalize repeated tokens (above 1).")]
-NoRepeatNgramSize = Annotated[int | None, _generation(help="Never repeat an n-gram of this size.")]
-LengthPenalty = Annotated[
-    float | None, _generation(help="Beam length penalty; above 0 favours longer texts.")
-]
-LengthFormula = Annotated[str | None, _generation(help="Beam length normalization: hf, fairseq or paper.")]
-EarlyStopping = Annotated[str | None, _generation(help="When beam search stops: true, false or never.")]
-NumReturnSequences = Annotated[int | None, _generation(help="Number of texts per input; needs --json.")]
-Seed = Annotated[int | None, _generation(help="Random seed for sampling.")]
-StopStrings = Annotated[list[str] | None, _generation("--stop", help="Stop before this text. Repeatable.")]
-
-GENERATION_OPTIONS = (
-    *("max_new_tokens", "min_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "min_p"),
-    *("repetition_penalty", "no_repeat_ngram_size", "length_penalty", "length_formula", "early_stopping"),
-    *("num_return_sequences", "seed", "stop_strings"),
-)
+GroupT = TypeVar("GroupT", bound="LineOptions")
 
 
-def generation_options(ctx: typer.Context) -> dict[str, Any]:
-    """The generation options of a command line as keyword arguments of a task, without those not given."""
-    values = {name: ctx.params[name] for name in GENERATION_OPTIONS}
-    options = {name: value for name, value in values.items() if value not in (None, [], ())}
-    if "stop_strings" in options:
-        options["stop_strings"] = tuple(options["stop_strings"])
-    if options.get("early_stopping") in ("true", "false"):
-        options["early_stopping"] = options["early_stopping"] == "true"
-    return options
+@dataclass(kw_only=True)
+class LineOptions:
+    """Options of commands that read a line per input. batch_tokens: None leaves the task's default."""
+
+    file: Annotated[
+        Path | None, _option(help="Read inputs from this file, one per line; .gz is supported.")
+    ] = None
+    as_json: Json = False
+    batch_tokens: Annotated[
+        int | None,
+        _device(min=1, help="Maximum number of tokens per batch (default: chosen for the device)."),
+    ] = None
+    device: Device = "auto"
+    dtype: Dtype = None
+    threads: Threads = None
+
+    def load(self, model: str) -> Bundle:
+        return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads)
+
+    def task_kwargs(self) -> dict[str, Any]:
+        """The options that were given, as keyword arguments of a task."""
+        return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
+
+
+@dataclass(kw_only=True)
+class GenerateOptions(LineOptions):
+    """Options of commands that generate text."""
+
+    out: Annotated[Path | None, _output(help="Write one line per input to this file.")] = None
+    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
+        False
+    )
+    overwrite: Overwrite = False
+    tree: Annotated[
+        Path | None, _output(help="Write the search tree of one text as .svg, .png or .json.")
+    ] = None
+    max_new_tokens: Annotated[int | None, _gen(help="Maximum number of generated tokens per text.")] = None
+    min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
+    num_beams: Annotated[int | None, _gen(help="Number of beams; 1 means no beam search.")] = None
+    do_sample: Annotated[bool | None, _gen(help="Sample instead of taking the most likely token.")] = None
+    temperature: Annotated[float | None, _gen(help="Sampling temperature.")] = None
+    top_k: Annotated[int | None, _gen(help="Sample from the k most likely tokens.")] = None
+    top_p: Annotated[float | None, _gen(help="Sample from the top tokens with this total probability.")] = (
+        None
+    )
+    min_p: Annotated[
+        float | None,
+        _gen(help="Sample from tokens with at least this fraction of the top probability."),
+    ] = None
+    repetition_penalty: Annotated[float | None, _gen(help="Penalize repeated tokens (above 1).")] = None
+    no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None
+    length_penalty: Annotated[
+        float | None, _gen(help="Beam length penalty; above 0 favours longer texts.")
+    ] = None
+    length_formula: Annotated[str | None, _gen(help="Beam length normalization: hf, fairseq or paper.")] = (
+        None
+    )
+    early_stopping: Annotated[str | None, _gen(help="When beam search stops: true, false or never.")] = None
+    num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
+    seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
+    stop_strings: Annotated[list[str] | None, _gen("--stop", help="Stop before this text. Repeatable.")] = (
+        None
+    )
+
+    def task_kwargs(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in GENERATION_OPTIONS}
+        kwargs = {name: value for name, value in values.items() if value not in (None, [])}
+        if self.early_stopping in ("true", "false"):
+            kwargs["early_stopping"] = self.early_stopping == "true"
+        if self.tree is not None:
+            kwargs["return_tree"] = True
+        return {**super().task_kwargs(), **kwargs}
+
+
+_own = [field.name for field in fields(GenerateOptions)]
+GENERATION_OPTIONS = _own[_own.index("max_new_tokens") :]
+
+
+def with_options(group: type[GroupT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the fields of a dataclass as options; it gets them as its argument `options`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(group, include_extras=True)
+        names = [field.name for field in fields(group)]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            command(options=group(**{name: values.pop(name) for name in names}), **values)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        shared = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(group)
+        ]
+        parameters = [parameter for parameter in own if parameter.name != "options"]
+        run.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def flags_of(command: Callable[..., None]) -> dict[str, str]:
@@ -169,3 +183,86 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
             named = [text.split("/")[0] for text in texts if text.startswith("--")]
             flags[name] = named[0] if named else f"--{name.replace('_', '-')}"
     return flags
+
+
+def load_model(
+    model: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
+) -> Bundle:
+    """Load a model for inference. auto: a GPU if there is one."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load_or_build(model, device=device, dtype=dtype)
+
+
+def load_or_build(
+    model: str, *, device: str = "cpu", dtype: str | None = None, allow_presets: bool = False
+) -> Bundle:
+    """Load a folder or a shipped model, or build tiny:FAMILY. A preset is built on the meta device."""
+    import torch
+
+    from glassformer.api import build, load, tiny
+    from glassformer.bundle import Bundle
+    from glassformer.core.precision import dtype_for
+    from glassformer.families import registry
+
+    path = locate_model(model)
+    if not model.startswith(TINY) and (path.exists() or "/" in model):
+        return load(path, dtype=dtype, device=check_device(device))
+    if model.startswith(TINY):
+        torch.manual_seed(0)
+        fresh = tiny(model.removeprefix(TINY))
+        stored = dtype_for(None if dtype == "stored" else dtype, check_device(device))
+        return Bundle(model=fresh.to(device=device, dtype=stored).eval())
+    presets = registry.presets()
+    if model not in presets:
+        known = [*pretrained.names(), *(presets if allow_presets else ())]
+        raise UnknownNameError(kind="model", name=model, known=known)
+    if not allow_presets:
+        raise UnsupportedError(
+            subject=f"the preset {model!r}, which has no weights,",
+            feature="this command",
+            hint=f"use a model folder or {TINY}{presets[model].name}",
+        )
+    with torch.device("meta"):
+        return Bundle(model=build(model).eval(), family=presets[model].name)
+
+
+def locate_model(model: str) -> Path:
+    """The folder of a model; note if a local folder hides a shipped model of the same name."""
+    path = pretrained.located(model)
+    if pretrained.is_shipped(model) and path == Path(model):
+        message(f"note: using the local folder ./{model}, not the shipped model {model}")
+    return path
+
+
+def check_device(name: str) -> str:
+    """The name of a device, if it exists."""
+    import torch
+
+    try:
+        if not torch.empty(0, device=name).is_meta:  # meta tensors have no data, so nothing can run there
+            return name
+    except (RuntimeError, AssertionError):
+        pass
+    raise UnknownNameError(kind="device", name=name, hint="`glassformer env` lists the devices")
+
+
+def resolve_language(bundle: Bundle, language: str) -> str:
+    """A target language as the model spells it."""
+    from glassformer.tasks.languages import spell_language, target_language, target_languages
+
+    target_language(bundle, language)  # raises if the model does not write it
+    return spell_language(target_languages(bundle), language) or language
+
+
+def note_file_as_text(texts: Sequence[str] | None, bundle: Bundle) -> None:
+    """Point to --file if the only text is the name of a file."""
+    if texts and len(texts) == 1 and isfile(texts[0]):
+        from glassformer.tasks.images import reads_images
+
+        if not reads_images(bundle):
+            message(f"note: {texts[0]!r} is used as text; to read the file, use --file {texts[0]}")

@@ -6,71 +6,61 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.inputs import Inputs, LineErrors, LineTask, read_inputs, read_lines
-from glassformer.cli.model_argument import load_model, note_file_as_text
+from glassformer.cli.lines import Inputs, LineErrors, check_output_file, open_output, read_inputs, read_lines
 from glassformer.cli.options import (
     OUTPUT_PANEL,
-    BatchTokens,
-    Device,
-    Dtype,
-    File,
-    Json,
+    LineOptions,
     Model,
     Overwrite,
     Texts,
     TextsOrImages,
-    Threads,
     Top,
     Truncate,
+    note_file_as_text,
+    with_options,
 )
-from glassformer.cli.outputs import check_output_file, open_output
-from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError
+from glassformer.errors import InvalidValueError, MissingValueError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from glassformer.tasks.base import Callbacks
+    from glassformer.bundle import Bundle
+    from glassformer.tasks.base import Task
     from glassformer.tasks.classification import Classification
-    from glassformer.tasks.embedding import Match
-    from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.images import ImageWarning
-    from glassformer.tasks.question_answering import Answer, QuestionAnswerer
 
 Result = TypeVar("Result")
 NO_ANSWER: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
 
 
+@with_options(LineOptions)
 def classify(
     model: Model,
     inputs: TextsOrImages = None,
     top: Top = 1,
     truncate: Truncate = False,
-    file: File = None,
-    as_json: Json = False,
-    batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
+    *,
+    options: LineOptions,
 ) -> None:
     """Classify texts or images: label, tab, probability per line.
 
     Empty lines stay empty. --json prints the probabilities of all labels.
     Images unlike the training data are noted on stderr.
     """
-    source = read_inputs(inputs, file)
-    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    note_file_as_text(inputs, bundle)
+    source, bundle = _open(model, inputs, options)
     from glassformer.tasks.classification import classifier
     from glassformer.tasks.images import image_warning_message
 
-    task = classifier(bundle, top=None if as_json else top, truncate=truncate, **_batching(batch_tokens))
+    task = classifier(
+        bundle, top=None if options.as_json else top, truncate=truncate, **options.task_kwargs()
+    )
     warnings: Counter[ImageWarning] = Counter()
 
     def values(result: Classification) -> dict[str, Any]:
@@ -82,12 +72,13 @@ def classify(
         return format_scores((label.label, label.score) for label in result.labels)
 
     try:
-        _print_results(source, task, line, values if as_json else None)
+        _print_results(source, task, line, values if options.as_json else None)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
 
 
+@with_options(LineOptions)
 def embed(
     model: Model,
     inputs: TextsOrImages = None,
@@ -96,7 +87,6 @@ def embed(
         typer.Option(help="Name of a prompt defined in the model folder, e.g. query.", show_default=False),
     ] = None,
     truncate: Truncate = False,
-    file: File = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -106,11 +96,8 @@ def embed(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Json = False,
-    batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
+    *,
+    options: LineOptions,
 ) -> None:
     """Embed texts or images: one vector per line, values separated by spaces.
 
@@ -118,18 +105,14 @@ def embed(
     return the mean over tokens. Empty lines stay empty; with --out their row
     is NaN.
     """
-    source = read_inputs(inputs, file)
     if out is not None:
-        if source.total is None:
-            raise MissingValueError(name="file", needed_for="to write an array, whose size must be known")
         if out.suffix != ".npy":
             raise InvalidValueError(name="out", value=str(out), expected="a .npy file")
-        check_output_file(out, overwrite=overwrite, inputs=[file])
-    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    note_file_as_text(inputs, bundle)
+        check_output_file(out, overwrite=overwrite, inputs=[options.file])
+    source, bundle = _open(model, inputs, options)
     from glassformer.tasks.embedding import embedder, embedding_size
 
-    task = embedder(bundle, truncate=truncate, prompt=prompt, **_batching(batch_tokens))
+    task = embedder(bundle, truncate=truncate, prompt=prompt, **options.task_kwargs())
     if out is not None:
         _save_vectors(out, source, source.process(task), embedding_size(bundle))
         return
@@ -140,9 +123,10 @@ def embed(
     def values(vector: Tensor) -> dict[str, Any]:
         return {"vector": _finite_values(vector)}
 
-    _print_results(source, task, line, values if as_json else None)
+    _print_results(source, task, line, values if options.as_json else None)
 
 
+@with_options(LineOptions)
 def similar(
     model: Model,
     inputs: TextsOrImages = None,
@@ -151,30 +135,26 @@ def similar(
     ] = ...,  # type: ignore[assignment]
     top: Top = 1,
     truncate: Truncate = False,
-    file: File = None,
-    as_json: Json = False,
-    batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
+    *,
+    options: LineOptions,
 ) -> None:
     """Find the most similar lines of a file: line, tab, cosine similarity.
 
     Empty lines stay empty; empty candidates are ignored.
     """
-    source = read_inputs(inputs, file)
     lines, errors = read_lines(candidates)
-    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    note_file_as_text(inputs, bundle)
+    source, bundle = _open(model, inputs, options)
     from glassformer.tasks.base import Callbacks
-    from glassformer.tasks.embedding import SimilaritySearch
+    from glassformer.tasks.embedding import Match, SimilaritySearch
 
-    on_candidates = Callbacks(
-        on_reject=lambda number, reason: errors.add(number, str(reason)), skip_blank=True
-    )
     try:
         task = SimilaritySearch(
-            bundle, lines, top=top, truncate=truncate, on_candidates=on_candidates, **_batching(batch_tokens)
+            bundle,
+            lines,
+            top=top,
+            truncate=truncate,
+            on_candidates=Callbacks(on_reject=errors.add, skip_blank=True),
+            **options.task_kwargs(),
         )
     finally:
         errors.report_all()
@@ -185,39 +165,31 @@ def similar(
     def line(matches: list[Match]) -> str:
         return format_scores((match.text, match.score) for match in matches)
 
-    _print_results(source, task, line, values if as_json else None)
+    _print_results(source, task, line, values if options.as_json else None)
     errors.raise_if_any()
 
 
+@with_options(LineOptions)
 def fill(
     model: Model,
     texts: Texts = None,
     top: Annotated[int, typer.Option(min=1, help="Number of predictions per mask with --json.")] = 5,
-    file: File = None,
-    as_json: Json = False,
-    batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
+    *,
+    options: LineOptions,
 ) -> None:
     """Fill every [MASK] with the most likely word.
 
     Empty lines stay empty. --json prints the predictions for each mask with
     their probabilities.
     """
-    source = read_inputs(texts, file)
-    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    note_file_as_text(texts, bundle)
+    source, bundle = _open(model, texts, options)
     from glassformer.tasks.fill_mask import MaskFiller
 
-    task = MaskFiller(bundle, top=top if as_json else 1, **_batching(batch_tokens))
-
-    def line(filled: FilledText) -> str:
-        return filled.text
-
-    _print_results(source, task, line, asdict if as_json else None)
+    task = MaskFiller(bundle, top=top if options.as_json else 1, **options.task_kwargs())
+    _print_results(source, task, lambda filled: filled.text, asdict if options.as_json else None)
 
 
+@with_options(LineOptions)
 def answer(
     model: Model,
     questions: Annotated[
@@ -230,12 +202,8 @@ def answer(
         Path | None, typer.Option(help="Text file that all questions are about.", show_default=False)
     ] = None,
     max_answer_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of answer tokens.")] = 15,
-    file: File = None,
-    as_json: Json = False,
-    batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    threads: Threads = None,
+    *,
+    options: LineOptions,
 ) -> None:
     """Answer questions with a span of a text: answer, tab, probability.
 
@@ -243,18 +211,16 @@ def answer(
     --json adds the position of the answer and the probability that there is
     none.
     """
-    source = read_inputs(questions, file)
     text, errors = None, LineErrors()
     if context is not None:
         lines, errors = read_lines(context)
         errors.report_all()
         text = "\n".join(lines)
-    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    note_file_as_text(questions, bundle)
-    from glassformer.tasks.question_answering import QuestionAnswerer
+    source, bundle = _open(model, questions, options)
+    from glassformer.tasks.question_answering import Answer, QuestionAnswerer
 
-    answerer = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **_batching(batch_tokens))
-    task = LineAnswerer(answerer, context=text)
+    task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
+    source.lines = ((line, text) if text is not None else line.partition("\t")[::2] for line in source.lines)
 
     def values(found: Answer | None) -> dict[str, Any]:
         return NO_ANSWER if found is None else asdict(found)
@@ -262,60 +228,34 @@ def answer(
     def line(found: Answer | None) -> str:
         return "" if found is None else format_scores([(found.text, found.score)])
 
-    _print_results(source, task, line, values if as_json else None)
+    _print_results(source, task, line, values if options.as_json else None)
     errors.raise_if_any()
 
 
-@dataclass
-class LineAnswerer:
-    """Answers questions, one per line. context: of all questions; None: after a tab in each line."""
-
-    answerer: QuestionAnswerer
-    context: str | None
-
-    def run(self, lines: Iterable[str], callbacks: Callbacks) -> Iterator[Answer | None]:
-        for number, line in enumerate(lines, 1):
-            answer = None
-            if not callbacks.skips(line):
-                try:
-                    answer = self.answerer(self._pair(line))
-                except GlassformerError as error:
-                    callbacks.reject("question", number, error)
-            yield answer
-            callbacks.on_done(1)
-
-    def _pair(self, line: str) -> tuple[str, str]:
-        if self.context is not None:
-            return line, self.context
-        question, tab, context = line.partition("\t")
-        if not tab:
-            raise MissingValueError(name="context", needed_for="for every question")
-        return question, context
-
-
-def _batching(batch_tokens: int | None) -> dict[str, Any]:
-    return {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[Inputs, Bundle]:
+    source = read_inputs(inputs, options.file)
+    bundle = options.load(model)
+    note_file_as_text(inputs, bundle)
+    return source, bundle
 
 
 def _print_results(
     inputs: Inputs,
-    task: LineTask[Result],
+    task: Task[Any, Result],
     line: Callable[[Result], str],
     values: Callable[[Result], dict[str, Any]] | None,
 ) -> None:
     """Print a line for every result as it comes, as JSON if `values` is given."""
     started: deque[float] = deque()
-    lines = inputs.lines
 
-    def timed() -> Iterator[str]:
+    def timed(lines: Iterator[Any]) -> Iterator[Any]:
         for text in lines:
             started.append(time.perf_counter())
             yield text
 
-    inputs.lines = timed()
-    results = inputs.process(task)
+    inputs.lines = timed(inputs.lines)
     with open_output(None, inputs) as writer:
-        for number, result in enumerate(results, 1):
+        for number, result in enumerate(inputs.process(task), 1):
             seconds, error = time.perf_counter() - started.popleft(), inputs.errors.pop(number)
             if values is None:
                 writer.write("" if error is not None else line(result))
@@ -335,10 +275,12 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
     """Write the vectors through a memory map, so that they are never all in memory."""
     import numpy as np
 
+    if inputs.total is None:
+        raise MissingValueError(name="file", needed_for="to write an array, whose size must be known")
     part = out.with_name(f"{out.name}.part")
     empty = 0
     try:
-        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total or 0, width))
+        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total, width))
         for number, vector in enumerate(vectors):
             rows[number] = vector.numpy()
             empty += not _finite_values(vector)
@@ -347,7 +289,7 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
-    message(f"wrote {inputs.total or 0:,} vectors of {width} values to {out}")
+    message(f"wrote {inputs.total:,} vectors of {width} values to {out}")
     if empty:
         message(f"note: {empty:,} {'row is' if empty == 1 else 'rows are'} NaN: empty or invalid lines")
     inputs.errors.raise_if_any()

@@ -6,15 +6,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from glassformer.cli.console import console, message, print_json
+from glassformer.cli.lines import check_output_folder
 from glassformer.cli.options import Json, Overwrite
-from glassformer.cli.outputs import check_output_folder
 from glassformer.errors import MissingValueError
 
 if TYPE_CHECKING:
@@ -29,27 +28,12 @@ EXAMPLES = {
 }
 
 
-class Action(StrEnum):
-    train = "train"
-
-
-class Kind(StrEnum):
-    bpe = "bpe"
-    unigram = "unigram"
-    byte = "byte"
-    word = "word"
-    char = "char"
-
-
-class Marks(StrEnum):
-    end = "end"
-    both = "both"
-    around = "around"
-    none = "none"
+Kind = Literal["bpe", "unigram", "byte", "word", "char"]
+Marks = Literal["end", "both", "around", "none"]
 
 
 def tokenizer(
-    action: Annotated[Action, typer.Argument(metavar="train", help="The only action is train.")],
+    action: Annotated[Literal["train"], typer.Argument(metavar="train", help="The only action is train.")],
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILES", help="Text, TSV, CSV or JSONL files (also .gz), or Parquet."),
@@ -57,13 +41,13 @@ def tokenizer(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     kind: Annotated[
         Kind, typer.Option(help="Subwords (bpe, unigram), byte-level BPE, words or characters.")
-    ] = Kind.bpe,
+    ] = "bpe",
     vocab_size: Annotated[int, typer.Option(min=1, help="Maximum vocabulary size.")] = 8000,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase the text.")] = False,
     min_frequency: Annotated[int, typer.Option(min=1, help="Minimum frequency of a token.")] = 2,
     marks: Annotated[
         Marks, typer.Option(help="Special tokens: end (...</s>), both (<s>...</s>), around or none.")
-    ] = Marks.end,
+    ] = "end",
     tag: Annotated[
         list[str] | None, typer.Option(help="Additional special token, e.g. '>>de<<'. Repeatable.")
     ] = None,
@@ -91,11 +75,11 @@ def tokenizer(
     from glassformer.tokenization.tokenizer import TARGET_FILE
 
     plan = TokenizerPlan(
-        kind=kind.value,
+        kind=kind,
         vocab_size=vocab_size,
         lowercase=lowercase,
         min_frequency=min_frequency,
-        marks=marks.value,
+        marks=marks,
         tags=tuple(tag or ()),
     )
     errors = RowErrors()
@@ -113,10 +97,10 @@ def tokenizer(
     trained.save(out)
     sides = [_statistics(trained, side, corpus) for side, corpus in corpora.items()]
     if as_json:
-        document = {"folder": str(out), "kind": kind.value, "seconds": round(seconds, 3)}
+        document = {"folder": str(out), "kind": kind, "seconds": round(seconds, 3)}
         print_json(document | {"sides": [asdict(side) for side in sides]})
     else:
-        _print_statistics(f"[bold]{out}[/]  {kind.value}, trained in {seconds:.1f} s", sides)
+        _print_statistics(f"[bold]{out}[/]  {kind}, trained in {seconds:.1f} s", sides)
 
 
 class Corpus:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli.console import console, print_json
-from glassformer.cli.model_argument import TINY, load_or_build
-from glassformer.cli.options import Device, Dtype, Json, ModelOrTiny
+from glassformer.cli.options import TINY, Device, Dtype, Json, ModelOrTiny, load_or_build
 
 if TYPE_CHECKING:
     from glassformer.verify import Claim

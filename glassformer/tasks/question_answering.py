@@ -97,13 +97,14 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         self, inputs: Iterable[tuple[str, str]], callbacks: Callbacks = NO_CALLBACKS
     ) -> Iterator[Answer | None]:
         for number, (question, context) in enumerate(inputs, 1):
-            try:
-                item = self.preprocess(question, context)
-            except GlassformerError as error:
-                callbacks.reject("question", number, error)
-                yield None
-            else:
-                yield self.postprocess(item, self.forward(item))
+            answer = None
+            if not callbacks.skips(question):
+                try:
+                    item = self.preprocess(question, context)
+                    answer = self.postprocess(item, self.forward(item))
+                except GlassformerError as error:
+                    callbacks.reject("question", number, error)
+            yield answer
             callbacks.on_done(1)
 
     def preprocess(self, question: str, context: str) -> EncodedQuestion:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.cli.inputs import read_inputs
+from glassformer.cli.lines import read_inputs
 from glassformer.tasks import Translator
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.pretrained.made import make
@@ -230,7 +230,7 @@ def test_doubtful_inputs_are_noted_once_with_a_count(run):
 
 def test_progress_counts_lines_as_they_are_generated(run, folder, tmp_path, monkeypatch):
     """Also those that wait for the first line, which comes last, because long lines are batched first."""
-    monkeypatch.setattr("glassformer.cli.outputs.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("glassformer.cli.lines.PROGRESS_SECONDS", 0.0)
     lines = ["red", "", *["red blue gold green " * n for n in range(1, 12)]]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     args = ("--file", tmp_path / "in.txt", "--out", tmp_path / "out.txt", "--batch-tokens", 400)

@@ -129,7 +129,7 @@ def test_json_has_seconds(run, folders, tmp_path):
 
 @pytest.mark.parametrize("command", ["classify", "embed", "similar", "fill"])
 def test_progress_counts_lines_as_they_are_processed(command, run, folders, tmp_path, monkeypatch):
-    monkeypatch.setattr("glassformer.cli.outputs.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("glassformer.cli.lines.PROGRESS_SECONDS", 0.0)
     lines = ["a [MASK]", *["a cat [MASK] " * n for n in range(1, 8)]]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     (tmp_path / "pool").write_text("a cat\na dog\n")

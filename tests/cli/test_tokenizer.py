@@ -23,8 +23,8 @@ def files(tmp_path):
 
 
 def test_choices_are_those_of_the_library():
-    assert [kind.value for kind in command.Kind] == list(get_args(train.Kind))
-    assert [marks.value for marks in command.Marks] == list(get_args(train.Marks))
+    assert get_args(command.Kind) == get_args(train.Kind)
+    assert get_args(command.Marks) == get_args(train.Marks)
 
 
 @pytest.mark.parametrize("kind", get_args(train.Kind))

@@ -136,7 +136,7 @@ def test_the_explorer_opens_all_of_them_the_translator_first(
     run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from glassformer.cli import explore
-    from glassformer.cli.model_argument import load_model
+    from glassformer.cli.options import load_model
     from glassformer.server.models import load_models
 
     asked: list[list[str]] = []
