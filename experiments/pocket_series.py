@@ -24,7 +24,7 @@ from glassformer import api
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
 from glassformer.families.sidecars import JobInfo
-from glassformer.tasks.quantiles import quantiles
+from glassformer.tasks.forecasting import quantiles
 from glassformer.training.hardware import device_for
 
 ROW = "pocket-series"

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.images import Image
     from glassformer.tasks.question_answering import Answer
-    from glassformer.tasks.segmentation import Split
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask
+    from glassformer.tasks.translation import Split
     from glassformer.tokenization import SpecialInText
     from glassformer.training.recipe import Recipe
 
@@ -270,8 +270,7 @@ class Pipeline(Bundle):
         levels: Sequence[float] | None = None,
     ) -> Forecast:
         """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`."""
-        from glassformer.tasks.forecasting import Forecaster
-        from glassformer.tasks.quantiles import LEVELS
+        from glassformer.tasks.forecasting import LEVELS, Forecaster
 
         return Forecaster(self, time=time, columns=columns, fill=fill, levels=levels or LEVELS)(series)
 

@@ -50,7 +50,7 @@ from glassformer.families.sidecars import (
     read_job,
     read_object,
 )
-from glassformer.pretrained.run_folder import result_of
+from glassformer.pretrained import result_of
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.weights.atomic_write import atomic_write
 from glassformer.weights.checksums import verify_checksums, write_checksums
@@ -91,20 +91,20 @@ class Bundle:
     files: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     weights: Literal["own", "int8"] = "own"
-    _ready: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
+    _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def ready(self) -> nn.Module:
+    def inference_model(self) -> nn.Module:
         """The model prepared for inference on this machine, cached while the model stays the same."""
         model, weights = self.model, self.weights
-        if self._ready is None or self._ready[:2] != (model, weights):
+        if self._prepared is None or self._prepared[:2] != (model, weights):
             from glassformer.generation.inference_model import prepare_for_inference
             from glassformer.inference.encoder import InferenceEncoder, supports
 
             prepared = (
                 InferenceEncoder(model, weights) if supports(model) else prepare_for_inference(model, weights)
             )
-            self._ready = model, weights, prepared
-        return self._ready[2]
+            self._prepared = model, weights, prepared
+        return self._prepared[2]
 
     @property
     def spec(self) -> spec.Model:

@@ -11,8 +11,7 @@ import typer
 
 from glassformer.cli.lines import check_output_folder
 from glassformer.errors import ConflictError, FileMissingError, FileProblemError, GlassformerError
-from glassformer.pretrained import located
-from glassformer.pretrained.run_folder import AVERAGED
+from glassformer.pretrained import AVERAGED, located
 
 SAME_FILES = ("spec.json", "config.json", "tokenizer.json")  # models to average must share them
 
@@ -47,7 +46,7 @@ def average(
     if last is not None and best is not None:
         raise ConflictError(names=("last", "best"), reason="choose one of them")
     check_output_folder(out, overwrite=False)
-    from glassformer.pretrained.run_folder import is_run
+    from glassformer.pretrained import is_run
     from glassformer.training.model_folders import average_folders, replace_folder
 
     chosen = _run_checkpoints(folders, last, best) if last or best else [located(path) for path in folders]

@@ -89,7 +89,7 @@ def explore(
 
 
 def _model_folder(model: str) -> Path:
-    from glassformer.pretrained.run_folder import result_of
+    from glassformer.pretrained import result_of
 
     return result_of(located(model))
 

@@ -253,7 +253,7 @@ def check_device(name: str) -> str:
 
 def resolve_language(bundle: Bundle, language: str) -> str:
     """A target language as the model spells it."""
-    from glassformer.tasks.languages import spell_language, target_language, target_languages
+    from glassformer.tasks.text_generation import spell_language, target_language, target_languages
 
     target_language(bundle, language)  # raises if the model does not write it
     return spell_language(target_languages(bundle), language) or language

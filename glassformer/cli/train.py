@@ -49,7 +49,7 @@ def train(
     Settings that the recipe leaves open are chosen for the data and the
     hardware, and saved in the run folder. Ctrl-C saves a checkpoint.
     """
-    from glassformer.pretrained.run_folder import is_run
+    from glassformer.pretrained import is_run
     from glassformer.training.recipe import parse_recipe
     from glassformer.training.run import log_to_stderr, run
 

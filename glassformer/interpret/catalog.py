@@ -29,8 +29,7 @@ from glassformer.interpret.schema import (
 from glassformer.interpret.trace import Trace, trace_id, trace_model
 from glassformer.tasks.base import max_input_tokens
 from glassformer.tasks.classification import label_names
-from glassformer.tasks.languages import target_languages
-from glassformer.tasks.text_generation import max_source_tokens
+from glassformer.tasks.text_generation import max_source_tokens, target_languages
 
 MAX_TRACES: Final = 48
 MAX_BYTES: Final = 1 << 30

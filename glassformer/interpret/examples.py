@@ -15,7 +15,7 @@ from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SeriesColumns, TraceInput
 from glassformer.tasks.forecasting import forecast_steps
 from glassformer.tasks.images import reads_images
-from glassformer.tasks.languages import target_languages, task_prefix
+from glassformer.tasks.text_generation import target_languages, task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
 _PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")

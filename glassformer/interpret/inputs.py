@@ -49,17 +49,18 @@ from glassformer.tasks.base import (
 from glassformer.tasks.classification import TextClassifier
 from glassformer.tasks.embedding import TextEmbedder
 from glassformer.tasks.fill_mask import MaskFiller
-from glassformer.tasks.forecasting import forecast_steps
+from glassformer.tasks.forecasting import WindowScale, check_columns, forecast_steps, scale_of
 from glassformer.tasks.images import ImageProcessor, reads_images
-from glassformer.tasks.languages import NO_LANGUAGE, target_language
 from glassformer.tasks.question_answering import EncodedQuestion, QuestionAnswerer
-from glassformer.tasks.scaling import WindowScale, check_columns, scale_of
-from glassformer.tasks.segmentation import Segment, segments_of
 from glassformer.tasks.text_generation import (
+    NO_LANGUAGE,
+    Segment,
     TextGenerationTask,
     TextGenerator,
     decode_continuation,
     memory_errors,
+    segments_of,
+    target_language,
 )
 from glassformer.tasks.translation import SequenceToSequenceTask, Translator, source_task
 from glassformer.tokenization import Encoded, Tokenizer, encode_tagged
@@ -408,7 +409,7 @@ def _generate_target(
     )
     with memory_errors():
         ((output,),) = generate_batched(
-            IntervenedModel(model, interventions) if interventions else bundle.ready(), [segment.ids], request
+            IntervenedModel(model, interventions) if interventions else bundle.inference_model(), [segment.ids], request
         )
     # the last token needs no position to be generated, but needs one to be read
     return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason

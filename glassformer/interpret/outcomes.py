@@ -30,8 +30,8 @@ from glassformer.interpret.schema import (
 )
 from glassformer.tasks.base import require_tokenizer
 from glassformer.tasks.classification import LabelScorer
+from glassformer.tasks.forecasting import LEVELS, quantiles
 from glassformer.tasks.images import reads_images
-from glassformer.tasks.quantiles import LEVELS, quantiles
 from glassformer.tasks.question_answering import QuestionAnswerer
 from glassformer.tasks.text_generation import decode_continuation
 

@@ -14,7 +14,7 @@ from glassformer.bundle import Bundle, load
 from glassformer.core.build import canonical, materialise
 from glassformer.errors import FileProblemError, GlassformerError
 from glassformer.interpret.schema import CheckpointInfo, Curve, RunInfo, SampleInfo, ValidationSamples
-from glassformer.pretrained.run_folder import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
+from glassformer.pretrained import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict

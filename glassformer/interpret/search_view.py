@@ -33,8 +33,12 @@ from glassformer.interpret.logit_lens import head_readout
 from glassformer.interpret.outline import check_transformer
 from glassformer.interpret.schema import SearchInfo, SearchNode, SearchResult, StepInfo
 from glassformer.interpret.tokens import generated_tokens
-from glassformer.tasks.segmentation import Segment
-from glassformer.tasks.text_generation import TextGenerationTask, generation_architecture, memory_errors
+from glassformer.tasks.text_generation import (
+    Segment,
+    TextGenerationTask,
+    generation_architecture,
+    memory_errors,
+)
 from glassformer.tokenization.tokenizer import Side
 
 MAX_GENERATED: Final = 256  # tokens
@@ -178,7 +182,7 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         )
     request = replace(generation.task.request, max_new_tokens=generation.limit, return_tree=True)
     with memory_errors():
-        (outputs,) = generate_batched(bundle.ready(), [generation.segment.ids], request)
+        (outputs,) = generate_batched(bundle.inference_model(), [generation.segment.ids], request)
     tree = outputs[0].tree
     assert tree is not None
 

@@ -32,9 +32,8 @@ from glassformer.server.schema import (
     Usage,
 )
 from glassformer.tasks.base import require_tokenizer
-from glassformer.tasks.segmentation import Segment, segments_of
 from glassformer.tasks.streaming import IncrementalDecoder
-from glassformer.tasks.text_generation import TextGenerator, generation_architecture
+from glassformer.tasks.text_generation import Segment, TextGenerator, generation_architecture, segments_of
 from glassformer.tokenization import Tokenizer
 
 DEFAULT_TOKENS = 16  # as OpenAI has it

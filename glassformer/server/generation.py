@@ -46,7 +46,7 @@ class GenerationService:
     """The scheduler of one model."""
 
     def __init__(self, bundle: Bundle, *, slots: int) -> None:
-        self._scheduler = Scheduler(bundle.ready(), slots=slots, queue=MAX_QUEUED)
+        self._scheduler = Scheduler(bundle.inference_model(), slots=slots, queue=MAX_QUEUED)
         self._reads_source = generation_architecture(bundle) == "encoder-decoder"
 
     def submit(

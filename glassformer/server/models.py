@@ -15,12 +15,11 @@ from typing import TypeVar
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.runs import run_of
-from glassformer.pretrained.run_folder import is_run, result_of
+from glassformer.pretrained import is_run, result_of
 from glassformer.server.errors import ModelNotFoundError
 from glassformer.server.generation import GenerationService
 from glassformer.tasks.base import require_tokenizer
-from glassformer.tasks.languages import target_language
-from glassformer.tasks.text_generation import generation_architecture
+from glassformer.tasks.text_generation import generation_architecture, target_language
 
 T = TypeVar("T")
 Predicate = Callable[[Bundle], bool]

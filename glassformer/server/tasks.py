@@ -29,7 +29,7 @@ from glassformer.server.schema import (
 from glassformer.tasks.classification import classifier, label_names
 from glassformer.tasks.forecasting import Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
-from glassformer.tasks.segmentation import Document, segments_of
+from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.translation import Translator
 
 MAX_SENTENCES = 4096  # of one request

@@ -297,7 +297,7 @@ def max_input_tokens(bundle: Bundle) -> int:
 def encoder_model(bundle: Bundle) -> Any:
     """The model as encoder tasks run it: prepared for inference if it is an encoder."""
     if supports(bundle.model):
-        return bundle.ready()
+        return bundle.inference_model()
     if bundle.weights != "own":
         raise UnsupportedError(
             bundle.display_name,

@@ -1,11 +1,16 @@
 """Forecast time series from a CSV or Parquet file, or from a table in memory.
 
-Letters: S series, N steps predicted, C columns, Q quantiles.
+A model trained on scaled values has its scale in job.json. One that normalizes every window itself adds a
+small epsilon to the standard deviation; in units that make the deviation small (returns, rates) the epsilon
+would dominate. So each window is scaled to unit size first: the forecast does not depend on the units.
+
+Letters: S series, B windows, T steps read, N steps predicted, C columns, Q quantiles.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +18,7 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,26 +27,20 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.core.distributions import Gaussian, NegativeBinomial, Parameters, StudentT
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
-from glassformer.data.stable_stats import Doubles, format_value, mean_and_std
+from glassformer.data.stable_stats import Doubles, format_value, mean_abs, mean_and_std
 from glassformer.data.timestamps import advance, format_timestamp
-from glassformer.errors import GlassformerError, InvalidValueError, UnsupportedError
+from glassformer.data.windows import Scaler
+from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
-from glassformer.tasks.quantiles import LEVELS, check_levels, quantiles
-from glassformer.tasks.scaling import check_columns, scale_of
 
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SERIES_TOGETHER = 256  # in a batch
-
-
-@dataclass(eq=False)
-class SeriesTooShortError(GlassformerError):
-    """A series has fewer rows than the model reads."""
-
-    series: str
-    length: int
-    needed: int
-    template: ClassVar[str] = "series {series!r} has {length:,} rows, but the model reads the last {needed:,}"
+SAMPLES = 2000  # of a negative binomial, with a fixed seed
+_NEWTON_STEPS = 60
+_NODES = 64  # of the quadrature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +142,8 @@ class Forecaster(Task[Any, Forecast]):
         short = np.flatnonzero(past.lengths < self.context)
         if short.size:
             first = int(short[0])
-            raise SeriesTooShortError(past.ids[first], int(past.lengths[first]), self.context)
+            length, needed = int(past.lengths[first]), f"at least {self.context:,} rows"
+            raise ShapeError(f"series {past.ids[first]!r}", (length,), needed)
         step, trained = str(past.step), self.bundle.job.frequency
         if trained not in (None, step):
             notes.append(f"the model was trained on steps of {trained}, but these are steps of {step}")
@@ -226,3 +226,129 @@ def _as_file(series: Any) -> Iterator[Any]:
             writer.writerow(table)
             writer.writerows(zip(*table.values(), strict=True))
         yield path
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowScale:
+    """What each window's columns are shifted and divided by: both (..., 1, C), in double precision."""
+
+    shift: Doubles
+    size: Doubles
+
+    @classmethod
+    def standardize(cls, windows: Doubles) -> WindowScale:
+        """To mean 0 and deviation 1: (..., T, C). A constant column is divided by its value."""
+        mean, spread = mean_and_std(windows)
+        return cls(shift=mean, size=_nonzero(np.where(spread == 0, np.abs(mean), spread)))
+
+    @classmethod
+    def unit_mean(cls, windows: Doubles) -> WindowScale:
+        """To a mean absolute value of 1, not shifted: (..., T, C)."""
+        size = mean_abs(windows)
+        return cls(shift=np.zeros_like(size), size=_nonzero(size))
+
+    def transform(self, values: Doubles) -> NDArray[np.float32]:
+        """(..., T, C) -> (..., T, C)."""
+        return ((values - self.shift) / self.size).astype(np.float32)
+
+    def inverse(self, values: NDArray[np.float32]) -> Doubles:
+        """Predictions (..., N, C) for scaled values, in the series' own units."""
+        return values.astype(np.float64) * self.size + self.shift
+
+
+def _nonzero(size: Doubles) -> Doubles:
+    return np.where(size == 0, 1.0, size)
+
+
+def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
+    """What these windows (..., T, C) are scaled by: the scale of the training data, else their own.
+
+    Not scaled: windows for a model that does not normalize, and counts, which have no units.
+    """
+    job = bundle.job
+    if job.mean is not None and job.std is not None:
+        return Scaler(tuple(map(float, job.mean)), tuple(map(float, job.std)))
+    read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
+    counts = isinstance(head, specs.Forecast) and head.distribution == "negative_binomial"
+    if isinstance(read, specs.SeriesPatches) and not counts:
+        if read.scaling == "std":
+            return WindowScale.standardize(windows)
+        if read.scaling == "mean":
+            return WindowScale.unit_mean(windows)
+    count = windows.shape[-1]
+    return Scaler((0.0,) * count, (1.0,) * count)
+
+
+def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
+    """Raise unless there are as many columns as the model reads or was trained on."""
+    read, trained = getattr(bundle.spec, "input", None), bundle.job.mean
+    expected = read.channels if isinstance(read, specs.SeriesPatches) else len(trained) if trained else None
+    if expected is not None and len(names) != expected:
+        listed = ", ".join(names[:8])
+        raise ShapeError(
+            f"the table ({listed})", (len(names),), f"{expected} columns", hint="select with columns"
+        )
+
+
+def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """Levels between 0 and 1, ascending."""
+    for level in levels:
+        if not 0.001 <= level <= 0.999:
+            raise InvalidValueError("levels", level, "numbers from 0.001 to 0.999")
+    return tuple(sorted(set(levels)))
+
+
+def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:
+    """The quantiles of each value: parameters of any shape -> (levels, *shape), float64.
+
+    >>> normal = Gaussian(loc=torch.zeros(1), scale=torch.ones(1))
+    >>> [round(float(q), 3) for q in quantiles(normal, (0.1, 0.5, 0.9))]
+    [-1.282, 0.0, 1.282]
+    """
+    match predicted:
+        case Gaussian(loc, scale):
+            return torch.stack([loc.double() + scale.double() * _normal_quantile(level) for level in levels])
+        case StudentT(df, loc, scale):
+            return torch.stack(
+                [loc.double() + scale.double() * _student_t_quantile(df.double(), level) for level in levels]
+            )
+        case NegativeBinomial():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                samples = predicted.distribution.sample(torch.Size((SAMPLES,))).double().sort(0).values
+            return torch.stack([samples[min(SAMPLES - 1, int(level * SAMPLES))] for level in levels])
+
+
+def _normal_quantile(level: float) -> float:
+    """A quantile of the standard normal distribution."""
+    return math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)))
+
+
+def _student_t_quantile(df: Tensor, level: float) -> Tensor:
+    """A quantile of Student's t for degrees of freedom of any shape.
+
+    Above the median the CDF is concave, so Newton's method converges from the normal quantile, which is too
+    low, without overshooting.
+    """
+    if level < 0.5:
+        return -_student_t_quantile(df, 1 - level)
+    nodes, weights = _legendre()
+    constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * (df * math.pi).log()
+
+    def density(x: Tensor) -> Tensor:
+        return (constant - (df + 1) / 2 * torch.log1p(x.square() / df)).exp()
+
+    x = torch.full_like(df, _normal_quantile(level))
+    for _ in range(_NEWTON_STEPS):
+        inside = sum(weight * density(x * node) for node, weight in zip(nodes, weights, strict=True)) * x
+        step = (level - 0.5 - inside) / density(x)
+        x = x + step
+        if bool((step.abs() <= 1e-10 * x.abs().clamp_min(1.0)).all()):
+            break
+    return x
+
+
+def _legendre() -> tuple[list[float], list[float]]:
+    """Nodes and weights of Gauss-Legendre quadrature on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()

@@ -13,13 +13,13 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
 from glassformer.generation.request import GenerationOutput, Token
 from glassformer.generation.stopping import truncate_at_stop
-from glassformer.tasks.segmentation import segments_of
 from glassformer.tasks.text_generation import (
     CONTEXT_TOKENS,
     GeneratedText,
     TextGenerator,
     common_prefix,
     memory_errors,
+    segments_of,
 )
 from glassformer.tokenization import Tokenizer
 
@@ -135,7 +135,7 @@ class TextStream(Iterator[str]):
             try:
                 inputs = torch.tensor([ids], device=task.bundle.device)
                 (output,) = generate(
-                    task.bundle.ready(),
+                    task.bundle.inference_model(),
                     inputs,
                     replace(task.request, on_token=on_token),
                     attention_mask=torch.ones_like(inputs, dtype=torch.bool),

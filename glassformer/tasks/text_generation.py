@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, ClassVar, Literal, Unpack
 
 import torch
@@ -20,6 +20,8 @@ from glassformer.errors import (
     GlassformerError,
     InputTooLongError,
     InvalidValueError,
+    MissingValueError,
+    UnknownNameError,
     UnsupportedError,
 )
 from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
@@ -35,12 +37,18 @@ from glassformer.tasks.base import (
     check_text,
     require_tokenizer,
 )
-from glassformer.tasks.languages import NO_LANGUAGE, target_language
-from glassformer.tasks.segmentation import ENCODED_TOGETHER, Document, Segment, segments_of
-from glassformer.tokenization import Encoded, SpecialInText, Tokenizer, encode_tagged
+from glassformer.tokenization import (
+    Encoded,
+    SpecialInText,
+    Tokenizer,
+    code_languages,
+    encode_tagged,
+    tag_languages,
+)
 
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 16_384, 4096  # a CPU gains nothing from larger batches
 MAX_NEW_TOKENS = 256  # of TextGenerator, if neither the folder nor the caller sets a limit
+ENCODED_TOGETHER = 256  # texts
 CONTEXT_TOKENS = 8  # of the prompt, decoded with the output: the first token of a text loses its space
 
 Architecture = Literal["encoder-decoder", "decoder-only"]
@@ -49,15 +57,26 @@ Architecture = Literal["encoder-decoder", "decoder-only"]
 InputWarning = Literal["longer_than_trained", "split_word", "unknown_characters"]
 
 
-@dataclass(eq=False)
-class WrongJobError(GlassformerError):
-    """A model was trained for another job than the task needs."""
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a document that the model reads at once.
 
-    model: str
-    trained_for: str | None
-    task: str
-    hint: str = ""
-    template: ClassVar[str] = "{model} was trained to {trained_for}, not to {task}"
+    ids: as the model reads it. text: the same as text. split_word: whether it was cut within a word.
+    uppercase: whether it was lower-cased for the model, so that the output is upper-cased.
+    """
+
+    ids: list[int]
+    text: str = ""
+    split_word: bool = False
+    uppercase: bool = False
+
+
+Document = list[str | Segment]  # text that is copied, and segments that are replaced by the model's output
+
+
+def segments_of(document: Document) -> list[Segment]:
+    """The segments of a document, in order."""
+    return [part for part in document if isinstance(part, Segment)]
 
 
 @dataclass(eq=False)
@@ -76,7 +95,6 @@ class GeneratedText:
     seconds: from reading the text to its result, waiting for its batch included.
     finish_reason: "length" if the limit ended any of its segments.
     alternatives: the next best, if num_return_sequences is above 1. trees: each segment's search.
-    starts_batch: whether a batch began with this text, so that a run resumed here gives the same bits.
     """
 
     text: str
@@ -87,7 +105,6 @@ class GeneratedText:
     warnings: tuple[InputWarning, ...] = ()
     alternatives: tuple[GeneratedText, ...] = ()
     trees: tuple[SearchTree, ...] = ()
-    starts_batch: bool = False
 
 
 class TextGenerationTask(Task[str, GeneratedText]):
@@ -182,7 +199,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
     def run(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
         pending = _Pending(self, callbacks)
         outputs = generate_batched(
-            self.bundle.ready(),
+            self.bundle.inference_model(),
             pending.segments(inputs),
             self.request,
             batch_tokens=self.batch_tokens or default_batch_tokens(self.bundle),
@@ -202,9 +219,8 @@ class _Waiting:
     document: Document
     since: float
     missing: int
-    starts_batch: bool
+    not_generated: int
     outputs: list[list[GenerationOutput]] = field(default_factory=list)
-    not_generated: int = 0
     repeats: int = 1
 
 
@@ -226,8 +242,7 @@ class _Pending:
                 if self._waiting and self._waiting[-1].document == document:
                     self._waiting[-1].repeats += 1  # of a million empty lines in a row one is held
                     continue
-            waiting = _Waiting(document, time.perf_counter(), len(segments), starts_batch=not self._waiting)
-            waiting.not_generated = len(segments)
+            waiting = _Waiting(document, time.perf_counter(), len(segments), len(segments))
             self._waiting.append(waiting)
             for segment in segments:
                 self._by_segment[count] = waiting
@@ -253,9 +268,7 @@ class _Pending:
         while self._waiting and self._waiting[0].missing == 0:
             done = self._waiting.popleft()
             result = self._task.postprocess(done.document, done.outputs, time.perf_counter() - done.since)
-            yield replace(result, starts_batch=done.starts_batch)
-            for _ in range(done.repeats - 1):
-                yield result
+            yield from repeat(result, done.repeats)
 
 
 def _with_memory_errors(outputs: Iterator[list[GenerationOutput]]) -> Iterator[list[GenerationOutput]]:
@@ -359,6 +372,82 @@ def published_generation_config(bundle: Bundle) -> Mapping[str, Any]:
     if bundle.generation:
         return bundle.generation
     return {name: bundle.config[name] for name in _IN_CONFIG if bundle.config.get(name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetLanguage:
+    """How a model is told the language to write: a tag before the source, a prefix, or generation options."""
+
+    tag: str | None = None
+    prefix: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_LANGUAGE = TargetLanguage()
+
+
+def target_languages(bundle: Bundle) -> list[str]:
+    """The languages that a model can be asked to write, as it spells them."""
+    if bundle.job.languages:  # the tokenizer may have tags for more than it was trained on
+        return list(bundle.job.languages)
+    if bundle.tokenizer is None:
+        return []
+    found = [*tag_languages(bundle.tokenizer), *code_languages(bundle.tokenizer)]
+    for name in _task_params(bundle):
+        if name.startswith("translation_") and "_to_" in name:
+            found.append(name.rpartition("_to_")[2])
+    return list(dict.fromkeys(found))
+
+
+def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
+    """How this model is told to write the language `to`, which may be in capitals."""
+    known = bundle.job.languages or ()
+    if to is None:
+        if known:
+            hint = f"choose from {', '.join(known)}"
+            raise MissingValueError(
+                "to", f"because {bundle.display_name} writes several languages", hint=hint
+            )
+        return NO_LANGUAGE
+    languages = target_languages(bundle)
+    for spelling in (to, spell_language(languages, to)):
+        if spelling is not None and (found := _by_spelling(bundle, spelling)) is not None:
+            return found
+    raise UnknownNameError("language", to, languages)
+
+
+def _by_spelling(bundle: Bundle, to: str) -> TargetLanguage | None:
+    tokenizer = require_tokenizer(bundle)
+    if tokenizer.token_id(f">>{to}<<") is not None:
+        return TargetLanguage(tag=f">>{to}<<")
+    index = tokenizer.token_id(to)
+    if index is not None and index in tokenizer.special_ids:
+        return TargetLanguage(options={"forced_bos_token_id": index})
+    prefix = task_prefix(bundle, lambda name: name.startswith("translation_") and name.endswith(f"_to_{to}"))
+    return TargetLanguage(prefix=prefix) if prefix else None
+
+
+def task_prefix(bundle: Bundle, matches: Callable[[str], bool]) -> str:
+    """The prefix that a published config puts before the texts of a task."""
+    for name, params in _task_params(bundle).items():
+        if matches(name) and isinstance(params, Mapping) and isinstance(params.get("prefix"), str):
+            return str(params["prefix"])
+    return ""
+
+
+def _task_params(bundle: Bundle) -> Mapping[str, Any]:
+    params = bundle.config.get("task_specific_params")
+    return params if isinstance(params, Mapping) else {}
+
+
+def spell_language(languages: Sequence[str], to: str) -> str | None:
+    """A language as the model spells it, ignoring case.
+
+    >>> spell_language(["de", "ko-label", "fr_XX"], "KO-Label"), spell_language(["de"], "da")
+    ('ko-label', None)
+    """
+    alike = [language for language in languages if language.casefold() == to.casefold()]
+    return to if to in alike else next(iter(alike), None)
 
 
 class TextGenerator(TextGenerationTask):

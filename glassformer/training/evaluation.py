@@ -15,7 +15,7 @@ import torch
 from glassformer.data.readers import parse_columns
 from glassformer.errors import FileMissingError, InvalidValueError, MissingValueError, NonFiniteError
 from glassformer.families.sidecars import JOB_FILE, read_object
-from glassformer.pretrained.run_folder import result_of
+from glassformer.pretrained import result_of
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs import create_job

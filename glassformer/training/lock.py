@@ -14,7 +14,7 @@ from typing import ClassVar
 from filelock import BaseFileLock, FileLock, Timeout
 
 from glassformer.errors import FileProblemError, GlassformerError
-from glassformer.pretrained.run_folder import LOCK
+from glassformer.pretrained import LOCK
 
 HOLDER = f"{LOCK}.json"
 ACQUIRE_TIMEOUT = 0.5  # seconds; `holder_of` holds the lock for an instant

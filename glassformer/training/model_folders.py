@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import ConflictError, EmptyInputError, FileProblemError, GlassformerError
-from glassformer.pretrained.run_folder import SNAPSHOTS
+from glassformer.pretrained import SNAPSHOTS
 from glassformer.weights.atomic_write import sync_folder
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.int8 import StoredWeights

@@ -26,7 +26,7 @@ import torch
 
 from glassformer.bundle import Bundle, load
 from glassformer.errors import ConflictError, GlassformerError
-from glassformer.pretrained.run_folder import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
+from glassformer.pretrained import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
 from glassformer.training.activation_checkpointing import checkpoint_activations
 from glassformer.training.checkpoint import CheckpointManager
 from glassformer.training.data_cache import Log, no_log

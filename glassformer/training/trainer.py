@@ -24,7 +24,7 @@ from torch import Tensor
 from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
-from glassformer.pretrained.run_folder import AVERAGED, BEST
+from glassformer.pretrained import AVERAGED, BEST
 from glassformer.training.checkpoint import Checkpoint, CheckpointManager
 from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
 from glassformer.training.distributed import Fsdp, Parallel

@@ -12,8 +12,7 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.tasks.languages import task_prefix
-from glassformer.tasks.text_generation import published_generation_config, special_tokens
+from glassformer.tasks.text_generation import published_generation_config, special_tokens, task_prefix
 from tests.cli.conftest import Done
 from tests.families import harness
 from tests.families.cases import _BERT, _LLAMA, _T5

@@ -130,9 +130,9 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_what_becomes_of_the_weights_is_noticed(name: str) -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
-    before = texts(bundle.ready(), ids)
+    before = texts(bundle.inference_model(), ids)
     CHANGES[name](model)
-    after = texts(bundle.ready(), ids)
+    after = texts(bundle.inference_model(), ids)
     same(after, texts(model, ids))
     if name not in ("double", "bfloat16"):  # which change little
         assert [t[0].ids for t in after] != [t[0].ids for t in before]
@@ -142,15 +142,15 @@ def test_an_encoder_is_read_as_it_is_now() -> None:
     model = fresh("bert")
     bundle, ids = Bundle(model=model), torch.tensor([[2, 9, 14, 5], [7, 6, 11, 3]])
     with torch.inference_mode():
-        bundle.ready()(ids)
+        bundle.inference_model()(ids)
         for change in (changed, nn.Module.double, nn.Module.float):
             with torch.inference_mode(False):
                 change(model)
-            assert far(bundle.ready()(ids), model(ids)) < 1e-4
+            assert far(bundle.inference_model()(ids), model(ids)) < 1e-4
     model.train()
     model.embed.dropout.p = model.encoder.blocks[0].dropout.p = 0.5
     with torch.inference_mode():
-        found = bundle.ready()(ids)
+        found = bundle.inference_model()(ids)
         assert model.training and model.embed.dropout.training
         assert far(found, model.eval()(ids)) < 1e-4
 
@@ -158,24 +158,24 @@ def test_an_encoder_is_read_as_it_is_now() -> None:
 def test_autocast_is_heeded_whenever_it_comes() -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
-    before = texts(bundle.ready(), ids)
+    before = texts(bundle.inference_model(), ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        same(texts(bundle.ready(), ids), texts(model, ids))
+        same(texts(bundle.inference_model(), ids), texts(model, ids))
         with pytest.raises(GlassformerError, match="int8"):
             prepare_for_inference(model, "int8")
-    same(texts(bundle.ready(), ids), before)
+    same(texts(bundle.inference_model(), ids), before)
 
 
 @pytest.mark.skipif(Int8Linear not in LAYOUTS, reason="this build of torch has no int8 products")
 def test_rounded_weights_come_when_they_are_asked_for() -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
-    own = texts(bundle.ready(), ids)
+    own = texts(bundle.inference_model(), ids)
     bundle.weights = "int8"
-    rounded = texts(bundle.ready(), ids)
-    assert rounded != own and bundle.ready() is bundle.ready()
+    rounded = texts(bundle.inference_model(), ids)
+    assert rounded != own and bundle.inference_model() is bundle.inference_model()
     bundle.weights = "own"
-    same(texts(bundle.ready(), ids), own)
+    same(texts(bundle.inference_model(), ids), own)
     assert max(gaps(Int8Linear, writer("gpt2").bfloat16(), rows=3)) < 0.1  # of any precision
 
 
@@ -185,12 +185,12 @@ def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
         pytest.skip("this build of torch has no int8 products")
     ids = padded(examples(3), "right")
     bundle = Bundle(model=writer("gpt2"), weights=weights)
-    before = texts(bundle.ready(), ids)
+    before = texts(bundle.inference_model(), ids)
     other = copy.deepcopy(bundle)
-    same(texts(other.ready(), ids), before)
+    same(texts(other.inference_model(), ids), before)
     changed(other.model)
-    assert [t[0].ids for t in texts(other.ready(), ids)] != [t[0].ids for t in before]
-    same(texts(bundle.ready(), ids), before)
+    assert [t[0].ids for t in texts(other.inference_model(), ids)] != [t[0].ids for t in before]
+    same(texts(bundle.inference_model(), ids), before)
     encoder, words = InferenceEncoder(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
     with torch.inference_mode():
         assert torch.equal(copy.deepcopy(encoder)(words), encoder(words))
@@ -289,14 +289,14 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
     }
 
     def score() -> float:
-        return generate(bundle.ready(), ids, GenerationRequest(start_ids=[START], **options))[0][0].score
+        return generate(bundle.inference_model(), ids, GenerationRequest(start_ids=[START], **options))[0][0].score
 
     before, block = score(), model.decoder.blocks[0]
     block.ffn.up = Halved(block.ffn.up)
     with torch.inference_mode():
         logits = model(ids[:1], torch.tensor([[START]]), ids[:1] != PAD)[0, -1]
     assert score() != before
-    assert generate(bundle.ready(), ids, GenerationRequest(start_ids=[START], **options))[0][0].logprobs[
+    assert generate(bundle.inference_model(), ids, GenerationRequest(start_ids=[START], **options))[0][0].logprobs[
         0
     ] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
     block.ffn.up = block.ffn.up.base

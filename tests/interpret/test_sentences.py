@@ -12,7 +12,7 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.inputs import split_sentences
 from glassformer.server.app import create_app
 from glassformer.server.security import Address
-from glassformer.tasks.segmentation import segments_of
+from glassformer.tasks.text_generation import segments_of
 from glassformer.tasks.translation import Translator
 from tests.interpret.models import bundle, trace_of, wordwise
 

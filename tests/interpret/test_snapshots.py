@@ -22,7 +22,7 @@ from glassformer.interpret.catalog import TraceStore
 from glassformer.interpret.runs import Snapshot, describe_run, list_snapshots, load_snapshot
 from glassformer.interpret.schema import SampleInfo, SnapshotsInfo
 from glassformer.interpret.snapshots import SnapshotViewer
-from glassformer.pretrained.run_folder import result_of
+from glassformer.pretrained import result_of
 from glassformer.tasks.translation import Translator
 from glassformer.training.lock import RunLock
 from tests.interpret.models import trace_of

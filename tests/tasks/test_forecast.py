@@ -20,8 +20,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import JobInfo
-from glassformer.tasks.forecasting import Forecast, Forecaster, SeriesTooShortError
-from glassformer.tasks.quantiles import quantiles
+from glassformer.tasks.forecasting import Forecast, Forecaster, SeriesTooShortError, quantiles
 from tests.families import harness
 from tests.families.cases import _SERIES
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.tasks import Callbacks, RejectedInputError, Translator
-from glassformer.tasks.segmentation import LINE_TOKENS, Segment, Segmenter, segments_of
+from glassformer.tasks.text_generation import segments_of
+from glassformer.tasks.translation import LINE_TOKENS, Segment, Segmenter
 from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 from tests.tasks.reversing import ROWS, reverser
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.tasks import TextGenerator, TextStream, Translator
-from glassformer.tasks.segmentation import segments_of
 from glassformer.tasks.streaming import IncrementalDecoder
-from glassformer.tasks.text_generation import decode_continuation
+from glassformer.tasks.text_generation import decode_continuation, segments_of
 from glassformer.tokenization import TokenizerPlan, load_tokenizer, train_tokenizer
 from tests.tasks.reversing import KOREAN, ROWS, bytewise, reverser, speaker
 from tests.tokenization.layouts import LAYOUTS

@@ -15,8 +15,7 @@ from glassformer.errors import (
 )
 from glassformer.families.sidecars import JobInfo
 from glassformer.tasks import TextGenerator, Translator
-from glassformer.tasks.languages import target_language
-from glassformer.tasks.text_generation import WrongJobError
+from glassformer.tasks.text_generation import WrongJobError, target_language
 from glassformer.tasks.translation import gap_encoder, source_encoder, tag_reader
 from glassformer.tokenization import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
 from tests.tasks.reversing import ROWS, bytewise, reverse, reverser, speaker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.pretrained.run_folder import NotARunError
+from glassformer.pretrained import NotARunError
 from glassformer.training.data_cache import no_log
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run

@@ -17,7 +17,7 @@ from glassformer.data.sources import Source, Stamp
 from glassformer.data.store import Store
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
-from glassformer.pretrained.run_folder import BEST, MODEL, result_of
+from glassformer.pretrained import BEST, MODEL, result_of
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.folder import fingerprint, vocabulary_files
 from glassformer.tokenization.train import Marks

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from glassformer.errors import FileProblemError
-from glassformer.pretrained.run_folder import RECIPE
+from glassformer.pretrained import RECIPE
 from glassformer.training.logging.console import format_duration, format_number
 from glassformer.training.logging.history import METRICS_FILE, History, number, read_history
 from glassformer.training.task import lower_is_better
