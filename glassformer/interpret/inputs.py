@@ -408,9 +408,8 @@ def _generate_target(
         max_new_tokens=min(request.limit(len(segment.ids), starts), MAX_GENERATED),
     )
     with memory_errors():
-        ((output,),) = generate_batched(
-            IntervenedModel(model, interventions) if interventions else bundle.inference_model(), [segment.ids], request
-        )
+        runs = IntervenedModel(model, interventions) if interventions else bundle.inference_model()
+        ((output,),) = generate_batched(runs, [segment.ids], request)
     # the last token needs no position to be generated, but needs one to be read
     return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
 

@@ -288,26 +288,25 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
         "pad_token_id": PAD,
     }
 
-    def score() -> float:
-        return generate(bundle.inference_model(), ids, GenerationRequest(start_ids=[START], **options))[0][0].score
+    def first() -> GenerationOutput:
+        request = GenerationRequest(start_ids=[START], **options)
+        return generate(bundle.inference_model(), ids, request)[0][0]
 
-    before, block = score(), model.decoder.blocks[0]
+    before, block = first().score, model.decoder.blocks[0]
     block.ffn.up = Halved(block.ffn.up)
     with torch.inference_mode():
         logits = model(ids[:1], torch.tensor([[START]]), ids[:1] != PAD)[0, -1]
-    assert score() != before
-    assert generate(bundle.inference_model(), ids, GenerationRequest(start_ids=[START], **options))[0][0].logprobs[
-        0
-    ] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
+    assert first().score != before
+    assert first().logprobs[0] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
     block.ffn.up = block.ffn.up.base
-    assert score() == before
+    assert first().score == before
     calls: list[int] = []
     hook = block.ffn.up.register_forward_hook(lambda *_: calls.append(1))
-    assert score() == pytest.approx(before) and calls
+    assert first().score == pytest.approx(before) and calls
     hook.remove()
     block.register_forward_hook(lambda *_: None)
     with pytest.raises(HookedModuleError) as refused:
-        score()
+        first().score
     assert refused.value.module == "decoder.blocks.0"
 
 

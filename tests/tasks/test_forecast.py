@@ -20,7 +20,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import JobInfo
-from glassformer.tasks.forecasting import Forecast, Forecaster, SeriesTooShortError, quantiles
+from glassformer.tasks.forecasting import Forecast, Forecaster, quantiles
 from tests.families import harness
 from tests.families.cases import _SERIES
 
@@ -163,7 +163,7 @@ def test_baselines_forecast_too(tmp_path: Path) -> None:
         ({"columns": ["a", "b", "odd"]}, 40, GlassformerError),
         ({"columns": ["a", "b"]}, 40, ShapeError),
         ({"levels": (2.0,)}, 40, InvalidValueError),
-        ({}, 20, SeriesTooShortError),
+        ({}, 20, ShapeError),
         ({"time": "when"}, 40, GlassformerError),
     ],
     ids=str,

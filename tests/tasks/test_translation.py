@@ -15,7 +15,7 @@ from glassformer.errors import (
 )
 from glassformer.families.sidecars import JobInfo
 from glassformer.tasks import TextGenerator, Translator
-from glassformer.tasks.text_generation import WrongJobError, target_language
+from glassformer.tasks.text_generation import target_language
 from glassformer.tasks.translation import gap_encoder, source_encoder, tag_reader
 from glassformer.tokenization import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
 from tests.tasks.reversing import ROWS, bytewise, reverse, reverser, speaker
@@ -211,8 +211,8 @@ def test_errors_name_the_model_and_the_option(bundle, tmp_path):
     )
     encoder = glassformer.Pipeline(model=glassformer.tiny("bert"), tokenizer=bundle.tokenizer)
     for call, error in (
-        (lambda: restorer.translate("red"), WrongJobError),
-        (lambda: bundle.restore("red"), WrongJobError),
+        (lambda: restorer.translate("red"), UnsupportedError),
+        (lambda: bundle.restore("red"), UnsupportedError),
         (lambda: talker.translate("red"), UnsupportedError),
         (lambda: encoder.generate("red"), UnsupportedError),
         (lambda: glassformer.Pipeline(model=bundle.model).translate("red"), MissingValueError),
