@@ -37,8 +37,13 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.family import Config, Family
-from glassformer.families.own_layout import in_eight_bits, own_names, shapes_of, without_tables
-from glassformer.families.published import published_files
+from glassformer.families.layouts import (
+    in_eight_bits,
+    own_names,
+    published_files,
+    shapes_of,
+    without_tables,
+)
 from glassformer.families.registry import families, family_for, family_of
 from glassformer.families.sidecars import (
     IMAGE_PROCESSOR_FILE,

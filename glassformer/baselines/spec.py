@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glassformer.core import schema
+from glassformer.core.schema import Part
 from glassformer.core.schema import to_dict as to_dict
-from glassformer.core.spec.checks import Part, wanted_size
 from glassformer.errors import ConflictError, InvalidValueError
 
 
-def _check_sizes(part: Part, *names: str) -> None:
-    for name in names:
-        if expected := wanted_size([getattr(part, name)]):
-            raise InvalidValueError(f"{type(part).__name__}.{name}", getattr(part, name), expected)
+def _check_layers(part: LSTM) -> None:
+    if part.num_layers < 1:
+        raise InvalidValueError(f"{type(part).__name__}.num_layers", part.num_layers, "at least 1")
 
 
 def _check_id(part: Part, name: str, size: int) -> None:
@@ -44,7 +43,7 @@ class LSTMEncoderDecoder(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_sizes(self, "src_vocab_size", "tgt_vocab_size", "num_layers")
+        _check_layers(self)
         _check_id(self, "pad_id", min(self.src_vocab_size, self.tgt_vocab_size))
         _check_id(self, "start_id", self.tgt_vocab_size)
         if self.d_model % 2:
@@ -67,7 +66,7 @@ class LSTMLanguageModel(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_sizes(self, "num_layers")
+        _check_layers(self)
         _check_id(self, "pad_id", self.vocab_size)
 
 
@@ -84,10 +83,6 @@ class SeasonalRepeat(Part):
 
     prediction_length: int
     season: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_sizes(self, "season")
 
 
 @dataclass(frozen=True, kw_only=True)

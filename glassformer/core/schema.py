@@ -1,57 +1,140 @@
-"""A spec as plain data (for JSON) and back: a closed schema, where a misspelt key is an error."""
+"""The base of specs: dataclasses that check their values, and their form as plain data (for JSON).
+
+The schema is closed: a misspelt key or kind is an error that names the nearest known one.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import types
 import typing
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from typing import Any, ClassVar, Literal
 
-from glassformer.core import spec
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 
-KINDS: dict[str, type] = {
-    name: kind
-    for name, kind in vars(spec).items()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
+KINDS: dict[str, type[Part]] = {}
+
+# fields that count something
+SIZES = frozenset(
+    """
+    vocab_size types max_len original_max_len d_model num_heads num_kv_heads head_dim value_dim window width
+    d_ff channels patch_length context_length image_size patch_size stride num_labels pooler_dim
+    prediction_length num_targets season src_vocab_size tgt_vocab_size
+    """.split()
+)
+POSITIVE = frozenset("eps base factor low_freq_factor high_freq_factor".split())
+NOT_NEGATIVE = frozenset("prefix offset std num_layers".split())
+MOST = 2**31 - 1
+LIMITS = {"channels": 2**16, "num_layers": 10_000}  # nothing in a file of weights bounds them
 
 
-@dataclasses.dataclass(eq=False)
+class Part:
+    """A part of a model as data: a dataclass whose values are checked by their types and bounds."""
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints(type(self)).items():
+            value = getattr(self, name)
+            matches = any(fits(value, choice) for choice in choices(hint))
+            expected = _bound(name, value) if matches else named(hint)
+            if expected:
+                raise InvalidValueError(f"{type(self).__name__}.{name}", value, expected)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _bound(name: str, value: Any) -> str | None:
+    """The bounds of a field, if one of its numbers is outside."""
+    values = value if isinstance(value, tuple) else (value,)
+    numbers = [number for number in values if fits(number, float)]
+    most = LIMITS.get(name, MOST)
+    if name in SIZES:
+        return None if all(0 < n <= most for n in numbers) else f"a whole number from 1 to {most}"
+    if name == "dropout":
+        return None if all(0 <= n < 1 for n in numbers) else "at least 0 and less than 1"
+    if name in POSITIVE:
+        return None if all(n > 0 for n in numbers) else "a number above 0"
+    if name in NOT_NEGATIVE and any(n < 0 for n in numbers):
+        return "a number, 0 or more"
+    return None if all(abs(n) <= most for n in numbers) else f"at most {most}"
+
+
+# ---- types ------------------------------------------------------------------------------------------------
+
+
+def choices(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one type itself."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(choice for arg in typing.get_args(hint) for choice in choices(arg))
+    return (hint,)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field declares; numbers are finite, and no booleans."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        pairs = zip(value, inner, strict=False)
+        return len(value) == len(inner) and all(any(fits(v, c) for c in choices(h)) for v, h in pairs)
+    if hint in (int, float):
+        number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+        return number and isfinite(value)
+    return isinstance(value, hint)
+
+
+def named(hint: Any) -> str:
+    """A type as text, for an error."""
+    words = []
+    for choice in choices(hint):
+        if typing.get_origin(choice) is Literal:
+            words += [repr(arg) for arg in typing.get_args(choice)]
+        else:
+            words.append(getattr(choice, "__name__", str(choice)).replace("NoneType", "null"))
+    return " or ".join(words)
+
+
+# ---- plain data -------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
 class InvalidSpecError(GlassformerError):
     """A spec whose parts do not fit together. where: its path in the file."""
 
     where: str
     problem: str
-    template: typing.ClassVar[str] = "{where}: {problem}"
-
-
-def nearest(word: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean 'x'?` where a known word is close, else the list of known words."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(names)}"
+    template: ClassVar[str] = "{where}: {problem}"
 
 
 def to_dict(part: Any) -> Any:
     """A spec as nested dicts, each with its `kind`; tuples become lists."""
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
-        return {"kind": type(part).__name__, **fields}
-    if isinstance(part, tuple):
-        return [to_dict(item) for item in part]
-    return part
+    if isinstance(part, Part):
+        values = {name: to_dict(getattr(part, name)) for name in _hints(type(part))}
+        return {"kind": type(part).__name__, **values}
+    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
 
 
-def from_dict(data: Any, where: str = "spec", kinds: typing.Mapping[str, type] = KINDS) -> Any:
-    """The spec that `to_dict` wrote; every unknown key, kind or ill-typed value is one sentence."""
+def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Part]] = KINDS) -> Any:
+    """The spec that `to_dict` wrote."""
     if not isinstance(data, dict) or "kind" not in data:
         raise InvalidValueError(where, data, "an object with a 'kind'")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
         raise UnknownNameError(f"kind of {where}", str(data["kind"])[:60], list(kinds))
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key == "kind":
@@ -70,48 +153,9 @@ def from_dict(data: Any, where: str = "spec", kinds: typing.Mapping[str, type] =
 
 def _read(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, dict):
-        read = from_dict(value, where)
-    elif isinstance(value, list):
-        items = [a for a in choices(hint) if typing.get_origin(a) is tuple]
+        return from_dict(value, where)
+    if isinstance(value, list):
+        items = [choice for choice in choices(hint) if typing.get_origin(choice) is tuple]
         inner = typing.get_args(items[0])[0] if items else Any
-        read = tuple(_read(v, inner, f"{where}[{n}]") for n, v in enumerate(value))
-    else:
-        read = value
-    if not any(fits(read, choice) for choice in choices(hint)):
-        raise InvalidValueError(where, value, str(named(hint)))
-    return float(read) if isinstance(read, int) and float in choices(hint) else read
-
-
-def choices(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the one type itself."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return tuple(c for arg in typing.get_args(hint) for c in choices(arg))
-    return (hint,)
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from a file is of the type that a field declares."""
-    origin = typing.get_origin(hint)
-    if hint is Any:
-        return True
-    if origin is typing.Literal:
-        return value in typing.get_args(hint)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        return isinstance(value, tuple) and (args[-1] is Ellipsis or len(args) == len(value))
-    if hint in (int, float):
-        allowed = (int,) if hint is int else (int, float)
-        return isinstance(value, allowed) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def named(hint: Any) -> str:
-    """A type in words, for a sentence."""
-    words = []
-    for choice in choices(hint):
-        if typing.get_origin(choice) is typing.Literal:
-            words += [repr(a) for a in typing.get_args(choice)]
-        else:
-            words.append(getattr(choice, "__name__", str(choice)).replace("NoneType", "null"))
-    return " or ".join(words)
+        return tuple(_read(item, inner, f"{where}[{n}]") for n, item in enumerate(value))
+    return float(value) if float in choices(hint) and fits(value, int) else value

@@ -3,91 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family, bases, labels_of
+from glassformer.families.family import TINY, Config, Family, bases, labels_of, sized
 from glassformer.families.two_stacks import (
+    OFFSET,
     bias_row,
+    language_model,
     layer_rows,
-    logits_bias,
-    read_words,
-    scale_of,
+    read,
     two_stacks,
-    write_words,
+    write,
 )
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
-OFFSET = 2  # rows of the position table before that of the first position
-
-
-def bart(
-    *,
-    vocab_size: int = 50265,
-    d_model: int = 768,
-    num_heads: int = 12,
-    d_ff: int = 3072,
-    num_layers: int = 6,
-    decoder_heads: int | None = None,
-    decoder_d_ff: int | None = None,
-    decoder_layers: int | None = None,
-    max_len: int = 1024,
-    activation: spec.Activation = "gelu",
-    scaled: bool = False,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.0,
-    ffn_dropout: float = 0.0,
-    pad_id: int | None = 1,
-    start_id: int | None = 2,
-    head: spec.Head | None = None,
-) -> spec.EncoderDecoder:
-    """BART's spec; the defaults are the base model's. The decoder is as large as the encoder unless told."""
-    tokens = spec.Tokens(
-        vocab_size=vocab_size,
-        scale=scale_of(d_model, scaled),
-        position=spec.Learned(max_len=max_len, offset=OFFSET),
-        norm=spec.LayerNorm(),
-        dropout=dropout,
-        pad_id=pad_id,
-    )
-    encoder, decoder = two_stacks(
-        d_model=d_model,
-        num_heads=num_heads,
-        d_ff=d_ff,
-        num_layers=num_layers,
-        decoder_heads=decoder_heads,
-        decoder_d_ff=decoder_d_ff,
-        decoder_layers=decoder_layers,
-        activation=activation,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        ffn_dropout=ffn_dropout,
-    )
-    head = head or spec.LanguageModel(vocab_size=vocab_size, bias=True)
-    return spec.EncoderDecoder(
-        source=tokens,
-        target=tokens,
-        encoder=encoder,
-        decoder=decoder,
-        head=head,
-        tied=("source", "head") if isinstance(head, spec.LanguageModel) else ("source",),
-        start_id=start_id,
-        init=spec.Normal(std=0.02),
-    )
+# the base model
+bart = partial(
+    two_stacks,
+    **sized(768, 12, 6, 3072),
+    vocab_size=50265,
+    max_len=1024,
+    position="learned",
+    activation="gelu",
+    scaled=False,
+    pad_id=1,
+    start_id=2,
+)
+ARCHITECTURES: dict[type, str] = {
+    spec.LanguageModel: "BartForConditionalGeneration",
+    spec.Features: "BartModel",
+    spec.Classify: "BartForSequenceClassification",
+    spec.Answer: "BartForQuestionAnswering",
+}
 
 
 def from_config(config: Config) -> spec.EncoderDecoder:
-    words = read_words(config)
+    options = read(config)
     config.only("tie_word_embeddings", True, default=True)
     config.only("normalize_embedding", True, default=True)
     config.only("static_position_embeddings", False, default=False)
     config.only("extra_pos_embeddings", OFFSET, default=OFFSET)
     dropout = config.get("classifier_dropout", 0.0, "classif_dropout")
     heads: dict[str, spec.Head] = {
-        "BartForConditionalGeneration": spec.LanguageModel(
-            vocab_size=words["vocab_size"], bias=logits_bias(config)
-        ),
+        "BartForConditionalGeneration": language_model(config, options["vocab_size"]),
         "BartModel": spec.Features(),
         # the class says 3 labels where none are named, yet two are never named when it is saved
         "BartForSequenceClassification": spec.Classify(
@@ -100,7 +61,7 @@ def from_config(config: Config) -> spec.EncoderDecoder:
         "BartForQuestionAnswering": spec.Answer(),
     }
     return bart(
-        **words,
+        **options,
         pad_id=config.get("pad_token_id", 1),
         start_id=config.get("decoder_start_token_id", 2),
         head=heads[config.architecture],
@@ -111,15 +72,8 @@ def to_config(model: spec.Model) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderDecoder)
     config = {
         "model_type": "bart",
-        "architectures": [
-            {
-                spec.LanguageModel: "BartForConditionalGeneration",
-                spec.Features: "BartModel",
-                spec.Classify: "BartForSequenceClassification",
-                spec.Answer: "BartForQuestionAnswering",
-            }[type(model.head)]
-        ],
-        **write_words(model),
+        "architectures": [ARCHITECTURES[type(model.head)]],
+        **write(model),
         "tie_word_embeddings": True,
         **labels_of(model.head),
     }
@@ -152,25 +106,13 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
 FAMILY = Family(
     name="bart",
     model_types=("bart",),
-    architectures=(
-        "BartForConditionalGeneration",
-        "BartModel",
-        "BartForSequenceClassification",
-        "BartForQuestionAnswering",
-    ),
+    architectures=tuple(ARCHITECTURES.values()),
     build=bart,
     presets={
         "bart-base": {},
-        "bart-large": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "num_layers": 12},
+        "bart-large": sized(1024, 16, 12, 4096),
     },
-    tiny={
-        "vocab_size": 101,
-        "d_model": 32,
-        "num_heads": 4,
-        "d_ff": 64,
-        "num_layers": 2,
-        "max_len": 64,
-    },
+    tiny={**TINY, "d_ff": 64},
     from_config=from_config,
     to_config=to_config,
     table=table,

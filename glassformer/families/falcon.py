@@ -8,86 +8,70 @@ one (G = H) and the new grouped one.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.causal_heads import (
+from glassformer.families.decoder import (
     architectures,
+    decoder,
     head_rows,
     read_head,
     read_pad,
+    read_rotary,
     write_head,
+    write_rotary,
 )
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases
-from glassformer.families.rope import Scaling, read_rotary, write_rotary
+from glassformer.families.family import (
+    TINY,
+    Config,
+    Family,
+    Key,
+    bases,
+    options_of,
+    read_options,
+    sized,
+    write_options,
+)
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, SplitGroups, expand
 
-
-def falcon(
-    *,
-    vocab_size: int = 65024,
-    d_model: int = 4544,
-    num_heads: int = 71,
-    num_kv_heads: int = 1,
-    d_ff: int | None = None,
-    num_layers: int = 32,
-    max_len: int = 2048,
-    wiring: Literal["pre", "parallel", "parallel_split"] = "parallel",
-    position: Literal["rotary", "alibi"] = "rotary",
-    activation: spec.Activation = "gelu",
-    norm_eps: float = 1e-5,
-    rope_base: float = 10000.0,
-    rope_scaling: Scaling = None,
-    bias: bool = False,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    pad_id: int | None = None,
-    tied: bool = True,
-    head: spec.Head | None = None,
-) -> spec.DecoderOnly:
-    """Falcon's spec; the defaults are the 7B model's."""
-    norm = spec.LayerNorm(eps=norm_eps)
-    # the scores' bias is scaled like the scores, and was rounded in training
-    alibi = spec.Alibi(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16")
-    rotary = spec.Rotary(base=rope_base, scaling=rope_scaling)
-    return spec.DecoderOnly(
-        input=spec.Tokens(vocab_size=vocab_size, pad_id=pad_id),
-        decoder=spec.Stack(
-            d_model=d_model,
-            num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(
-                    num_heads=num_heads,
-                    num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
-                    biases=("q", "k", "v", "out") if bias else (),
-                    dropout=attention_dropout,
-                ),
-                feed_forward=spec.FeedForward(
-                    d_ff=d_ff or 4 * d_model,
-                    activation=activation,
-                    biases=("up", "down") if bias else (),
-                ),
-                norm=norm,
-                wiring=wiring,
-                dropout=dropout,
-            ),
-            causal=True,
-            position=alibi if position == "alibi" else rotary,
-            final_norm=norm,
-        ),
-        head=head or spec.LanguageModel(vocab_size=vocab_size),
-        tied=("head",) if tied and head is None else (),
-        max_len=max_len,
-    )
+# the 7B model
+falcon = partial(
+    decoder,
+    vocab_size=65024,
+    d_model=4544,
+    num_heads=71,
+    num_kv_heads=1,
+    max_len=2048,
+    wiring="parallel",
+    norm="layer",
+    activation="gelu",
+    gated=False,
+    tied=True,
+)
+KEYS = (
+    Key("vocab_size"),
+    Key("hidden_size", "d_model", aliases=("n_embed",)),
+    Key("num_attention_heads", "num_heads"),
+    Key("ffn_hidden_size", "d_ff", 0),
+    Key("num_hidden_layers", "num_layers"),
+    Key("max_position_embeddings", "max_len", 2048),
+    Key("activation", default="gelu"),
+    Key("layer_norm_epsilon", "norm_eps", 1e-5),
+    Key("bias", "attention_bias", False),
+    Key("hidden_dropout", "dropout", 0.0),
+    Key("attention_dropout", default=0.0),
+    Key("tie_word_embeddings", "tied", True),
+)
 
 
 def from_config(config: Config) -> spec.DecoderOnly:
-    num_heads = config.need("num_attention_heads", int)
-    kv_heads = config.get("num_kv_heads", num_heads)
+    options = read_options(config, KEYS)
+    kv_heads = config.get("num_kv_heads", options["num_heads"])
     multi_query = config.get("multi_query", True)
     parallel = config.get("parallel_attn", True)
-    wiring: Literal["pre", "parallel", "parallel_split"] = "parallel" if parallel else "pre"
+    wiring = "parallel" if parallel else "pre"
     norms = config.only("num_ln_in_parallel_attn", None, 1, 2)
     if config.get("new_decoder_architecture", False):
         config.only("parallel_attn", True, default=True)
@@ -96,66 +80,41 @@ def from_config(config: Config) -> spec.DecoderOnly:
         if parallel:
             config.only("num_ln_in_parallel_attn", None, 1)
         if not multi_query:
-            config.only("num_kv_heads", None, num_heads)
-        kv_heads = 1 if multi_query else num_heads
+            config.only("num_kv_heads", None, options["num_heads"])
+        kv_heads = 1 if multi_query else options["num_heads"]
     alibi = config.get("alibi", False)
-    max_len = config.get("max_position_embeddings", 2048)
-    rotary = spec.Rotary() if alibi else read_rotary(config, max_len=max_len)
-    dropout = config.get("hidden_dropout", 0.0)
-    head = read_head(config, "Falcon", dropout=dropout)
+    rotary = spec.Rotary() if alibi else read_rotary(config, max_len=options["max_len"])
+    head = read_head(config, "Falcon", dropout=options["dropout"])
     return falcon(
-        vocab_size=config.need("vocab_size", int),
-        d_model=config.need("hidden_size", int, "n_embed"),
-        num_heads=num_heads,
+        **options,
         num_kv_heads=kv_heads,
-        d_ff=config.get("ffn_hidden_size", 0) or None,
-        num_layers=config.need("num_hidden_layers", int),
-        max_len=max_len,
         wiring=wiring,
         position="alibi" if alibi else "rotary",
-        activation=config.choose("activation", ACTIVATIONS, "gelu"),
-        norm_eps=config.get("layer_norm_epsilon", 1e-5),
         rope_base=rotary.base,
         rope_scaling=rotary.scaling,
-        bias=config.get("bias", False),
-        dropout=dropout,
-        attention_dropout=config.get("attention_dropout", 0.0),
+        ffn_bias=options["attention_bias"],
         pad_id=read_pad(config, head),
-        tied=config.get("tie_word_embeddings", True),
         head=head,
     )
 
 
 def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.DecoderOnly) and isinstance(model.input, spec.Tokens)
-    stack, block = model.decoder, model.decoder.block
-    attention, ffn = block.attention, block.feed_forward
-    assert isinstance(block.norm, spec.LayerNorm)
-    kv_heads = attention.num_kv_heads or attention.num_heads
-    grouped = kv_heads not in (1, attention.num_heads)
+    assert isinstance(model, spec.DecoderOnly)
+    options, position, wiring = options_of(model), model.decoder.position, model.decoder.block.wiring
+    kv_heads = options["num_kv_heads"]
+    grouped = kv_heads not in (1, options["num_heads"])
     return {
         "model_type": "falcon",
         **write_head(model.head, "Falcon"),
-        "vocab_size": model.input.vocab_size,
-        "hidden_size": stack.d_model,
-        "num_attention_heads": attention.num_heads,
+        **write_options(model, KEYS),
         "num_kv_heads": kv_heads,
-        "num_hidden_layers": stack.num_layers,
-        "ffn_hidden_size": ffn.d_ff,
-        "max_position_embeddings": model.max_len,
-        "new_decoder_architecture": block.wiring == "parallel_split" or grouped,
+        "new_decoder_architecture": wiring == "parallel_split" or grouped,
         "multi_query": kv_heads == 1,
-        "parallel_attn": block.wiring != "pre",
-        "num_ln_in_parallel_attn": {"pre": None, "parallel": 1, "parallel_split": 2}[block.wiring],
-        "alibi": isinstance(stack.position, spec.Alibi),
-        "activation": PUBLISHED[ffn.activation],
-        "layer_norm_epsilon": block.norm.eps,
-        **(write_rotary(stack.position) if isinstance(stack.position, spec.Rotary) else {}),
-        "bias": bool(attention.biases),
-        "hidden_dropout": block.dropout,
-        "attention_dropout": attention.dropout,
-        "pad_token_id": model.input.pad_id,
-        "tie_word_embeddings": bool(model.tied) or not isinstance(model.head, spec.LanguageModel),
+        "parallel_attn": wiring != "pre",
+        "num_ln_in_parallel_attn": {"pre": None, "parallel": 1, "parallel_split": 2}[wiring],
+        "alibi": isinstance(position, spec.Alibi),
+        **(write_rotary(position) if isinstance(position, spec.Rotary) else {}),
+        "pad_token_id": options["pad_id"],
     }
 
 
@@ -197,6 +156,8 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
     return Table((*layers, *ends), base=bases(model.head, "transformer."))
 
 
+_BIAS = {"attention_bias": True, "ffn_bias": True}
+
 FAMILY = Family(
     name="falcon",
     model_types=("falcon",),
@@ -204,25 +165,12 @@ FAMILY = Family(
     build=falcon,
     presets={
         "falcon-7b": {},
-        "falcon-40b": {
-            "d_model": 8192,
-            "num_heads": 128,
-            "num_kv_heads": 8,
-            "num_layers": 60,
-            "wiring": "parallel_split",
-        },
-        "falcon-rw-1b": {
-            "vocab_size": 50304,
-            "d_model": 2048,
-            "num_heads": 32,
-            "num_kv_heads": 32,
-            "num_layers": 24,
-            "wiring": "pre",
-            "position": "alibi",
-            "bias": True,
-        },
+        "falcon-40b": sized(8192, 128, 60, 32768, num_kv_heads=8, wiring="parallel_split"),
+        "falcon-rw-1b": sized(
+            2048, 32, 24, 8192, vocab_size=50304, num_kv_heads=32, wiring="pre", position="alibi", **_BIAS
+        ),
     },
-    tiny={"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64},
+    tiny=TINY,
     from_config=from_config,
     to_config=to_config,
     table=table,

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from glassformer.core.spec import (
-    Activation,
-    Classify,
-    ClassifyTwice,
-    Embed,
-    Features,
-    Head,
-    Model,
-    TokenClassify,
-)
+from glassformer.core import spec
+from glassformer.core.spec import Activation, Head, Model
 from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
 from glassformer.weights.convert import Table
+from glassformer.weights.ops import Op, Rename, expand
 from glassformer.weights.store import open_weights
 
 Value = TypeVar("Value")
@@ -172,30 +165,106 @@ def read_json(path: Path) -> Any:
         raise FileProblemError(path, f"is not valid JSON ({error})") from None
 
 
+_SAME: tuple[Activation, ...] = ("relu", "gelu", "silu", "quick_gelu", "tanh")
+PUBLISHED: dict[Activation, str] = {**{name: name for name in _SAME}, "gelu_tanh": "gelu_new"}
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
+    **{theirs: ours for ours, theirs in PUBLISHED.items()},
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
-    "silu": "silu",
     "swish": "silu",
-    "quick_gelu": "quick_gelu",
-    "tanh": "tanh",
 }
-PUBLISHED: dict[Activation, str] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_new",
-    "silu": "silu",
-    "quick_gelu": "quick_gelu",
-    "tanh": "tanh",
-}
+
+
+# ---- options of ours and keys of a published config -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """The published key of one of our options, which is read and written by it.
+
+    default: the published default; a key without one is an integer that must be there.
+    """
+
+    theirs: str
+    ours: str = ""
+    default: Any = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        return self.ours or self.theirs
+
+
+def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[str, Any]:
+    """Our options by name, from a published config. `defaults` replace those of the keys."""
+    options: dict[str, Any] = {}
+    for key in keys:
+        default = defaults.get(key.option, key.default)
+        if key.option == "activation":
+            options["activation"] = config.choose(key.theirs, ACTIVATIONS, default)
+        elif default is None:
+            options[key.option] = config.need(key.theirs, int, *key.aliases)
+        else:
+            options[key.option] = config.get(key.theirs, default, *key.aliases)
+    return options
+
+
+def write_options(model: Model, keys: Sequence[Key]) -> dict[str, Any]:
+    """What `read_options` reads, from a spec."""
+    options = options_of(model)
+    options["activation"] = PUBLISHED[options["activation"]]
+    return {key.theirs: options[key.option] for key in keys}
+
+
+def options_of(model: Model) -> dict[str, Any]:
+    """A spec by the names of our options; of two stacks, the encoder's."""
+    source: Any = model.source if isinstance(model, spec.EncoderDecoder) else model.input
+    stack = model.decoder if isinstance(model, spec.DecoderOnly) else model.encoder
+    block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
+    vocabulary = spec.LanguageModel | spec.MaskedLanguageModel
+    options = {
+        "d_model": stack.d_model,
+        "num_heads": attention.num_heads,
+        "num_kv_heads": attention.num_kv_heads or attention.num_heads,
+        "head_dim": attention.head_dim or stack.d_model // attention.num_heads,
+        "d_ff": ffn.d_ff,
+        "num_layers": stack.num_layers,
+        "max_len": getattr(model, "max_len", None),
+        "window": attention.window,
+        "activation": ffn.activation,
+        "norm_eps": block.norm.eps,
+        "dropout": block.dropout,
+        "attention_dropout": attention.dropout,
+        "ffn_dropout": ffn.dropout,
+        "embed_dropout": source.dropout,
+        "attention_bias": "out" in attention.biases,
+        "qkv_bias": "q" in attention.biases,
+        "ffn_bias": bool(ffn.biases),
+        "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # true where none could share
+    }
+    if isinstance(source, spec.Tokens):
+        options |= {"vocab_size": source.vocab_size, "types": source.types, "pad_id": source.pad_id}
+        options["max_len"] = options["max_len"] or getattr(source.position, "max_len", None)
+    elif isinstance(source, spec.ImagePatches | spec.SeriesPatches):
+        options |= vars(source)
+        options["dropout"] = block.dropout
+    return options
+
+
+TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64}
+
+
+def sized(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: Any) -> dict[str, Any]:
+    """A preset."""
+    return {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": d_ff, **options}
+
+
+# ---- heads ------------------------------------------------------------------------------------------------
 
 
 def labels_of(head: Head) -> dict[str, Any]:
     """Numbered labels as config keys, for a head that has any."""
-    if not isinstance(head, Classify | ClassifyTwice | TokenClassify):
+    if not isinstance(head, spec.Classify | spec.ClassifyTwice | spec.TokenClassify):
         return {}
     return named_labels([f"LABEL_{n}" for n in range(head.num_labels)])
 
@@ -210,15 +279,21 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
 
 def bases(head: Head, *prefixes: str) -> tuple[str, ...]:
     """The prefixes of the model under a head, first the one to save: none for a bare model."""
-    return ("", *prefixes) if isinstance(head, Features | Embed) else (*prefixes, "")
+    return ("", *prefixes) if isinstance(head, spec.Features | spec.Embed) else (*prefixes, "")
+
+
+def renamed(*pairs: tuple[str, str]) -> tuple[Op, ...]:
+    """Weight and bias of each published module -> of ours."""
+    rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
+    return expand(rows, p=("weight", "bias"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One published family.
 
-    build: keyword-only words of ours (d_model, num_heads, ...) -> spec; every word has the family's default.
-    presets: name -> words for `build`. tiny: words for a model of a few thousand parameters.
+    build: keyword-only options -> spec; every option has the family's default.
+    presets: name -> options of `build`. tiny: those of a model of a few thousand parameters.
     architectures: the class names of `config.json` it reads.
     from_config, to_config: the published config and back. table: weight names and shapes, both ways.
     immaterial: keys of the published config, besides `IMMATERIAL`, that cannot change the numbers.
@@ -235,6 +310,6 @@ class Family:
     from_config: Callable[[Config], Model]
     to_config: Callable[[Model], dict[str, Any]]
     table: Callable[[Model, Collection[str]], Table]
-    immaterial: frozenset[str] = field(default_factory=frozenset)
+    immaterial: frozenset[str] = frozenset()
     files: Callable[[Model], dict[str, Any]] = lambda _: {}
     beside: tuple[str, ...] = ()

@@ -3,122 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.causal_heads import head_rows
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, bases, labels_of
+from glassformer.families.decoder import architectures, decoder, head_rows, read_head, write_head
+from glassformer.families.family import (
+    TINY,
+    Config,
+    Family,
+    Key,
+    bases,
+    options_of,
+    read_options,
+    sized,
+    write_options,
+)
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expand
 
-
-def gpt2(
-    *,
-    vocab_size: int = 50257,
-    d_model: int = 768,
-    num_heads: int = 12,
-    d_ff: int | None = None,
-    num_layers: int = 12,
-    max_len: int = 1024,
-    activation: spec.Activation = "gelu_tanh",
-    norm_eps: float = 1e-5,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.1,
-    embed_dropout: float = 0.1,
-    scale: float | None = None,
-    pad_id: int | None = None,
-    tied: bool = True,
-    head: spec.Head | None = None,
-) -> spec.DecoderOnly:
-    """GPT-2's spec; the defaults are the 124M model's."""
-    norm = spec.LayerNorm(eps=norm_eps)
-    return spec.DecoderOnly(
-        input=spec.Tokens(
-            vocab_size=vocab_size,
-            position=spec.Learned(max_len=max_len),
-            dropout=embed_dropout,
-            pad_id=pad_id,
-        ),
-        decoder=spec.Stack(
-            d_model=d_model,
-            num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(num_heads=num_heads, scale=scale, dropout=attention_dropout),
-                feed_forward=spec.FeedForward(d_ff=d_ff or 4 * d_model, activation=activation),
-                norm=norm,
-                wiring="pre",
-                dropout=dropout,
-            ),
-            causal=True,
-            final_norm=norm,
-        ),
-        head=head or spec.LanguageModel(vocab_size=vocab_size),
-        tied=("head",) if tied and head is None else (),
-        init=spec.Normal(std=0.02, residual="shrunk"),
-    )
+# the 124M model
+gpt2 = partial(
+    decoder,
+    vocab_size=50257,
+    d_model=768,
+    num_heads=12,
+    num_layers=12,
+    max_len=1024,
+    norm="layer",
+    activation="gelu_tanh",
+    gated=False,
+    position="learned",
+    attention_bias=True,
+    ffn_bias=True,
+    dropout=0.1,
+    attention_dropout=0.1,
+    embed_dropout=0.1,
+    tied=True,
+    init=spec.Normal(std=0.02, residual="shrunk"),
+)
+KEYS = (
+    Key("vocab_size"),
+    Key("n_embd", "d_model", aliases=("hidden_size",)),
+    Key("n_head", "num_heads", aliases=("num_attention_heads",)),
+    Key("n_layer", "num_layers", aliases=("num_hidden_layers",)),
+    Key("n_inner", "d_ff", 0),
+    Key("n_positions", "max_len", 1024, aliases=("max_position_embeddings", "n_ctx")),
+    Key("activation_function", "activation", "gelu_new"),
+    Key("layer_norm_epsilon", "norm_eps", 1e-5),
+    Key("resid_pdrop", "dropout", 0.1),
+    Key("attn_pdrop", "attention_dropout", 0.1),
+    Key("embd_pdrop", "embed_dropout", 0.1),
+    Key("tie_word_embeddings", "tied", True),
+)
 
 
 def from_config(config: Config) -> spec.DecoderOnly:
-    labels, inner = config.num_labels, config.get("n_inner", 0)
-    heads: dict[str, spec.Head | None] = {
-        "GPT2LMHeadModel": None,
-        "GPT2Model": spec.Features(),
-        "GPT2ForSequenceClassification": spec.Classify(num_labels=labels, pool="last", bias=False),
-        "GPT2ForTokenClassification": spec.TokenClassify(num_labels=labels),
-        "GPT2ForQuestionAnswering": spec.Answer(),
-    }
     config.only("scale_attn_by_inverse_layer_idx", False, default=False)
     config.only("add_cross_attention", False, default=False)
     config.only("reorder_and_upcast_attn", False, True, default=False)  # a matter of precision alone
     return gpt2(
-        vocab_size=config.need("vocab_size", int),
-        d_model=config.need("n_embd", int, "hidden_size"),
-        num_heads=config.need("n_head", int, "num_attention_heads"),
-        num_layers=config.need("n_layer", int, "num_hidden_layers"),
-        max_len=config.get("n_positions", 1024, "max_position_embeddings", "n_ctx"),
-        d_ff=inner or None,
-        activation=config.choose("activation_function", ACTIVATIONS, "gelu_new"),
-        norm_eps=config.get("layer_norm_epsilon", 1e-5),
-        dropout=config.get("resid_pdrop", 0.1),
-        attention_dropout=config.get("attn_pdrop", 0.1),
-        embed_dropout=config.get("embd_pdrop", 0.1),
+        **read_options(config, KEYS),
         scale=None if config.get("scale_attn_weights", True) else 1.0,
         pad_id=config.maybe("pad_token_id", int),
-        tied=config.get("tie_word_embeddings", True),
-        head=heads[config.architecture],
+        head=read_head(config, "GPT2"),
     )
 
 
 def to_config(model: spec.Model) -> dict[str, Any]:
     assert isinstance(model, spec.DecoderOnly) and isinstance(model.input, spec.Tokens)
-    stack, attention, ffn = model.decoder, model.decoder.block.attention, model.decoder.block.feed_forward
-    architecture = {
-        spec.LanguageModel: "GPT2LMHeadModel",
-        spec.Features: "GPT2Model",
-        spec.Classify: "GPT2ForSequenceClassification",
-        spec.TokenClassify: "GPT2ForTokenClassification",
-        spec.Answer: "GPT2ForQuestionAnswering",
-    }[type(model.head)]
-    assert isinstance(model.input.position, spec.Learned) and isinstance(stack.block.norm, spec.LayerNorm)
-    return {
+    assert isinstance(model.input.position, spec.Learned)
+    config = {
         "model_type": "gpt2",
-        "architectures": [architecture],
-        **labels_of(model.head),
-        "vocab_size": model.input.vocab_size,
-        "n_embd": stack.d_model,
-        "n_head": attention.num_heads,
-        "n_layer": stack.num_layers,
-        "n_inner": ffn.d_ff,
-        "n_positions": model.input.position.max_len,
-        "activation_function": PUBLISHED[ffn.activation],
-        "layer_norm_epsilon": stack.block.norm.eps,
-        "resid_pdrop": stack.block.dropout,
-        "attn_pdrop": attention.dropout,
-        "embd_pdrop": model.input.dropout,
-        "scale_attn_weights": attention.scale is None,
-        "pad_token_id": model.input.pad_id,
-        "tie_word_embeddings": bool(model.tied) or not isinstance(model.head, spec.LanguageModel),
+        **write_head(model.head, "GPT2"),
+        **write_options(model, KEYS),
+        "scale_attn_weights": model.decoder.block.attention.scale is None,
+        "pad_token_id": options_of(model)["pad_id"],
     }
+    if isinstance(model.head, spec.LanguageModel):
+        config["architectures"] = ["GPT2LMHeadModel"]
+    return config
 
 
 def table(model: spec.Model, names: Collection[str]) -> Table:
@@ -152,26 +116,20 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
 FAMILY = Family(
     name="gpt2",
     model_types=("gpt2",),
-    architectures=(
-        "GPT2LMHeadModel",
-        "GPT2Model",
-        "GPT2ForSequenceClassification",
-        "GPT2ForTokenClassification",
-        "GPT2ForQuestionAnswering",
-    ),
+    architectures=("GPT2LMHeadModel", *architectures("GPT2")[1:]),
     build=gpt2,
     presets={
         "gpt2": {},
-        "gpt2-medium": {"d_model": 1024, "num_heads": 16, "num_layers": 24},
-        "gpt2-large": {"d_model": 1280, "num_heads": 20, "num_layers": 36},
-        "gpt2-xl": {"d_model": 1600, "num_heads": 25, "num_layers": 48},
+        "gpt2-medium": sized(1024, 16, 24, 4096),
+        "gpt2-large": sized(1280, 20, 36, 5120),
+        "gpt2-xl": sized(1600, 25, 48, 6400),
     },
-    tiny={"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64},
+    tiny=TINY,
     from_config=from_config,
     to_config=to_config,
     table=table,
     immaterial=frozenset(
         """summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-        classifier_dropout hidden_dropout""".split()
+        hidden_dropout""".split()
     ),
 )

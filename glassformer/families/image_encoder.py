@@ -1,37 +1,77 @@
-"""What the encoders of image squares share: pre-norm layers, learned positions, prefix tokens, final norm."""
+"""What the encoders of image patches share: pre-norm layers, learned positions, prefix tokens, final norm."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
-from glassformer.weights.ops import Op, Rename, Tied, expand
+from glassformer.families.family import (
+    ACTIVATIONS,
+    PUBLISHED,
+    Config,
+    Key,
+    bases,
+    labels_of,
+    read_options,
+    renamed,
+    write_options,
+)
+from glassformer.weights.convert import Table
+from glassformer.weights.ops import Concat, Ignored, Op, Rename, Tied, expand
 
 Size = int | tuple[int, int]
+
+KEYS = (
+    Key("num_channels", "channels", 3),
+    Key("hidden_size", "d_model", 768),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("intermediate_size", "d_ff", 3072),
+    Key("num_hidden_layers", "num_layers", 12),
+    Key("hidden_act", "activation", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-12),
+    Key("hidden_dropout_prob", "dropout", 0.0),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
+    Key("qkv_bias", default=True),
+)
+TINY_IMAGES: dict[str, Any] = {
+    "image_size": 16,
+    "patch_size": 4,
+    "d_model": 32,
+    "num_heads": 4,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_labels": 10,
+}
+# keys of these configs that say nothing about the numbers of the heads read here
+IMMATERIAL_HERE = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
 
 def image_encoder(
     *,
-    prefix: int,
-    head: spec.Head,
-    image_size: Size,
-    patch_size: Size,
-    channels: int,
-    d_model: int,
-    num_heads: int,
-    head_dim: int | None,
-    d_ff: int,
-    num_layers: int,
-    activation: spec.Activation,
-    norm_eps: float,
-    dropout: float,
-    attention_dropout: float,
-    qkv_bias: bool,
+    prefix: int = 1,
+    image_size: Size = 224,
+    patch_size: Size = 16,
+    channels: int = 3,
+    d_model: int = 768,
+    num_heads: int = 12,
+    head_dim: int | None = None,
+    d_ff: int = 3072,
+    num_layers: int = 12,
+    activation: spec.Activation = "gelu",
+    norm_eps: float = 1e-12,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    qkv_bias: bool = True,
+    num_labels: int = 1000,
+    head: spec.Head | None = None,
 ) -> spec.EncoderOnly:
-    """The spec of an encoder that reads `prefix` learned tokens and then an image's squares."""
+    """An encoder of `prefix` learned tokens and an image's patches; by default ViT's base model for ImageNet.
+
+    With two prefix tokens the default head scores both.
+    """
+    classify = spec.Classify if prefix == 1 else spec.ClassifyTwice
     norm = spec.LayerNorm(eps=norm_eps)
     return spec.EncoderOnly(
         input=spec.ImagePatches(
@@ -47,7 +87,7 @@ def image_encoder(
             block=spec.Block(
                 attention=spec.Attention(
                     num_heads=num_heads,
-                    head_dim=head_dim,
+                    head_dim=head_dim if head_dim and head_dim * num_heads != d_model else None,
                     biases=("q", "k", "v", "out") if qkv_bias else ("out",),
                     dropout=attention_dropout,
                 ),
@@ -58,30 +98,21 @@ def image_encoder(
             ),
             final_norm=norm,
         ),
-        head=head,
+        head=head or classify(num_labels=num_labels),
         init=spec.Normal(std=0.02),
     )
 
 
-def words_of(config: Config) -> dict[str, Any]:
-    """The words of `image_encoder` that a published config gives, all but the prefix and the head."""
-    d_model = config.get("hidden_size", 768)
-    num_heads = config.get("num_attention_heads", 12)
-    head_dim = config.get("head_dim", 0)
+def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
+    """The options of a config, and its head by the name of its class."""
+    names = {name: kind for kind, name in architectures.items()}
+    kind = names[config.architecture]
     return {
+        **read_options(config, KEYS),
         "image_size": _size(config, "image_size", 224),
         "patch_size": _size(config, "patch_size", 16),
-        "channels": config.get("num_channels", 3),
-        "d_model": d_model,
-        "num_heads": num_heads,
-        "head_dim": head_dim if head_dim and head_dim * num_heads != d_model else None,
-        "d_ff": config.get("intermediate_size", 3072),
-        "num_layers": config.get("num_hidden_layers", 12),
-        "activation": config.choose("hidden_act", ACTIVATIONS, "gelu"),
-        "norm_eps": config.get("layer_norm_eps", 1e-12),
-        "dropout": config.get("hidden_dropout_prob", 0.0),
-        "attention_dropout": config.get("attention_probs_dropout_prob", 0.0),
-        "qkv_bias": config.get("qkv_bias", True),
+        "head_dim": config.get("head_dim", 0),
+        "head": _features(config) if kind is spec.Features else kind(num_labels=config.num_labels),
     }
 
 
@@ -95,7 +126,7 @@ def _size(config: Config, key: str, default: int) -> tuple[int, int]:
     return (pair[0], pair[1])
 
 
-def features_of(config: Config) -> spec.Features:
+def _features(config: Config) -> spec.Features:
     """The bare encoder's output; published folders of it come with a pooler or without."""
     width = config.get("pooler_output_size", 0)
     activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
@@ -108,84 +139,84 @@ def features_of(config: Config) -> spec.Features:
     )
 
 
-def config_of(
+def write(
     model: spec.Model, *, model_type: str, architectures: Mapping[type, str], prefix: int
 ) -> dict[str, Any]:
-    """The published config of a spec that `image_encoder` made."""
+    """What `read` reads."""
     assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.ImagePatches)
-    stack, attention, ffn = model.encoder, model.encoder.block.attention, model.encoder.block.feed_forward
-    assert model.input.prefix == prefix and isinstance(stack.block.norm, spec.LayerNorm)
+    assert model.input.prefix == prefix
+    attention, head = model.encoder.block.attention, model.head
+    sizes = {"image_size": model.input.image_size, "patch_size": model.input.patch_size}
     config: dict[str, Any] = {
         "model_type": model_type,
-        "architectures": [architectures[type(model.head)]],
-        "image_size": _published_size(model.input.image_size),
-        "patch_size": _published_size(model.input.patch_size),
-        "num_channels": model.input.channels,
-        "hidden_size": stack.d_model,
-        "num_attention_heads": attention.num_heads,
-        "num_hidden_layers": stack.num_layers,
-        "intermediate_size": ffn.d_ff,
-        "hidden_act": PUBLISHED[ffn.activation],
-        "layer_norm_eps": stack.block.norm.eps,
-        "hidden_dropout_prob": stack.block.dropout,
-        "attention_probs_dropout_prob": attention.dropout,
-        "qkv_bias": "q" in attention.biases,
-        **labels_of(model.head),
+        "architectures": [architectures[type(head)]],
+        **{key: high if high == wide else [high, wide] for key, (high, wide) in sizes.items()},
+        **write_options(model, KEYS),
+        **labels_of(head),
     }
     if attention.head_dim is not None:
         config["head_dim"] = attention.head_dim
-    if isinstance(model.head, spec.Features):
-        config["pooler_output_size"] = model.head.pooler_dim or stack.d_model
-        config["pooler_act"] = PUBLISHED[model.head.pooler_activation]
-        if not model.head.pooler:
+    if isinstance(head, spec.Features):
+        config["pooler_output_size"] = head.pooler_dim or model.encoder.d_model
+        config["pooler_act"] = PUBLISHED[head.pooler_activation]
+        if not head.pooler:
             config["add_pooling_layer"] = False
     return config
 
 
-def _published_size(size: tuple[int, int]) -> int | list[int]:
-    return size[0] if size[0] == size[1] else list(size)
+# published modules of a layer, in two spellings, and ours
+_LAYER = (
+    ("attention.output.dense", "attention.o_proj", "self_attn.out_proj"),
+    ("intermediate.dense", "mlp.fc1", "ffn.up"),
+    ("output.dense", "mlp.fc2", "ffn.down"),
+    ("layernorm_before", "layernorm_before", "norm_self"),
+    ("layernorm_after", "layernorm_after", "norm_ffn"),
+)
+_QUERIES = tuple(
+    (f"attention.attention.{name}", f"attention.{short}_proj", f"self_attn.{short}_proj")
+    for name, short in (("query", "q"), ("key", "k"), ("value", "v"))
+)
 
 
-def rows_of(model: spec.EncoderOnly) -> tuple[Op, ...]:
-    """Weight names, all but the prefix tokens and the head; two spellings of a layer's are known."""
-    layer, block = "{base}encoder.layer.{i}", "encoder.blocks.{i}"
-    later = "{base}layers.{i}"
-    queries = expand(
-        tuple(
+def table_of(model: spec.Model, names: Collection[str], *, base: str) -> Table:
+    """Weight names."""
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.ImagePatches)
+
+    def tied(modules: tuple[tuple[str, str, str], ...], parts: tuple[str, ...]) -> tuple[Op, ...]:
+        rows = tuple(
             Tied(
-                (f"{layer}.attention.attention.{theirs}.{{p}}", f"{later}.attention.{short}_proj.{{p}}"),
-                f"{block}.self_attn.{short}_proj.{{p}}",
+                (f"{{base}}encoder.layer.{{i}}.{old}.{{p}}", f"{{base}}layers.{{i}}.{new}.{{p}}"),
+                f"encoder.blocks.{{i}}.{ours}.{{p}}",
             )
-            for theirs, short in (("query", "q"), ("key", "k"), ("value", "v"))
-        ),
-        i=model.encoder.num_layers,
-        p=("weight", "bias") if "q" in model.encoder.block.attention.biases else ("weight",),
-    )
-    rest = expand(
-        (
-            Rename("{base}embeddings.position_embeddings", "embed.position"),
-            Rename("{base}embeddings.patch_embeddings.projection.{p}", "embed.patch.{p}"),
-            Tied(
-                (f"{layer}.attention.output.dense.{{p}}", f"{later}.attention.o_proj.{{p}}"),
-                f"{block}.self_attn.out_proj.{{p}}",
-            ),
-            Tied((f"{layer}.intermediate.dense.{{p}}", f"{later}.mlp.fc1.{{p}}"), f"{block}.ffn.up.{{p}}"),
-            Tied((f"{layer}.output.dense.{{p}}", f"{later}.mlp.fc2.{{p}}"), f"{block}.ffn.down.{{p}}"),
-            Tied(
-                (f"{layer}.layernorm_before.{{p}}", f"{later}.layernorm_before.{{p}}"),
-                f"{block}.norm_self.{{p}}",
-            ),
-            Tied(
-                (f"{layer}.layernorm_after.{{p}}", f"{later}.layernorm_after.{{p}}"),
-                f"{block}.norm_ffn.{{p}}",
-            ),
-            Rename("{base}layernorm.{p}", "encoder.final_norm.{p}"),
-        ),
-        i=model.encoder.num_layers,
-        p=("weight", "bias"),
-    )
-    return queries + rest
+            for old, new, ours in modules
+        )
+        return expand(rows, i=model.encoder.num_layers, p=parts)
 
-
-# keys of these configs that say nothing about the numbers of the heads read here
-IMMATERIAL_HERE = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
+    both = ("weight", "bias")
+    biased = "q" in model.encoder.block.attention.biases
+    tokens = "{base}embeddings.{cls,distillation}_token"
+    heads: dict[type, tuple[tuple[str, str], ...]] = {
+        spec.Classify: (("classifier", "head.out"),),
+        spec.ClassifyTwice: (("cls_classifier", "head.first"), ("distillation_classifier", "head.second")),
+    }
+    pooled = getattr(model.head, "pooler", False)
+    rows = (
+        *tied(_QUERIES, both if biased else ("weight",)),
+        *tied(_LAYER, both),
+        *renamed(
+            ("{base}embeddings.patch_embeddings.projection", "embed.patch"),
+            ("{base}layernorm", "encoder.final_norm"),
+            *heads.get(type(model.head), ()),
+        ),
+        Rename("{base}embeddings.position_embeddings", "embed.position"),
+        Concat(tokens, "embed.prefix", sizes=(1, 1), dim=1)
+        if model.input.prefix == 2
+        else Rename("{base}embeddings.cls_token", "embed.prefix"),
+        Ignored("{base}embeddings.mask_token"),  # left over from learning by masked patches
+        *(
+            renamed(("{base}pooler.dense", "head.pooler"))
+            if pooled
+            else (Ignored("{base}pooler.dense.*"),)  # the other heads read the vectors themselves
+        ),
+    )
+    return Table(rows, base=bases(model.head, base))

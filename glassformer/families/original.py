@@ -6,16 +6,14 @@ It has no published layout of its own, so it is saved under our names beside a `
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.families.family import Config, Family
-from glassformer.weights.convert import Table
+from glassformer.families.family import Family
 
 Position = Literal["sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "alibi", "none"]
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "alibi", "none")
+POSITIONS = get_args(Position)
 
 
 def original(
@@ -45,8 +43,6 @@ def original(
 
     Dropout falls where the paper puts it: on the output of each sub-layer and on the summed embeddings.
     """
-    if norm not in ("pre", "post"):
-        raise InvalidValueError("norm", norm, "pre or post")
     if position not in POSITIONS:
         raise InvalidValueError("position", position, f"one of {', '.join(POSITIONS)}")
     added: dict[str, spec.AddedPosition] = {
@@ -108,14 +104,6 @@ def _no_published_layout(*_: Any) -> Any:
     )
 
 
-def _no_config(config: Config) -> spec.Model:
-    return _no_published_layout()
-
-
-def _no_table(model: spec.Model, names: Collection[str]) -> Table:
-    return _no_published_layout()
-
-
 FAMILY = Family(
     name="original",
     model_types=(),
@@ -134,7 +122,7 @@ FAMILY = Family(
         "num_layers": 2,
         "max_len": 64,
     },
-    from_config=_no_config,
+    from_config=_no_published_layout,
     to_config=_no_published_layout,
-    table=_no_table,
+    table=_no_published_layout,
 )

@@ -8,7 +8,17 @@ from typing import Any, Literal
 from glassformer.core import spec
 from glassformer.core.distributions import KINDS, Distribution
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, Family, UnsupportedConfigError, bases
+from glassformer.families.family import (
+    Config,
+    Family,
+    Key,
+    UnsupportedConfigError,
+    bases,
+    read_options,
+    renamed,
+    sized,
+    write_options,
+)
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Op, Rename, Reshape, expand
 
@@ -92,6 +102,25 @@ def patchtst(
     )
 
 
+KEYS = (
+    Key("context_length", default=32),
+    Key("num_input_channels", "channels", 1),
+    Key("patch_length", default=1),
+    Key("patch_stride", "stride", 1),
+    Key("d_model", default=128, aliases=("hidden_size",)),
+    Key("num_attention_heads", "num_heads", 4),
+    Key("ffn_dim", "d_ff", 512),
+    Key("num_hidden_layers", "num_layers", 3),
+    Key("activation_function", "activation", "gelu"),
+    Key("norm_eps", default=1e-5),
+    Key("bias", "ffn_bias", True),
+    Key("path_dropout", "dropout", 0.0),
+    Key("attention_dropout", default=0.0),
+    Key("ff_dropout", "ffn_dropout", 0.0),
+    Key("positional_dropout", "embed_dropout", 0.0),
+)
+
+
 def from_config(config: Config) -> spec.EncoderOnly:
     config.only("channel_attention", False, default=False)
     for key, usual in (
@@ -105,27 +134,13 @@ def from_config(config: Config) -> spec.EncoderOnly:
         config.only("do_mask_input", False, None)  # its patches would be hidden at random; heads decide alone
     prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
     return patchtst(
-        context_length=config.get("context_length", 32),
-        channels=config.get("num_input_channels", 1),
-        patch_length=config.get("patch_length", 1),
-        stride=config.get("patch_stride", 1),
-        d_model=config.get("d_model", 128, "hidden_size"),
-        num_heads=config.get("num_attention_heads", 4),
-        d_ff=config.get("ffn_dim", 512),
-        num_layers=config.get("num_hidden_layers", 3),
-        activation=config.choose("activation_function", ACTIVATIONS, "gelu"),
+        **read_options(config, KEYS),
         norm=config.choose("norm_type", {"batchnorm": "batch", "layernorm": "layer"}, "batchnorm"),
-        norm_eps=config.get("norm_eps", 1e-5),
         wiring="pre" if config.get("pre_norm", True) else "post",
         position=config.choose("positional_encoding_type", _POSITIONS, "sincos"),
         scaling=config.choose("scaling", _SCALINGS, "std"),
         embedding="shared" if config.get("share_embedding", True) else "per_channel",
         prefix=prefix,
-        ffn_bias=config.get("bias", True),
-        dropout=config.get("path_dropout", 0.0),
-        attention_dropout=config.get("attention_dropout", 0.0),
-        ffn_dropout=config.get("ff_dropout", 0.0),
-        embed_dropout=config.get("positional_dropout", 0.0),
         head=_head(config, prefix),
     )
 
@@ -181,34 +196,17 @@ def to_config(model: spec.Model) -> dict[str, Any]:
     config = {
         "model_type": "patchtst",
         "architectures": [_ARCHITECTURES[type(head)]],
-        "context_length": read.context_length,
-        "num_input_channels": read.channels,
-        "patch_length": read.patch_length,
-        "patch_stride": read.stride,
-        "d_model": model.encoder.d_model,
-        "num_attention_heads": block.attention.num_heads,
-        "ffn_dim": block.feed_forward.d_ff,
-        "num_hidden_layers": model.encoder.num_layers,
-        "activation_function": PUBLISHED[block.feed_forward.activation],
+        **write_options(model, KEYS),
         "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm",
-        "norm_eps": block.norm.eps,
         "pre_norm": block.wiring == "pre",
         "positional_encoding_type": {"learned": "random", "sincos": "sincos"}[read.position],
         "scaling": None if read.scaling == "none" else read.scaling,
         "share_embedding": read.embedding == "shared",
         "use_cls_token": read.prefix == 1,
-        "bias": bool(block.feed_forward.biases),
-        "path_dropout": block.dropout,
-        "attention_dropout": block.attention.dropout,
-        "ff_dropout": block.feed_forward.dropout,
-        "positional_dropout": read.dropout,
         "channel_attention": False,
         "do_mask_input": isinstance(head, spec.PatchReconstruct),
     }
-    if not isinstance(head, spec.Features):
-        assert isinstance(
-            head, spec.Forecast | spec.SeriesClassify | spec.SeriesRegress | spec.PatchReconstruct
-        )
+    if hasattr(head, "dropout"):
         config["head_dropout"] = head.dropout
     if isinstance(head, spec.Forecast | spec.SeriesClassify | spec.SeriesRegress) and head.pool != "first":
         config["pooling_type"] = None if head.pool == "flatten" else head.pool
@@ -285,7 +283,7 @@ def _head_rows(head: spec.Head, channels: int) -> tuple[Op, ...]:
     if isinstance(head, spec.Forecast | spec.SeriesRegress) and head.distribution != "none":
         fields = KINDS[head.distribution]._fields
         pairs = [(f"{t}.proj.{n}", f"{o}.{name}") for t, o in pairs for n, name in enumerate(fields)]
-    return expand(tuple(Rename(f"{t}.{{p}}", f"{o}.{{p}}") for t, o in pairs), p=("weight", "bias"))
+    return renamed(*pairs)
 
 
 _SHORT = {"context_length": 336, "d_model": 16, "num_heads": 4, "d_ff": 128}
@@ -306,10 +304,7 @@ FAMILY = Family(
         "channels": 2,
         "patch_length": 6,
         "stride": 3,
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "num_layers": 2,
+        **sized(16, 4, 2, 32),
     },
     from_config=from_config,
     to_config=to_config,

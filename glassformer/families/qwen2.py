@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.causal_heads import architectures
-from glassformer.families.family import Config, Family, bases
-from glassformer.families.llama import llama, read_words, rows, write_words
-from glassformer.weights.convert import Table
+from glassformer.families.decoder import architectures, decoder
+from glassformer.families.family import TINY, Config, Family, sized
+from glassformer.families.llama import read, table, write
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-# Qwen 2's spec: the words of `llama`, with the defaults of the 7B model
+# the 7B model
 qwen2 = partial(
-    llama,
+    decoder,
+    **sized(3584, 28, 28, 18944),
     vocab_size=152064,
-    d_model=3584,
-    num_heads=28,
     num_kv_heads=4,
-    d_ff=18944,
-    num_layers=28,
     max_len=32768,
     norm_eps=1e-6,
     rope_base=1000000.0,
@@ -59,22 +54,14 @@ def write_windows(model: spec.Model) -> dict[str, Any]:
 
 
 def from_config(config: Config) -> spec.DecoderOnly:
-    words = read_words(config, "Qwen2", max_len=32768, kv_heads=32)
-    return qwen2(**words, **read_windows(config))
+    return qwen2(**read(config, "Qwen2", kv_heads=32, max_len=32768), **read_windows(config))
 
 
 def to_config(model: spec.Model) -> dict[str, Any]:
-    return {"model_type": "qwen2", **write_words(model, "Qwen2"), **write_windows(model)}
+    return {**write(model, "Qwen2"), **write_windows(model)}
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.DecoderOnly)
-    if isinstance(model.head, spec.Answer):
-        return Table(rows(model), base=bases(model.head, "transformer.", "model."))
-    return Table(rows(model), base=bases(model.head, "model."))
-
-
-_SMALL = {"vocab_size": 151936, "tied": True}
+_SMALL = {"vocab_size": 151936, "num_kv_heads": 2, "tied": True}
 
 FAMILY = Family(
     name="qwen2",
@@ -82,28 +69,11 @@ FAMILY = Family(
     architectures=architectures("Qwen2"),
     build=qwen2,
     presets={
-        "qwen2.5-0.5b": {
-            **_SMALL,
-            "d_model": 896,
-            "num_heads": 14,
-            "num_kv_heads": 2,
-            "d_ff": 4864,
-            "num_layers": 24,
-        },
-        "qwen2.5-1.5b": {**_SMALL, "d_model": 1536, "num_heads": 12, "num_kv_heads": 2, "d_ff": 8960},
+        "qwen2.5-0.5b": sized(896, 14, 24, 4864, **_SMALL),
+        "qwen2.5-1.5b": sized(1536, 12, 28, 8960, **_SMALL),
         "qwen2.5-7b": {"max_len": 131072},
     },
-    tiny={
-        "vocab_size": 101,
-        "d_model": 32,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "d_ff": 64,
-        "num_layers": 2,
-        "max_len": 64,
-        "window": 5,
-        "window_layers": (1,),
-    },
+    tiny={**TINY, "num_kv_heads": 2, "d_ff": 64, "window": 5, "window_layers": (1,)},
     from_config=from_config,
     to_config=to_config,
     table=table,

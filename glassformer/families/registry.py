@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from glassformer.core.schema import MOST, fits
 from glassformer.core.spec import Model
-from glassformer.core.spec.checks import wanted_size
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
 from glassformer.families.family import Config, Family, UnsupportedConfigError
 
@@ -89,8 +89,9 @@ def refuse_unknown(family: Family, names: Iterable[str]) -> None:
 def _build(family: Family, options: dict[str, Any]) -> Model:
     refuse_unknown(family, options)
     for name in sorted(SIZES & options.keys()):
-        if options[name] is not None and (wanted := wanted_size((options[name],))):
-            raise InvalidValueError(name, options[name], wanted)
+        value = options[name]
+        if value is not None and not (fits(value, int) and 0 < value <= MOST):
+            raise InvalidValueError(name, value, f"a whole number from 1 to {MOST}")
     try:
         return family.build(**options)
     except GlassformerError:
@@ -102,21 +103,24 @@ def _build(family: Family, options: dict[str, Any]) -> Model:
 def family_of(config: Config) -> Family:
     """The family that reads a published config."""
     kind, architecture = config.values.get("model_type"), config.architecture
+    readers = families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
     fitting = [
         family
-        for family in families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
+        for family in readers
         if architecture in family.architectures
         and all(config.beside(name) is not None for name in family.beside)
     ]
     if fitting:
         return max(fitting, key=lambda family: len(family.beside))
-    known = {name for family in families().values() for name in family.architectures}
-    if architecture in known:
-        plain = (f for f in families().values() if architecture in f.architectures and not f.beside)
-        kinds = {kind for family in plain for kind in family.model_types}
+    kinds = {
+        kind
+        for family in families().values()
+        if architecture in family.architectures and not family.beside
+        for kind in family.model_types
+    }
+    if kinds:
         expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
         raise InvalidValueError(f"{config.where}: model_type", kind, expected)
-    readers = families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
     read = ", ".join(sorted({name for family in readers for name in family.architectures} or READERS))
     raise UnsupportedConfigError(config.where, "architectures", architecture, read)
 
@@ -128,6 +132,6 @@ def family_for(model: Model) -> Family | None:
             config = Config(family.to_config(model), files=family.files(model))
             if config.architecture in family.architectures and family.from_config(config) == model:
                 return family
-        except (AssertionError, AttributeError, KeyError, GlassformerError):
+        except (AssertionError, AttributeError, KeyError, TypeError, GlassformerError):
             continue  # another family's shape
     return None

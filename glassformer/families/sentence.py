@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 from glassformer.families import bert, distilbert, roberta
-from glassformer.families.family import Config, Family, UnsupportedConfigError
+from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError
+from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored
-
-Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
 
 # the published names of the ways to pool, today's and the older keys that are true or false
 POOLS: dict[str, Pool] = {
@@ -49,41 +49,8 @@ _TASK = "feature-extraction"
 _PUBLISHER = "sentence_transformers."
 
 
-def sentence(
-    *,
-    vocab_size: int = 30522,
-    d_model: int = 384,
-    num_heads: int = 12,
-    d_ff: int | None = None,
-    num_layers: int = 6,
-    max_len: int = 512,
-    types: int = 2,
-    activation: spec.Activation = "gelu",
-    norm_eps: float = 1e-12,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.1,
-    pad_id: int | None = 0,
-    pool: Pool = "mean",
-    normalize: bool = True,
-) -> spec.EncoderOnly:
-    """A sentence encoder of BERT's shape; the defaults are the six-layer MiniLM's."""
-    if pool not in get_args(Pool):
-        raise InvalidValueError("pool", pool, f"one of {', '.join(get_args(Pool))}")
-    return bert.bert(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        num_heads=num_heads,
-        d_ff=d_ff,
-        num_layers=num_layers,
-        max_len=max_len,
-        types=types,
-        activation=activation,
-        norm_eps=norm_eps,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        pad_id=pad_id,
-        head=spec.Embed(pool=pool, normalize=normalize),
-    )
+# the six-layer MiniLM
+sentence = partial(text_encoder, d_model=384, num_layers=6, pool="mean", normalize=True)
 
 
 def from_config(config: Config) -> spec.EncoderOnly:
@@ -164,7 +131,7 @@ def _encoder(model: spec.EncoderOnly) -> ModuleType:
 def to_config(model: spec.Model) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnly) and isinstance(model.head, spec.Embed)
     bare = replace(model, head=spec.Features(pooler=model.head.pooler))
-    config: dict[str, Any] = _encoder(model).to_config(bare)
+    config: dict[str, Any] = _encoder(model).FAMILY.to_config(bare)
     return config
 
 
@@ -193,7 +160,7 @@ def files(model: spec.Model) -> dict[str, Any]:
 
 def table(model: spec.Model, names: Collection[str]) -> Table:
     assert isinstance(model, spec.EncoderOnly)
-    inner: Table = _encoder(model).table(model, names)
+    inner: Table = _encoder(model).FAMILY.table(model, names)
     # an encoder is often published with what it was trained under, which takes no part in its vectors
     heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
     return Table((*inner.ops, heads), base=inner.base)
@@ -210,7 +177,7 @@ FAMILY = Family(
         "bge-small-en-v1.5": {"num_layers": 12, "pool": "first"},
         "bge-base-en-v1.5": {"d_model": 768, "num_layers": 12, "pool": "first"},
     },
-    tiny={"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64},
+    tiny=TINY,
     from_config=from_config,
     to_config=to_config,
     table=table,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.spec.checks import MOST
+from glassformer.core.schema import MOST
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
 from glassformer.families.family import read_json
 

@@ -11,14 +11,18 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.errors import InvalidValueError
 from glassformer.families.family import (
-    ACTIVATIONS,
     PUBLISHED,
     Config,
     Family,
+    Key,
     UnsupportedConfigError,
     labels_of,
+    options_of,
+    read_options,
+    sized,
+    write_options,
 )
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand, within
@@ -49,20 +53,27 @@ def t5(
 ) -> spec.EncoderDecoder:
     """T5's spec; the defaults are the small v1.0 model's. Tied scores are scaled, unless told."""
 
-    def stack(causal: bool) -> spec.Stack:
-        layers = num_layers if decoder_layers is None or not causal else decoder_layers
-        return _stack(
+    attention = spec.Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout)
+    norm = spec.RMSNorm(eps=norm_eps)
+
+    def stack(layers: int, causal: bool) -> spec.Stack:
+        block = spec.Block(
+            attention=attention,
+            cross_attention=attention if causal else None,
+            feed_forward=spec.GatedFeedForward(d_ff=d_ff, activation=activation, dropout=dropout)
+            if gated
+            else spec.FeedForward(d_ff=d_ff, activation=activation, biases=(), dropout=dropout),
+            norm=norm,
+            wiring="pre",
+            dropout=dropout,
+        )
+        return spec.Stack(
             d_model=d_model,
             num_layers=layers,
-            num_heads=num_heads,
-            head_dim=head_dim,
-            d_ff=d_ff,
-            activation=activation,
-            gated=gated,
-            position=spec.Relative(buckets=buckets, max_distance=max_distance),
-            norm=spec.RMSNorm(eps=norm_eps),
-            dropout=dropout,
+            block=block,
             causal=causal,
+            position=spec.Relative(buckets=buckets, max_distance=max_distance),
+            final_norm=norm,
         )
 
     tokens = spec.Tokens(vocab_size=vocab_size, dropout=dropout, pad_id=pad_id)
@@ -71,8 +82,8 @@ def t5(
     return spec.EncoderDecoder(
         source=tokens,
         target=tokens,
-        encoder=stack(causal=False),
-        decoder=stack(causal=True),
+        encoder=stack(num_layers, causal=False),
+        decoder=stack(num_layers if decoder_layers is None else decoder_layers, causal=True),
         head=head,
         tied=("source", "head") if tied and isinstance(head, spec.LanguageModel) else ("source",),
         start_id=start_id,
@@ -80,42 +91,26 @@ def t5(
     )
 
 
-def _stack(
-    *,
-    d_model: int,
-    num_layers: int,
-    num_heads: int,
-    head_dim: int,
-    d_ff: int,
-    activation: spec.Activation,
-    gated: bool,
-    position: spec.Relative,
-    norm: spec.RMSNorm,
-    dropout: float,
-    causal: bool,
-) -> spec.Stack:
-    attention = spec.Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout)
-    ffn: spec.FeedForward | spec.GatedFeedForward
-    if gated:
-        ffn = spec.GatedFeedForward(d_ff=d_ff, activation=activation, dropout=dropout)
-    else:
-        ffn = spec.FeedForward(d_ff=d_ff, activation=activation, biases=(), dropout=dropout)
-    block = spec.Block(
-        attention=attention,
-        cross_attention=attention if causal else None,
-        feed_forward=ffn,
-        norm=norm,
-        wiring="pre",
-        dropout=dropout,
-    )
-    return spec.Stack(
-        d_model=d_model,
-        num_layers=num_layers,
-        block=block,
-        causal=causal,
-        position=position,
-        final_norm=norm,
-    )
+KEYS = (
+    Key("vocab_size"),
+    Key("d_model", aliases=("hidden_size",)),
+    Key("num_heads", aliases=("num_attention_heads",)),
+    Key("d_kv", "head_dim", 64, aliases=("head_dim",)),
+    Key("d_ff"),
+    Key("num_layers", aliases=("num_hidden_layers",)),
+    Key("dense_act_fn", "activation", "relu"),
+    Key("layer_norm_epsilon", "norm_eps", 1e-6),
+    Key("dropout_rate", "dropout", 0.1),
+)
+# by whether the model has a decoder, and its head
+ARCHITECTURES: dict[tuple[type, type], str] = {
+    (spec.EncoderDecoder, spec.LanguageModel): "T5ForConditionalGeneration",
+    (spec.EncoderDecoder, spec.Features): "T5Model",
+    (spec.EncoderOnly, spec.Features): "T5EncoderModel",
+    (spec.EncoderDecoder, spec.Classify): "T5ForSequenceClassification",
+    (spec.EncoderOnly, spec.TokenClassify): "T5ForTokenClassification",
+    (spec.EncoderDecoder, spec.Answer): "T5ForQuestionAnswering",
+}
 
 
 def from_config(config: Config) -> spec.Model:
@@ -131,10 +126,10 @@ def from_config(config: Config) -> spec.Model:
     scaled = config.get("scale_decoder_outputs", stated)
     start = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
     dropout = config.get("classifier_dropout", 0.0)
-    vocab_size, d_model = config.need("vocab_size", int), config.need("d_model", int, "hidden_size")
+    options = read_options(config, KEYS, activation=usual)
     heads: dict[str, spec.Head] = {
         "T5ForConditionalGeneration": spec.LanguageModel(
-            vocab_size=vocab_size, scale=d_model**-0.5 if scaled else 1.0
+            vocab_size=options["vocab_size"], scale=options["d_model"] ** -0.5 if scaled else 1.0
         ),
         "T5Model": spec.Features(),
         "T5EncoderModel": spec.Features(),
@@ -151,25 +146,19 @@ def from_config(config: Config) -> spec.Model:
     if config.architecture == "T5ForQuestionAnswering" and config.num_labels != 2:
         raise InvalidValueError(f"{config.where}: num_labels", config.num_labels, "2 for question answering")
     whole = t5(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        num_heads=config.need("num_heads", int, "num_attention_heads"),
-        head_dim=config.get("d_kv", 64, "head_dim"),
-        d_ff=config.need("d_ff", int),
-        num_layers=config.need("num_layers", int, "num_hidden_layers"),
+        **options,
         decoder_layers=config.maybe("num_decoder_layers", int),
-        activation=config.choose("dense_act_fn", ACTIVATIONS, usual),
         gated=config.get("is_gated_act", gate == "gated"),
         buckets=config.get("relative_attention_num_buckets", 32),
         max_distance=config.get("relative_attention_max_distance", 128),
-        norm_eps=config.get("layer_norm_epsilon", 1e-6),
-        dropout=config.get("dropout_rate", 0.1),
         pad_id=config.get("pad_token_id", 0),
         start_id=start,
         tied=_tied(config, stated, scaled),
         head=heads[config.architecture],
     )
-    return _encoder(whole) if config.architecture in ENCODERS else whole
+    if config.architecture not in ENCODERS:
+        return whole
+    return spec.EncoderOnly(input=whole.source, encoder=whole.encoder, head=whole.head, init=whole.init)
 
 
 def _tied(config: Config, stated: bool, scaled: bool) -> bool:
@@ -182,38 +171,26 @@ def _tied(config: Config, stated: bool, scaled: bool) -> bool:
     return "lm_head.weight" not in config.names or (stated and scaled)
 
 
-def _encoder(whole: spec.EncoderDecoder) -> spec.EncoderOnly:
-    """The encoder alone, under the whole model's head."""
-    return spec.EncoderOnly(input=whole.source, encoder=whole.encoder, head=whole.head, init=whole.init)
-
-
 def to_config(model: spec.Model) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderDecoder | spec.EncoderOnly)
-    source = model.source if isinstance(model, spec.EncoderDecoder) else model.input
     encoder, head = model.encoder, model.head
-    attention, ffn = encoder.block.attention, encoder.block.feed_forward
-    assert isinstance(source, spec.Tokens) and isinstance(encoder.position, spec.Relative)
-    assert isinstance(encoder.block.norm, spec.RMSNorm)
-    gated, kind = isinstance(ffn, spec.GatedFeedForward), PUBLISHED[ffn.activation]
+    assert isinstance(encoder.position, spec.Relative)
+    options = options_of(model)
+    gated, kind = (
+        isinstance(encoder.block.feed_forward, spec.GatedFeedForward),
+        PUBLISHED[options["activation"]],
+    )
     config = {
         "model_type": "t5",
-        "architectures": [_architecture(model)],
+        "architectures": [ARCHITECTURES[type(model), type(head)]],
         "is_encoder_decoder": isinstance(model, spec.EncoderDecoder),
-        "vocab_size": source.vocab_size,
-        "d_model": encoder.d_model,
-        "d_kv": attention.head_dim,
-        "d_ff": ffn.d_ff,
-        "num_layers": encoder.num_layers,
-        "num_heads": attention.num_heads,
+        **write_options(model, KEYS),
         "relative_attention_num_buckets": encoder.position.buckets,
         "relative_attention_max_distance": encoder.position.max_distance,
-        "dropout_rate": source.dropout,
-        "layer_norm_epsilon": encoder.block.norm.eps,
         "feed_forward_proj": f"gated-{kind.removesuffix('_new')}" if gated else kind,
-        "dense_act_fn": kind,
         "is_gated_act": gated,
-        "pad_token_id": source.pad_id,
-        "tie_word_embeddings": "head" in model.tied or not isinstance(head, spec.LanguageModel),
+        "pad_token_id": options["pad_id"],
+        "tie_word_embeddings": options["tied"],
         "scale_decoder_outputs": not isinstance(head, spec.LanguageModel) or head.scale != 1.0,
         **labels_of(head),
     }
@@ -225,23 +202,6 @@ def to_config(model: spec.Model) -> dict[str, Any]:
     if isinstance(head, spec.Classify):
         config["eos_token_id"] = head.end_id
     return config
-
-
-def _architecture(model: spec.EncoderDecoder | spec.EncoderOnly) -> str:
-    match model, model.head:
-        case spec.EncoderOnly(), spec.Features():
-            return "T5EncoderModel"
-        case spec.EncoderOnly(), spec.TokenClassify():
-            return "T5ForTokenClassification"
-        case spec.EncoderDecoder(), spec.LanguageModel():
-            return "T5ForConditionalGeneration"
-        case spec.EncoderDecoder(), spec.Features():
-            return "T5Model"
-        case spec.EncoderDecoder(), spec.Classify():
-            return "T5ForSequenceClassification"
-        case spec.EncoderDecoder(), spec.Answer():
-            return "T5ForQuestionAnswering"
-    raise UnsupportedError("this family", "a published class with such a head")
 
 
 def table(model: spec.Model, names: Collection[str]) -> Table:
@@ -299,43 +259,33 @@ def _stack_rows(side: str, stack: spec.Stack) -> tuple[Op, ...]:
     )
 
 
-_SIZES: dict[str, dict[str, Any]] = {
-    "t5-small": {},
-    "t5-base": {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12},
-    "t5-large": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "num_layers": 24},
-    "t5-3b": {"d_model": 1024, "num_heads": 32, "head_dim": 128, "d_ff": 16384, "num_layers": 24},
-    "t5-11b": {"d_model": 1024, "num_heads": 128, "head_dim": 128, "d_ff": 65536, "num_layers": 24},
-}
-_NEXT: dict[str, dict[str, Any]] = {
-    "small": {"d_model": 512, "num_heads": 6, "d_ff": 1024, "num_layers": 8},
-    "base": {"d_model": 768, "num_heads": 12, "d_ff": 2048, "num_layers": 12},
-    "large": {"d_model": 1024, "num_heads": 16, "d_ff": 2816, "num_layers": 24},
-    "xl": {"d_model": 2048, "num_heads": 32, "d_ff": 5120, "num_layers": 24},
-    "xxl": {"d_model": 4096, "num_heads": 64, "d_ff": 10240, "num_layers": 24},
+_NEXT = {
+    "small": sized(512, 6, 8, 1024),
+    "base": sized(768, 12, 12, 2048),
+    "large": sized(1024, 16, 24, 2816),
+    "xl": sized(2048, 32, 24, 5120),
+    "xxl": sized(4096, 64, 24, 10240),
 }
 _LATER = {"activation": "gelu_tanh", "gated": True, "tied": False}
 
 FAMILY = Family(
     name="t5",
     model_types=("t5",),
-    architectures=(
-        "T5ForConditionalGeneration",
-        "T5Model",
-        "T5EncoderModel",
-        "T5ForSequenceClassification",
-        "T5ForTokenClassification",
-        "T5ForQuestionAnswering",
-    ),
+    architectures=tuple(ARCHITECTURES.values()),
     build=t5,
     presets={
-        **_SIZES,
+        "t5-small": {},
+        "t5-base": sized(768, 12, 12, 3072),
+        "t5-large": sized(1024, 16, 24, 4096),
+        "t5-3b": sized(1024, 32, 24, 16384, head_dim=128),
+        "t5-11b": sized(1024, 128, 24, 65536, head_dim=128),
         **{
-            f"{line}-{size}": {**words, **_LATER}
+            f"{line}-{size}": {**options, **_LATER}
             for line in ("t5-v1_1", "flan-t5")
-            for size, words in _NEXT.items()
+            for size, options in _NEXT.items()
         },
     },
-    tiny={"vocab_size": 101, "d_model": 32, "num_heads": 4, "head_dim": 8, "d_ff": 64, "num_layers": 2},
+    tiny={"vocab_size": 101, **sized(32, 4, 2, 64), "head_dim": 8},
     from_config=from_config,
     to_config=to_config,
     table=table,

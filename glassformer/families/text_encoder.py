@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config, labels_of
+from glassformer.errors import InvalidValueError
+from glassformer.families.family import (
+    Config,
+    Key,
+    bases,
+    labels_of,
+    options_of,
+    read_options,
+    renamed,
+    write_options,
+)
+from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
 TOKEN = "{base}embeddings.word_embeddings.weight"
+Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
 
-# how a published class name goes on after the family's prefix
+# how a published class name continues after the family's prefix
 TASKS: dict[type, str] = {
     spec.MaskedLanguageModel: "ForMaskedLM",
     spec.Features: "Model",
@@ -19,37 +31,76 @@ TASKS: dict[type, str] = {
     spec.TokenClassify: "ForTokenClassification",
     spec.Answer: "ForQuestionAnswering",
 }
+KEYS = (
+    Key("vocab_size"),
+    Key("hidden_size", "d_model"),
+    Key("num_attention_heads", "num_heads"),
+    Key("intermediate_size", "d_ff"),
+    Key("num_hidden_layers", "num_layers"),
+    Key("type_vocab_size", "types", 2),
+    Key("hidden_act", "activation", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-12),
+    Key("hidden_dropout_prob", "dropout", 0.1),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Key("tie_word_embeddings", "tied", True),
+)
 
 
 def text_encoder(
     *,
-    vocab_size: int,
-    d_model: int,
-    num_heads: int,
-    d_ff: int,
-    num_layers: int,
-    position: spec.AddedPosition,
-    types: int | None,
-    activation: spec.Activation,
-    norm_eps: float,
-    dropout: float,
-    attention_dropout: float,
-    pad_id: int | None,
-    tied: bool,
-    head: spec.Head,
+    vocab_size: int = 30522,
+    d_model: int = 768,
+    num_heads: int = 12,
+    d_ff: int | None = None,
+    num_layers: int = 12,
+    max_len: int = 512,
+    position: Literal["learned", "after_pad", "sinusoidal"] = "learned",
+    types: int | None = 2,
+    activation: spec.Activation = "gelu",
+    mlm_activation: spec.Activation | None = None,
+    norm_eps: float = 1e-12,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    pad_id: int | None = 0,
+    tied: bool = True,
+    pool: Pool | None = None,
+    normalize: bool = False,
+    head: spec.Head | None = None,
 ) -> spec.EncoderOnly:
-    """Tokens, positions (and types) summed and normed, post-norm blocks, a head."""
+    """Tokens, positions and types summed and normed, post-norm blocks, a head; by default BERT's base model.
+
+    position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: one vector a
+    text. Without it, or another `head`, it is a masked language model (`mlm_activation`: of its dense layer).
+    """
     norm = spec.LayerNorm(eps=norm_eps)
+    positions: dict[str, spec.AddedPosition] = {
+        "learned": spec.Learned(max_len=max_len),
+        "after_pad": spec.Learned(max_len=max_len, offset=(pad_id or 0) + 1),
+        "sinusoidal": spec.Sinusoidal(max_len=max_len),
+    }
+    if position not in positions:
+        raise InvalidValueError("position", position, f"one of {', '.join(positions)}")
+    if head is None and pool is not None:
+        head = spec.Embed(pool=pool, normalize=normalize)
+    elif head is None:
+        head = spec.MaskedLanguageModel(
+            vocab_size=vocab_size, activation=mlm_activation or activation, norm=norm
+        )
     return spec.EncoderOnly(
         input=spec.Tokens(
-            vocab_size=vocab_size, position=position, types=types, norm=norm, dropout=dropout, pad_id=pad_id
+            vocab_size=vocab_size,
+            position=positions[position],
+            types=types,
+            norm=norm,
+            dropout=dropout,
+            pad_id=pad_id,
         ),
         encoder=spec.Stack(
             d_model=d_model,
             num_layers=num_layers,
             block=spec.Block(
                 attention=spec.Attention(num_heads=num_heads, dropout=attention_dropout),
-                feed_forward=spec.FeedForward(d_ff=d_ff, activation=activation),
+                feed_forward=spec.FeedForward(d_ff=d_ff or 4 * d_model, activation=activation),
                 norm=norm,
                 wiring="post",
                 dropout=dropout,
@@ -64,27 +115,15 @@ def text_encoder(
 # ---- the published config ---------------------------------------------------------------------------
 
 
-def words_of(config: Config) -> dict[str, Any]:
-    """The words of ours that a config with BERT's keys gives."""
+def read(config: Config) -> dict[str, Any]:
+    """The options of a config with BERT's keys."""
     config.only("position_embedding_type", "absolute", default="absolute")
     config.only("is_decoder", False, default=False)
     config.only("add_cross_attention", False, default=False)
-    return {
-        "vocab_size": config.need("vocab_size", int),
-        "d_model": config.need("hidden_size", int),
-        "num_heads": config.need("num_attention_heads", int),
-        "d_ff": config.need("intermediate_size", int),
-        "num_layers": config.need("num_hidden_layers", int),
-        "types": config.get("type_vocab_size", 2),
-        "activation": config.choose("hidden_act", ACTIVATIONS, "gelu"),
-        "norm_eps": config.get("layer_norm_eps", 1e-12),
-        "dropout": config.get("hidden_dropout_prob", 0.1),
-        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
-        "tied": config.get("tie_word_embeddings", True),
-    }
+    return read_options(config, KEYS)
 
 
-def head_of(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]) -> spec.Head | None:
+def read_head(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]) -> spec.Head | None:
     """The head of a published class by the end of its name; None is the family's masked language model."""
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
@@ -102,23 +141,17 @@ def head_of(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], 
             return None
 
 
-def config_of(model: spec.EncoderOnly) -> dict[str, Any]:
-    """What `words_of` and `head_of` read, written."""
-    assert isinstance(model.input, spec.Tokens) and isinstance(model.encoder.block.norm, spec.LayerNorm)
-    stack, block, head = model.encoder, model.encoder.block, model.head
-    config: dict[str, Any] = {
-        "vocab_size": model.input.vocab_size,
-        "hidden_size": stack.d_model,
-        "num_attention_heads": block.attention.num_heads,
-        "intermediate_size": block.feed_forward.d_ff,
-        "num_hidden_layers": stack.num_layers,
-        "type_vocab_size": model.input.types,
-        "hidden_act": PUBLISHED[block.feed_forward.activation],
-        "layer_norm_eps": block.norm.eps,
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attention.dropout,
-        "pad_token_id": model.input.pad_id,
-        "tie_word_embeddings": tie_of(model),
+def write(model: spec.Model, model_type: str, stem: str) -> dict[str, Any]:
+    """What `read` and `read_head` read."""
+    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.Tokens)
+    position, head = model.input.position, model.head
+    assert isinstance(position, spec.Learned)
+    config = {
+        "model_type": model_type,
+        "architectures": [f"{stem}{TASKS[type(head)]}"],
+        "max_position_embeddings": position.max_len + position.offset,
+        **write_options(model, KEYS),
+        "pad_token_id": options_of(model)["pad_id"],
         **labels_of(head),
     }
     if isinstance(head, spec.Classify | spec.TokenClassify):
@@ -128,58 +161,77 @@ def config_of(model: spec.EncoderOnly) -> dict[str, Any]:
     return config
 
 
-def tie_of(model: spec.EncoderOnly) -> bool:
-    """What to write for the tying of the token matrix: true, too, where no head could share it."""
-    return bool(model.tied) or not isinstance(model.head, spec.MaskedLanguageModel)
-
-
 # ---- the published tensors --------------------------------------------------------------------------
 
+EMBEDDINGS: tuple[Op, ...] = (
+    Rename("{base}embeddings.position_embeddings.weight", "embed.position.weight"),
+    Rename("{base}embeddings.token_type_embeddings.weight", "embed.kind.weight"),
+    Ignored("{base}embeddings.token_type_ids"),  # zeros that older files carry
+)
+LAYER = {
+    "attention.self.{query,key,value}": "self_attn.{q,k,v}_proj",
+    "attention.output.dense": "self_attn.out_proj",
+    "attention.output.LayerNorm": "norm_self",
+    "intermediate.dense": "ffn.up",
+    "output.dense": "ffn.down",
+    "output.LayerNorm": "norm_ffn",
+}
+HEADS: dict[type, tuple[tuple[str, str], ...]] = {
+    spec.TokenClassify: (("classifier", "head.out"),),
+    spec.Answer: (("qa_outputs", "head.out"),),
+}
 
-def body_rows(layers: int) -> tuple[Op, ...]:
-    """Embeddings (but the token matrix) and blocks under BERT's names."""
-    block = "{base}encoder.layer.{i}."
-    return expand(
+
+def table_of(
+    model: spec.Model,
+    names: Collection[str],
+    *,
+    base: str,
+    heads: Mapping[type, tuple[tuple[str, str], ...]],
+    matrix: str,
+    biases: tuple[str, ...],
+    layer: Mapping[str, str] = LAYER,
+    layers: str = "encoder.layer",
+    embeddings: tuple[Op, ...] = EMBEDDINGS,
+) -> Table:
+    """Weight names. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
+    assert isinstance(model, spec.EncoderOnly)
+    head = model.head
+    modules = {**HEADS, **heads}.get(type(head), ())
+    if getattr(head, "pooler", False):
+        modules = (("{base}pooler.dense", "head.pooler"),)
+    rows = embeddings + expand(
         (
-            Rename("{base}embeddings.position_embeddings.weight", "embed.position.weight"),
-            Rename("{base}embeddings.token_type_embeddings.weight", "embed.kind.weight"),
             Rename("{base}embeddings.LayerNorm.{p}", "embed.norm.{p}"),
-            Rename(
-                block + "attention.self.{query,key,value}.{p}",
-                "encoder.blocks.{i}.self_attn.{q,k,v}_proj.{p}",
+            *(
+                Rename(f"{{base}}{layers}.{{i}}.{theirs}.{{p}}", f"encoder.blocks.{{i}}.{ours}.{{p}}")
+                for theirs, ours in layer.items()
             ),
-            Rename(block + "attention.output.dense.{p}", "encoder.blocks.{i}.self_attn.out_proj.{p}"),
-            Rename(block + "attention.output.LayerNorm.{p}", "encoder.blocks.{i}.norm_self.{p}"),
-            Rename(block + "intermediate.dense.{p}", "encoder.blocks.{i}.ffn.up.{p}"),
-            Rename(block + "output.dense.{p}", "encoder.blocks.{i}.ffn.down.{p}"),
-            Rename(block + "output.LayerNorm.{p}", "encoder.blocks.{i}.norm_ffn.{p}"),
-            Ignored("{base}embeddings.position_ids"),  # 0, 1, 2, ..., which older files carry
-            Ignored("{base}embeddings.token_type_ids"),  # and zeros
         ),
-        i=layers,
+        i=model.encoder.num_layers,
         p=("weight", "bias"),
     )
+    rows += (*renamed(*modules), Ignored("{base}embeddings.position_ids"))  # 0, 1, 2, ... in older files
+    if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
+        rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # this head reads neither
+    if isinstance(head, spec.MaskedLanguageModel):
+        rows += _vocabulary(model, names, matrix, biases)
+    else:
+        rows += (Rename(TOKEN, "embed.token.weight"),)
+    return Table(rows, base=bases(head, base))
 
 
-def renamed(*pairs: tuple[str, str]) -> tuple[Op, ...]:
-    """Weight and bias of each published module -> of ours."""
-    rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
-    return expand(rows, p=("weight", "bias"))
-
-
-def vocabulary_rows(model: spec.EncoderOnly, names: Collection[str], head: str) -> tuple[Op, ...]:
+def _vocabulary(
+    model: spec.EncoderOnly, names: Collection[str], matrix: str, biases: tuple[str, ...]
+) -> tuple[Op, ...]:
     """The token matrix, the matrix and the bias of a masked language model's last layer.
 
-    The bias is published twice, `{head}bias` and `{head}decoder.bias`. They are one tensor where the matrix
-    is tied; where it is not, newer files hold two and only the second takes part in the scores.
+    The bias may be published twice. They are one tensor where the matrix is tied; where it is not, newer
+    files hold two and only the second takes part in the scores.
     """
-    bias, used = f"{head}bias", f"{head}decoder.bias"
     if model.tied:
-        return (
-            Tied((TOKEN, f"{head}decoder.weight"), "embed.token.weight"),
-            Tied((bias, used), "head.bias"),
-        )
-    apart = (Rename(TOKEN, "embed.token.weight"), Rename(f"{head}decoder.weight", "head.weight"))
-    if used in names:
-        return (*apart, Rename(used, "head.bias"), Ignored(bias))
-    return (*apart, Tied((bias, used), "head.bias", written=(bias, used)))
+        return (Tied((TOKEN, matrix), "embed.token.weight"), Tied(biases, "head.bias"))
+    apart = (Rename(TOKEN, "embed.token.weight"), Rename(matrix, "head.weight"))
+    if len(biases) > 1 and biases[1] in names:
+        return (*apart, Rename(biases[1], "head.bias"), Ignored(biases[0]))
+    return (*apart, Tied(biases, "head.bias", written=biases))

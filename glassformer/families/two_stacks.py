@@ -1,33 +1,74 @@
-"""What the post-norm encoder-decoders share: two stacks, the config's words for them, the layers' names.
-
-Encoder and decoder have one width but their own numbers of layers, heads and inner features.
-"""
+"""What the post-norm encoder-decoders share: one builder of specs, the config's keys, the layers' names."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import ACTIVATIONS, PUBLISHED, Config
+from glassformer.families.family import Config, Key, read_options, write_options
 from glassformer.weights.ops import Op, Rename, Reshape, expand, within
+
+OFFSET = 2  # rows of a learned position table before that of the first position
+KEYS = (
+    Key("vocab_size"),
+    Key("d_model", aliases=("hidden_size",)),
+    Key("encoder_layers", "num_layers", aliases=("num_hidden_layers",)),
+    Key("encoder_attention_heads", "num_heads", aliases=("num_attention_heads",)),
+    Key("encoder_ffn_dim", "d_ff"),
+    Key("max_position_embeddings", "max_len", 1024),
+    Key("activation_function", "activation", "gelu"),
+    Key("dropout", default=0.1),
+    Key("attention_dropout", default=0.0),
+    Key("activation_dropout", "ffn_dropout", 0.0),
+)
 
 
 def two_stacks(
     *,
-    d_model: int,
-    num_heads: int,
-    d_ff: int,
-    num_layers: int,
-    decoder_heads: int | None,
-    decoder_d_ff: int | None,
-    decoder_layers: int | None,
-    activation: spec.Activation,
-    dropout: float,
-    attention_dropout: float,
-    ffn_dropout: float,
-) -> tuple[spec.Stack, spec.Stack]:
-    """The encoder and the decoder; what the decoder is not given, it has of the encoder."""
+    vocab_size: int = 58101,
+    tgt_vocab_size: int | None = None,
+    d_model: int = 512,
+    num_heads: int = 8,
+    d_ff: int = 2048,
+    num_layers: int = 6,
+    decoder_heads: int | None = None,
+    decoder_d_ff: int | None = None,
+    decoder_layers: int | None = None,
+    max_len: int = 512,
+    position: Literal["learned", "sinusoidal"] = "sinusoidal",
+    activation: spec.Activation = "silu",
+    scaled: bool = True,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    ffn_dropout: float = 0.0,
+    pad_id: int | None = None,
+    start_id: int | None = None,
+    tied: tuple[Literal["source", "head"], ...] = ("source", "head"),
+    head: spec.Head | None = None,
+) -> spec.EncoderDecoder:
+    """The spec of a family; by default the decoder is as large as the encoder.
+
+    The last id of the vocabulary is the padding and starts the target, unless given. Learned positions come
+    with a norm of the embeddings. `tied` names what shares the target's token matrix; without "source" the
+    target may have a vocabulary of its own.
+    """
+    target = tgt_vocab_size or vocab_size
+    pad_id = min(vocab_size, target) - 1 if pad_id is None else pad_id
+    head = head or spec.LanguageModel(vocab_size=target, bias=True)
+    learned = position == "learned"
+
+    def tokens(size: int) -> spec.Tokens:
+        return spec.Tokens(
+            vocab_size=size,
+            scale=math.sqrt(d_model) if scaled else 1.0,
+            position=spec.Learned(max_len=max_len, offset=OFFSET)
+            if learned
+            else spec.Sinusoidal(max_len=max_len, layout="halves"),
+            norm=spec.LayerNorm() if learned else None,
+            dropout=dropout,
+            pad_id=pad_id,
+        )
 
     def stack(layers: int, heads: int, inner: int, causal: bool) -> spec.Stack:
         attention = spec.Attention(num_heads=heads, dropout=attention_dropout)
@@ -42,70 +83,51 @@ def two_stacks(
         return spec.Stack(d_model=d_model, num_layers=layers, block=block, causal=causal)
 
     layers = num_layers if decoder_layers is None else decoder_layers
-    return (
-        stack(num_layers, num_heads, d_ff, causal=False),
-        stack(layers, decoder_heads or num_heads, decoder_d_ff or d_ff, causal=True),
+    return spec.EncoderDecoder(
+        source=tokens(vocab_size),
+        target=tokens(target),
+        encoder=stack(num_layers, num_heads, d_ff, causal=False),
+        decoder=stack(layers, decoder_heads or num_heads, decoder_d_ff or d_ff, causal=True),
+        head=head,
+        tied=tuple(name for name in tied if name != "head" or isinstance(head, spec.LanguageModel)),
+        start_id=pad_id if start_id is None else start_id,
+        init=spec.Normal(std=0.02),
     )
 
 
-def read_words(config: Config) -> dict[str, Any]:
-    """The words for both stacks and their inputs, from a published config."""
-    config.only("is_decoder", False, default=False)
-    config.only("normalize_before", False, default=False)
-    config.only("add_final_layer_norm", False, default=False)
-    config.only("add_bias_logits", False, default=False)
+def read(config: Config) -> dict[str, Any]:
+    """The options of both stacks and their inputs in a published config."""
+    for key in ("is_decoder", "normalize_before", "add_final_layer_norm", "add_bias_logits"):
+        config.only(key, False, default=False)
     return {
-        "vocab_size": config.need("vocab_size", int),
-        "d_model": config.need("d_model", int, "hidden_size"),
-        "num_layers": config.need("encoder_layers", int, "num_hidden_layers"),
-        "num_heads": config.need("encoder_attention_heads", int, "num_attention_heads"),
-        "d_ff": config.need("encoder_ffn_dim", int),
+        **read_options(config, KEYS),
         "decoder_layers": config.need("decoder_layers", int),
         "decoder_heads": config.need("decoder_attention_heads", int),
         "decoder_d_ff": config.need("decoder_ffn_dim", int),
-        "max_len": config.get("max_position_embeddings", 1024),
-        "activation": config.choose("activation_function", ACTIVATIONS, "gelu"),
         "scaled": config.get("scale_embedding", False),
-        "dropout": config.get("dropout", 0.1),
-        "attention_dropout": config.get("attention_dropout", 0.0),
-        "ffn_dropout": config.get("activation_dropout", 0.0),
     }
 
 
-def write_words(model: spec.Model) -> dict[str, Any]:
-    """The published config's words for both stacks and their inputs."""
-    assert isinstance(model, spec.EncoderDecoder)
-    source, encoder, decoder = model.source, model.encoder, model.decoder
-    assert isinstance(source, spec.Tokens) and source.position is not None
+def write(model: spec.EncoderDecoder) -> dict[str, Any]:
+    """What `read` reads, and the padding and start ids."""
+    assert isinstance(model.source, spec.Tokens)
+    block = model.decoder.block
     return {
         "is_encoder_decoder": True,
-        "vocab_size": source.vocab_size,
-        "d_model": encoder.d_model,
-        "encoder_layers": encoder.num_layers,
-        "encoder_attention_heads": encoder.block.attention.num_heads,
-        "encoder_ffn_dim": encoder.block.feed_forward.d_ff,
-        "decoder_layers": decoder.num_layers,
-        "decoder_attention_heads": decoder.block.attention.num_heads,
-        "decoder_ffn_dim": decoder.block.feed_forward.d_ff,
-        "max_position_embeddings": source.position.max_len,
-        "activation_function": PUBLISHED[encoder.block.feed_forward.activation],
-        "scale_embedding": source.scale != 1.0,
-        "dropout": source.dropout,
-        "attention_dropout": encoder.block.attention.dropout,
-        "activation_dropout": encoder.block.feed_forward.dropout,
-        "pad_token_id": source.pad_id,
+        **write_options(model, KEYS),
+        "decoder_layers": model.decoder.num_layers,
+        "decoder_attention_heads": block.attention.num_heads,
+        "decoder_ffn_dim": block.feed_forward.d_ff,
+        "scale_embedding": model.source.scale != 1.0,
+        "pad_token_id": model.source.pad_id,
         "decoder_start_token_id": model.start_id,
     }
 
 
-def logits_bias(config: Config) -> bool:
-    """Whether the scores get a bias: always written, yet a file without it means none."""
-    return not config.names or "final_logits_bias" in config.names
-
-
-def scale_of(d_model: int, scaled: bool) -> float:
-    """What token vectors are multiplied by."""
-    return math.sqrt(d_model) if scaled else 1.0
+def language_model(config: Config, vocab_size: int) -> spec.LanguageModel:
+    """The head; its bias is always written, yet a file without it means none."""
+    bias = not config.names or "final_logits_bias" in config.names
+    return spec.LanguageModel(vocab_size=vocab_size, bias=bias)
 
 
 def layer_rows(model: spec.EncoderDecoder) -> tuple[Op, ...]:

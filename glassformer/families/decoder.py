@@ -1,0 +1,236 @@
+"""What decoder-only families share: one builder of specs, heads and rotary positions in configs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from glassformer.core import spec
+from glassformer.families.family import Config, UnsupportedConfigError, labels_of, renamed
+from glassformer.weights.ops import Op, Rename, Tied
+
+Scaling = spec.LinearScaling | spec.BandScaling | None
+
+
+def decoder(
+    *,
+    vocab_size: int = 32000,
+    d_model: int = 4096,
+    num_heads: int = 32,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    d_ff: int | None = None,
+    num_layers: int = 32,
+    max_len: int = 4096,
+    window: int | None = None,
+    window_layers: tuple[int, ...] | None = None,
+    wiring: spec.Wiring = "pre",
+    norm: Literal["rms", "layer", "layer_no_bias"] = "rms",
+    norm_eps: float = 1e-5,
+    activation: spec.Activation = "silu",
+    gated: bool = True,
+    position: Literal["rotary", "alibi", "learned"] = "rotary",
+    rope_base: float = 10000.0,
+    rope_scaling: Scaling = None,
+    attention_bias: bool = False,
+    qkv_bias: bool = False,
+    ffn_bias: bool = False,
+    qk_norm: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    embed_dropout: float = 0.0,
+    logit_scale: float = 1.0,
+    pad_id: int | None = None,
+    tied: bool = False,
+    init: spec.Init = spec.Normal(),  # noqa: B008
+    head: spec.Head | None = None,
+) -> spec.DecoderOnly:
+    """The spec of a decoder-only family; each family sets its own defaults.
+
+    window_layers: the layers that have the window, if not all. qkv_bias: biases without that of `out`.
+    qk_norm: queries and keys of each head are normalized before they are rotated.
+    """
+    norms: dict[str, spec.Norm] = {
+        "rms": spec.RMSNorm(eps=norm_eps),
+        "layer": spec.LayerNorm(eps=norm_eps),
+        "layer_no_bias": spec.LayerNorm(eps=norm_eps, bias=False),
+    }
+    positions: dict[str, spec.ScorePosition] = {
+        "rotary": spec.Rotary(base=rope_base, scaling=rope_scaling),
+        # the bias is scaled like the scores, and was rounded in training
+        "alibi": spec.Alibi(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16"),
+    }
+    learned = position == "learned"
+    inner, biases = d_ff or 4 * d_model, ffn_bias
+    block = spec.Block(
+        attention=spec.Attention(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads if num_kv_heads and num_kv_heads != num_heads else None,
+            head_dim=head_dim if head_dim and head_dim * num_heads != d_model else None,
+            scale=scale,
+            biases=("q", "k", "v", "out") if attention_bias else ("q", "k", "v") if qkv_bias else (),
+            window=window or None,
+            dropout=attention_dropout,
+            qk_norm=spec.RMSNorm(eps=norm_eps) if qk_norm else None,
+        ),
+        feed_forward=spec.GatedFeedForward(
+            d_ff=inner, activation=activation, biases=("up", "gate", "down") if biases else ()
+        )
+        if gated
+        else spec.FeedForward(d_ff=inner, activation=activation, biases=("up", "down") if biases else ()),
+        norm=norms[norm],
+        wiring=wiring,
+        dropout=dropout,
+    )
+    pattern: tuple[spec.Block, ...] = ()
+    if window_layers is not None:
+        full = replace(block, attention=replace(block.attention, window=None))
+        pattern = tuple(block if n in window_layers else full for n in range(num_layers))
+    return spec.DecoderOnly(
+        input=spec.Tokens(
+            vocab_size=vocab_size,
+            position=spec.Learned(max_len=max_len) if learned else None,
+            dropout=embed_dropout,
+            pad_id=pad_id,
+        ),
+        decoder=spec.Stack(
+            d_model=d_model,
+            num_layers=num_layers,
+            block=block,
+            pattern=pattern,
+            causal=True,
+            position=None if learned else positions[position],
+            final_norm=norms[norm],
+        ),
+        head=head or spec.LanguageModel(vocab_size=vocab_size, scale=logit_scale),
+        tied=("head",) if tied and head is None else (),
+        max_len=None if learned else max_len,
+        init=init,
+    )
+
+
+# ---- heads ------------------------------------------------------------------------------------------------
+
+# how a published class name continues after the family's stem
+KINDS: dict[type[spec.Head], str] = {
+    spec.LanguageModel: "ForCausalLM",
+    spec.Features: "Model",
+    spec.Classify: "ForSequenceClassification",
+    spec.TokenClassify: "ForTokenClassification",
+    spec.Answer: "ForQuestionAnswering",
+}
+
+
+def architectures(stem: str) -> tuple[str, ...]:
+    return tuple(stem + kind for kind in KINDS.values())
+
+
+def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.Head | None:
+    """The head that the architecture names; None is the language model, which the family builds itself.
+
+    `dropout` falls before the token classifier where the config says nothing of it.
+    """
+    dropout = config.get("classifier_dropout", dropout)
+    bias = config.get("token_classification_bias", True)
+    heads: dict[str, spec.Head] = {
+        "Model": spec.Features(),
+        "ForSequenceClassification": spec.Classify(num_labels=config.num_labels, pool="last", bias=False),
+        "ForTokenClassification": spec.TokenClassify(
+            num_labels=config.num_labels, bias=bias, dropout=dropout
+        ),
+        "ForQuestionAnswering": spec.Answer(),
+    }
+    return heads.get(config.architecture.removeprefix(stem))
+
+
+def write_head(head: spec.Head, stem: str) -> dict[str, Any]:
+    """What a config says of the head: `read_head` backwards."""
+    config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **labels_of(head)}
+    if isinstance(head, spec.TokenClassify):
+        config["classifier_dropout"] = head.dropout
+        if not head.bias:
+            config["token_classification_bias"] = False
+    return config
+
+
+def read_pad(config: Config, head: spec.Head | None) -> int | None:
+    """The pad id, unless it also begins or ends texts: then a token of that id may well be real.
+
+    Chat models often pad with the token that ends each turn, and their prompts are full of it. A
+    sequence classifier keeps it all the same, for it must find where a text ends.
+    """
+    pad = config.maybe("pad_token_id", int)
+    marks = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
+    used = {each for mark in marks for each in (mark if isinstance(mark, list) else [mark])}
+    return None if pad in used and not isinstance(head, spec.Classify) else pad
+
+
+def head_rows(
+    model: spec.DecoderOnly, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
+) -> tuple[Op, ...]:
+    """The rows of the head and of the token matrix, which a language model may share.
+
+    `token` and `each_token` are the published names of the token matrix and of the token classifier.
+    """
+    rows: tuple[Op, ...] = (Rename(token, "embed.token.weight"),)
+    match model.head:
+        case spec.LanguageModel() if model.tied:
+            return (Tied((token, "lm_head.weight"), "embed.token.weight"),)
+        case spec.LanguageModel():
+            return (*rows, Rename("lm_head.weight", "head.weight"))
+        case spec.Classify():
+            return (*rows, Rename("score.weight", "head.out.weight"))
+        case spec.TokenClassify(bias=bias):
+            return (*rows, *renamed((each_token, "head.out"))[: 1 + bias])
+        case spec.Answer():
+            return (*rows, *renamed(("qa_outputs", "head.out")))
+    return rows
+
+
+# ---- rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` -------------------------------
+
+
+def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.Rotary:
+    """The rotary positions of a config in either spelling; `base` and `max_len` fill what it leaves out."""
+    base = config.get("rope_theta", base)
+    old: dict[str, Any] = config.get("rope_scaling", {})
+    new: dict[str, Any] = config.get("rope_parameters", {})
+    key, values = ("rope_scaling", old) if old else ("rope_parameters", new)
+    if any(isinstance(value, dict) for value in values.values()):
+        raise UnsupportedConfigError(config.where, key, "per layer", "one value for all layers")
+    rope = Config(values, f"{config.where} ({key})")
+    for level in (config, rope):
+        level.only("partial_rotary_factor", None, 1.0)
+    known = {"default": "none", "linear": "linear", "llama3": "bands"}
+    kind = rope.choose("rope_type", known, values.get("type", "default"))
+    base = rope.get("rope_theta", base)
+    scaling: Scaling = None
+    if kind == "linear":
+        scaling = spec.LinearScaling(factor=rope.need("factor", float))
+    elif kind == "bands":
+        original = rope.get("original_max_position_embeddings", max_len)
+        scaling = spec.BandScaling(
+            factor=rope.need("factor", float),
+            low_freq_factor=rope.need("low_freq_factor", float),
+            high_freq_factor=rope.need("high_freq_factor", float),
+            original_max_len=config.get("original_max_position_embeddings", original),
+        )
+    return spec.Rotary(base=base, scaling=scaling)
+
+
+def write_rotary(rotary: spec.Rotary) -> dict[str, Any]:
+    """The older spelling, which readers of either spelling understand."""
+    scaling: dict[str, Any] | None = None
+    match rotary.scaling:
+        case spec.LinearScaling(factor=factor):
+            scaling = {"rope_type": "linear", "factor": factor}
+        case spec.BandScaling() as bands:
+            scaling = {
+                "rope_type": "llama3",
+                "factor": bands.factor,
+                "low_freq_factor": bands.low_freq_factor,
+                "high_freq_factor": bands.high_freq_factor,
+                "original_max_position_embeddings": bands.original_max_len,
+            }
+    return {"rope_theta": rotary.base, "rope_scaling": scaling}
