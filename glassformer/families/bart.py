@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, bases, labels_of, sized
+from glassformer.families.family import TINY, Config, Family, bases, labels_of, sized, variant
 from glassformer.families.two_stacks import (
     OFFSET,
     bias_row,
@@ -21,8 +20,9 @@ from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
 # the base model
-bart = partial(
+bart = variant(
     two_stacks,
+    "tgt_vocab_size position tied",
     **sized(768, 12, 6, 3072),
     vocab_size=50265,
     max_len=1024,

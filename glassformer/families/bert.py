@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, sized
+from glassformer.families.family import TINY, Config, Family, sized, variant
 from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
 
-bert = text_encoder
+bert = variant(text_encoder, "position mlm_activation pool normalize")
 
 
 def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family
+from glassformer.families.family import Config, Family, variant
 from glassformer.families.image_encoder import (
     IMMATERIAL_HERE,
     TINY_IMAGES,
@@ -15,7 +15,7 @@ from glassformer.families.image_encoder import (
     write,
 )
 
-deit = partial(image_encoder, prefix=2)
+deit = variant(image_encoder, "prefix", prefix=2)
 ARCHITECTURES: dict[type, str] = {
     spec.ClassifyTwice: "DeiTForImageClassificationWithTeacher",
     spec.Classify: "DeiTForImageClassification",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
@@ -15,6 +14,7 @@ from glassformer.families.family import (
     labels_of,
     options_of,
     read_options,
+    variant,
     write_options,
 )
 from glassformer.families.text_encoder import TASKS, table_of, text_encoder
@@ -22,7 +22,7 @@ from glassformer.weights.convert import Table
 from glassformer.weights.ops import Computed, Rename
 
 # The uncased base model. In training dropout falls on the output of attention, too, as in BERT.
-distilbert = partial(text_encoder, num_layers=6, types=None)
+distilbert = variant(text_encoder, "types norm_eps mlm_activation pool normalize", num_layers=6, types=None)
 
 KEYS = (
     Key("vocab_size"),

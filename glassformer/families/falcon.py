@@ -8,7 +8,6 @@ one (G = H) and the new grouped one.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
@@ -31,14 +30,16 @@ from glassformer.families.family import (
     options_of,
     read_options,
     sized,
+    variant,
     write_options,
 )
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, SplitGroups, expand
 
 # the 7B model
-falcon = partial(
+falcon = variant(
     decoder,
+    "head_dim window window_layers norm gated qkv_bias qk_norm scale embed_dropout logit_scale init",
     vocab_size=65024,
     d_model=4544,
     num_heads=71,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -249,6 +250,17 @@ def options_of(model: Model) -> dict[str, Any]:
         options |= vars(source)
         options["dropout"] = block.dropout
     return options
+
+
+def variant(build: Callable[..., Any], hidden: str, **defaults: Any) -> Callable[..., Any]:
+    """A family's own `build`: another one with these defaults, without the options named in `hidden`.
+
+    Hidden are those that the published config cannot express.
+    """
+    made = partial(build, **defaults)
+    shown = [one for one in inspect.signature(made).parameters.values() if one.name not in hidden.split()]
+    made.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return made
 
 
 TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64}

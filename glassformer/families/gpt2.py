@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
@@ -17,14 +16,17 @@ from glassformer.families.family import (
     options_of,
     read_options,
     sized,
+    variant,
     write_options,
 )
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expand
 
 # the 124M model
-gpt2 = partial(
+gpt2 = variant(
     decoder,
+    """num_kv_heads head_dim window window_layers wiring norm gated position rope_base rope_scaling
+    attention_bias qkv_bias ffn_bias qk_norm logit_scale init""",
     vocab_size=50257,
     d_model=768,
     num_heads=12,

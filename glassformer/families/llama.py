@@ -26,13 +26,15 @@ from glassformer.families.family import (
     options_of,
     read_options,
     sized,
+    variant,
     write_options,
 )
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
-llama = partial(decoder, d_ff=11008)
+HIDDEN = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # from this layout
+llama = variant(decoder, HIDDEN, d_ff=11008)
 
 KEYS = (
     Key("vocab_size"),

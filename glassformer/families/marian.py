@@ -7,12 +7,13 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import ConflictError
-from glassformer.families.family import TINY, Config, Family, bases, options_of
+from glassformer.families.family import TINY, Config, Family, bases, options_of, variant
 from glassformer.families.two_stacks import bias_row, language_model, layer_rows, read, two_stacks, write
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
-marian = two_stacks  # its defaults are a published one-pair translator's
+# a published one-pair translator
+marian = variant(two_stacks, "position")
 
 
 def from_config(config: Config) -> spec.EncoderDecoder:

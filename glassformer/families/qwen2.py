@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
-from glassformer.families.family import TINY, Config, Family, sized
-from glassformer.families.llama import read, table, write
+from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.llama import HIDDEN, read, table, write
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 # the 7B model
-qwen2 = partial(
+qwen2 = variant(
     decoder,
+    HIDDEN,
     **sized(3584, 28, 28, 18944),
     vocab_size=152064,
     num_kv_heads=4,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
-from glassformer.families.family import TINY, Config, Family, sized
-from glassformer.families.llama import BIAS, KEYS, read, table, write
+from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.llama import BIAS, HIDDEN, KEYS, read, table, write
 from glassformer.families.qwen2 import read_windows, write_windows
 
 # the 8B model
-qwen3 = partial(
+qwen3 = variant(
     decoder,
+    HIDDEN,
     **sized(4096, 32, 36, 12288),
     vocab_size=151936,
     num_kv_heads=8,

@@ -6,14 +6,15 @@ from functools import partial
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import TINY, Config, Family, sized
+from glassformer.families.family import TINY, Config, Family, sized, variant
 from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
 
 PREFIXES = ("Roberta", "XLMRoberta", "Camembert")
 
 # the base model
-roberta = partial(
+roberta = variant(
     text_encoder,
+    "position mlm_activation pool normalize",
     vocab_size=50265,
     position="after_pad",
     types=1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 from glassformer.families import bert, distilbert, roberta
-from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError
+from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, variant
 from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored
@@ -50,7 +49,9 @@ _PUBLISHER = "sentence_transformers."
 
 
 # the six-layer MiniLM
-sentence = partial(text_encoder, d_model=384, num_layers=6, pool="mean", normalize=True)
+sentence = variant(
+    text_encoder, "position mlm_activation tied head", d_model=384, num_layers=6, pool="mean", normalize=True
+)
 
 
 def from_config(config: Config) -> spec.EncoderOnly:

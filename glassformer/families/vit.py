@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family, sized
+from glassformer.families.family import Config, Family, sized, variant
 from glassformer.families.image_encoder import (
     IMMATERIAL_HERE,
     TINY_IMAGES,
@@ -15,7 +15,7 @@ from glassformer.families.image_encoder import (
     write,
 )
 
-vit = image_encoder
+vit = variant(image_encoder, "prefix")
 ARCHITECTURES: dict[type, str] = {spec.Classify: "ViTForImageClassification", spec.Features: "ViTModel"}
 
 
