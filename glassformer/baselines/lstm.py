@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from glassformer.baselines import spec as specs
 from glassformer.core.backend import Dropout
+from glassformer.core.build import initialise
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.heads import Context, LanguageModelHead
-from glassformer.core.init import initialise
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.positions import count_positions

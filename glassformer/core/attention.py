@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from glassformer.core import backend, spec
+from glassformer.core.backend import Fused, Linear, Norm
 from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask
 from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
-from glassformer.core.linear import Fused, Linear, Norm
 from glassformer.core.masks import Mask
 from glassformer.core.norms import RMSNorm
 from glassformer.core.observe import Observer, tap

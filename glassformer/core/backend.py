@@ -15,15 +15,17 @@ Each function computes what its docstring's formula says. The shortcuts:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core.spec import Activation
+
+Norm = Callable[[Tensor], Tensor]
 
 
 def normal_table(rows: int, width: int, std: float = 0.02) -> nn.Parameter:
@@ -87,6 +89,41 @@ class _OneDnnLinear(torch.autograd.Function):
             grad.T @ x.reshape(-1, weight.shape[1]) if needed[1] else None,
             grad.sum(0) if needed[2] else None,
         )
+
+
+class Linear(nn.Linear):
+    """nn.Linear by `linear`: (..., in) -> (..., out).
+
+    >>> import torch
+    >>> Linear(8, 32)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 32])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class FusedLinear(Protocol):
+    """One or several linear layers of the same input, with what surrounds them."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """x (N, D) -> activation(norm(x) W^T + b) + residual, (N, O).
+
+        gated: W is a gate and an up projection; activation(gate) is multiplied by up.
+        """
+        ...
+
+
+# "qkv", "q", "kv" and "out" of an attention; "up" and "down" of a feed-forward
+Fused = Mapping[str, FusedLinear]
 
 
 def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from glassformer.core import backend
 from glassformer.core.attention import Attend, MultiHeadAttention
-from glassformer.core.backend import Dropout
+from glassformer.core.backend import Dropout, Norm
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.kernels import Kernel, PreparedMask
-from glassformer.core.linear import Norm
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import PositionTerms

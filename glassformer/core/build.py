@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from glassformer.core import embeddings, heads, model, norms, positions, series, spec
+from glassformer.core import embeddings, heads, model, positions, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.init import initialise
+from glassformer.core.norms import make_norm
+from glassformer.core.series import SERIES_HEADS, SeriesInput
 from glassformer.core.stack import Stack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
@@ -90,7 +92,7 @@ def stack(what: spec.Stack, memory_dim: int | None = None) -> Stack:
         causal=what.causal,
         position=_score_position(what, what.position),
         local_position=_score_position(what, what.local_position),
-        final_norm=norm(what.final_norm, what.d_model) if what.final_norm else None,
+        final_norm=make_norm(what.final_norm, what.d_model) if what.final_norm else None,
     )
 
 
@@ -102,21 +104,10 @@ def block(what: spec.Block, d_model: int, memory_dim: int | None = None) -> Bloc
         self_attn=MultiHeadAttention(d_model, **vars(what.attention)),
         cross_attn=MultiHeadAttention(d_model, **vars(across), memory_dim=memory_dim) if across else None,
         ffn=ffn(d_model, **vars(what.feed_forward)),
-        norm=lambda: norm(what.norm, d_model),
+        norm=lambda: make_norm(what.norm, d_model),
         wiring=what.wiring,
         dropout=what.dropout,
     )
-
-
-def norm(what: spec.Norm, d_model: int) -> nn.Module:
-    """A norm over d_model features."""
-    match what:
-        case spec.LayerNorm():
-            return norms.LayerNorm(d_model, **vars(what))
-        case spec.RMSNorm():
-            return norms.RMSNorm(d_model, **vars(what))
-        case spec.BatchNorm():
-            return norms.BatchNorm(d_model, **vars(what))
 
 
 def _score_position(
@@ -136,79 +127,83 @@ def _score_position(
             return positions.AlibiBias(attention.num_heads, **vars(position))
 
 
-def _added_position(
-    what: spec.AddedPosition | None, d_model: int
-) -> positions.SinusoidalPositions | positions.LearnedPositions | None:
-    match what:
-        case None:
-            return None
-        case spec.Sinusoidal():
-            return positions.SinusoidalPositions(d_model, **vars(what))
-        case spec.Learned():
-            return positions.LearnedPositions(d_model, **vars(what))
-
-
 def embed(what: spec.Input, d_model: int) -> nn.Module:
     """What turns the model's input into vectors."""
     match what:
         case spec.Tokens():
-            fields: dict[str, Any] = dict(vars(what))
-            fields["position"] = _added_position(what.position, d_model)
-            fields["norm"] = norm(what.norm, d_model) if what.norm else None
+            kinds: dict[type, Any] = {
+                spec.Sinusoidal: positions.SinusoidalPositions,
+                spec.Learned: positions.LearnedPositions,
+            }
+            place = what.position
+            fields: dict[str, Any] = {
+                **vars(what),
+                "position": None if place is None else kinds[type(place)](d_model, **vars(place)),
+                "norm": make_norm(what.norm, d_model) if what.norm else None,
+            }
             return embeddings.TokenInput(d_model, **fields)
         case spec.ImagePatches():
-            return embeddings.ImageInput(d_model, **vars(what))
+            return embeddings.ImageInput(d_model, what)
         case spec.SeriesPatches():
-            return series.SeriesInput(d_model, **vars(what))
-        case spec.Vectors():
-            return embeddings.VectorInput()
-    raise InvalidValueError("input", what, "an input's spec")
+            return SeriesInput(d_model, what)
+    return embeddings.VectorInput()
 
 
 def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
     """What turns the last vectors into an answer."""
     if isinstance(source, spec.SeriesPatches):
-        return _series_head(what, d_model, source)
-    match what:
-        case spec.Features():
-            return heads.FeaturesHead(d_model, **vars(what))
-        case spec.LanguageModel():
-            return heads.LanguageModelHead(d_model, **vars(what))
-        case spec.MaskedLanguageModel():
-            fields: dict[str, Any] = {**vars(what), "norm": norm(what.norm, d_model)}
-            return heads.MaskedLanguageModelHead(d_model, **fields)
-        case spec.Classify():
-            return heads.ClassifyHead(d_model, **vars(what))
-        case spec.ClassifyTwice():
-            return heads.ClassifyTwiceHead(d_model, **vars(what))
-        case spec.TokenClassify():
-            return heads.TokenClassifyHead(d_model, **vars(what))
-        case spec.Answer():
-            return heads.AnswerHead(d_model, **vars(what))
-        case spec.Embed():
-            return heads.EmbedHead(d_model, **vars(what))
-    raise InvalidValueError("head", what, "a head's spec")
+        if type(what) not in SERIES_HEADS or getattr(what, "pooler", False):
+            known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
+            hint = f"use {known}, without a pooler"
+            raise UnsupportedError(f"a head of kind {type(what).__name__}", "time series", hint=hint)
+        return SERIES_HEADS[type(what)](d_model, what, source)
+    if isinstance(what, spec.LanguageModel):
+        return heads.LanguageModelHead(d_model, **vars(what))
+    if type(what) not in heads.HEADS:
+        raise UnsupportedError(f"a head of kind {type(what).__name__}", type(source).__name__)
+    return heads.HEADS[type(what)](d_model, what)
 
 
-def _series_head(what: spec.Head, d_model: int, source: spec.SeriesPatches) -> nn.Module:
-    """The heads that read channels folded into the batch."""
-    channels, rows = source.channels, source.prefix + source.num_patches
-    match what:
-        case spec.Features(pooler=False):
-            return series.SeriesFeaturesHead(channels=channels)
-        case spec.Forecast():
-            return series.ForecastHead(d_model, channels=channels, rows=rows, **vars(what))
-        case spec.SeriesClassify():
-            return series.SeriesClassifyHead(d_model, channels=channels, **vars(what))
-        case spec.SeriesRegress():
-            return series.SeriesRegressHead(d_model, channels=channels, **vars(what))
-        case spec.PatchReconstruct():
-            length, prefix = source.patch_length, source.prefix
-            return series.PatchReconstructHead(
-                d_model, channels=channels, patch_length=length, prefix=prefix, **vars(what)
-            )
-    raise UnsupportedError(
-        f"a head of kind {type(what).__name__}",
-        "time series",
-        hint="use Features without a pooler, Forecast, SeriesClassify, SeriesRegress or PatchReconstruct",
-    )
+# ---- initialization ---------------------------------------------------------------------------------------
+
+_TABLES = (nn.Embedding, positions.LearnedPositions, positions.RelativeBias, heads.LanguageModelHead)
+_WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, init: spec.Init) -> None:
+    """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
+    depth = sum(name.endswith(_WRITERS) for name, _ in model.named_modules())
+    for name, module in model.named_modules():
+        match init:
+            case spec.Xavier():
+                _xavier(module)
+            case spec.Normal(std=std, residual=residual):
+                shrunk = residual == "shrunk" and name.endswith(_WRITERS)
+                shrink = math.sqrt(depth) if shrunk else 1.0
+                _normal(module, std, shrink)
+
+
+def _xavier(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+    elif isinstance(module, heads.LanguageModelHead):
+        nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+    elif isinstance(module, positions.LearnedPositions | positions.RelativeBias):
+        nn.init.normal_(module.weight, std=0.02)
+
+
+def _normal(module: nn.Module, std: float, shrink: float) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.normal_(module.weight, std=std / shrink)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, _TABLES):
+        nn.init.normal_(module.weight, std=std)
+    elif isinstance(module, embeddings.ImageInput | SeriesInput):
+        for table in module.parameters(recurse=False):  # prefix tokens and learned positions
+            nn.init.normal_(table, std=std)

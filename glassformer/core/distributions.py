@@ -1,13 +1,7 @@
-"""A forecast that says how sure it is: a distribution's parameters, one number each for every value.
-
-The parameters are plain tensors of one shape, so they can be looked at, averaged and compared; `mean` is the
-point forecast and `distribution` what samples are asked of. `log_prob` of parameters that are no numbers is
-none either, for whoever measures or trains to see: nothing is raised.
-"""
+"""A forecast with its uncertainty: the parameters of a distribution, one number each for every value."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +20,12 @@ def _width(x: Tensor) -> Tensor:
     return _positive(x).clamp_min(torch.finfo(x.dtype).eps)
 
 
+def _log_prob(kind: Any, *parameters: Tensor | None, values: Tensor) -> Tensor:
+    """Without validation: NaN parameters give NaN instead of an error."""
+    found: Tensor = kind(*parameters, validate_args=False).log_prob(values)
+    return found
+
+
 class StudentT(NamedTuple):
     """A bell with heavy tails: degrees of freedom (above 2), centre, width."""
 
@@ -35,7 +35,7 @@ class StudentT(NamedTuple):
 
     @classmethod
     def of(cls, df: Tensor, loc: Tensor, scale: Tensor) -> StudentT:
-        """From any numbers, as a layer gives them."""
+        """From the unconstrained outputs of a layer."""
         return cls(2.0 + _positive(df), loc, _width(scale))
 
     @property
@@ -47,10 +47,8 @@ class StudentT(NamedTuple):
         return distributions.StudentT(self.df, self.loc, self.scale)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The logarithm of the density at each value."""
-        df, away = self.df, (values - self.loc) / self.scale
-        area = self.scale.log() + 0.5 * (df * math.pi).log() + (0.5 * df).lgamma() - (0.5 * (df + 1)).lgamma()
-        return -0.5 * (df + 1) * (away.square() / df).log1p() - area
+        """The log-density at each value."""
+        return _log_prob(distributions.StudentT, *self, values=values)
 
     def undone(self, loc: Tensor, scale: Tensor) -> StudentT:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
@@ -65,7 +63,7 @@ class Gaussian(NamedTuple):
 
     @classmethod
     def of(cls, loc: Tensor, scale: Tensor) -> Gaussian:
-        """From any numbers, as a layer gives them."""
+        """From the unconstrained outputs of a layer."""
         return cls(loc, _width(scale))
 
     @property
@@ -77,9 +75,8 @@ class Gaussian(NamedTuple):
         return distributions.Normal(self.loc, self.scale)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The logarithm of the density at each value."""
-        away = (values - self.loc) / self.scale
-        return -0.5 * away.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
+        """The log-density at each value."""
+        return _log_prob(distributions.Normal, *self, values=values)
 
     def undone(self, loc: Tensor, scale: Tensor) -> Gaussian:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
@@ -94,7 +91,7 @@ class NegativeBinomial(NamedTuple):
 
     @classmethod
     def of(cls, total_count: Tensor, logits: Tensor) -> NegativeBinomial:
-        """From any numbers, as a layer gives them."""
+        """From the unconstrained outputs of a layer."""
         return cls(_positive(total_count), logits)
 
     @property
@@ -106,9 +103,8 @@ class NegativeBinomial(NamedTuple):
         return distributions.NegativeBinomial(self.total_count, logits=self.logits)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The logarithm of the chance of each count; none of what is below 0."""
-        told = distributions.NegativeBinomial(self.total_count, logits=self.logits, validate_args=False)
-        chance: Tensor = told.log_prob(values)
+        """The log-probability of each count; NaN below 0."""
+        chance = _log_prob(distributions.NegativeBinomial, self.total_count, None, self.logits, values=values)
         return chance.where(values >= 0, torch.nan)
 
     def undone(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
@@ -137,12 +133,7 @@ def stacked(each: Sequence[Parameters], dim: int) -> Parameters:
 
 
 class ParameterLayers(nn.Module):
-    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each.
-
-    >>> loc, scale = ParameterLayers(16, 4, "normal")(torch.randn(2, 3, 16))
-    >>> loc.shape, scale.shape
-    (torch.Size([2, 3, 4]), torch.Size([2, 3, 4]))
-    """
+    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each."""
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()

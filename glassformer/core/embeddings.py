@@ -1,4 +1,4 @@
-"""From what a person has to vectors (B, T, D): token ids, image squares, or vectors as they are.
+"""Inputs as vectors (B, T, D): token ids, image patches, or vectors as they are.
 
 B batch, T positions, D d_model, C channels, P prefix tokens.
 """
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from glassformer.core import spec
 from glassformer.core.backend import Dropout, normal_table
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
@@ -114,50 +115,32 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 
 
 class ImageInput(nn.Module):
-    """Squares of an image as vectors, after P learned prefix tokens, plus learned positions.
+    """Patches of an image as vectors, after P learned prefix tokens, plus learned positions."""
 
-    >>> ImageInput(16, image_size=(8, 8), patch_size=(4, 4))(torch.randn(2, 3, 8, 8)).x.shape
-    torch.Size([2, 5, 16])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        image_size: tuple[int, int],
-        patch_size: tuple[int, int],
-        channels: int = 3,
-        prefix: int = 1,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, d_model: int, what: spec.ImagePatches) -> None:
         super().__init__()
-        self.image_size, self.patch_size = tuple(image_size), tuple(patch_size)
-        self.channels = channels
-        rows, columns = (i // p for i, p in zip(image_size, patch_size, strict=True))
-        self.patch = nn.Conv2d(channels, d_model, patch_size, stride=patch_size, bias=bias)
-        self.prefix = nn.Parameter(torch.zeros(1, prefix, d_model))
-        self.position = nn.Parameter(torch.zeros(1, prefix + rows * columns, d_model))
-        self.dropout = Dropout(dropout)
+        self.image_size, self.patch_size, self.channels = what.image_size, what.patch_size, what.channels
+        self.patch = nn.Conv2d(
+            what.channels, d_model, what.patch_size, stride=what.patch_size, bias=what.bias
+        )
+        self.prefix = nn.Parameter(torch.zeros(1, what.prefix, d_model))
+        self.position = nn.Parameter(torch.zeros(1, what.prefix + what.num_patches, d_model))
+        self.dropout = Dropout(what.dropout)
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> Embedded:
-        """images (B, C, height, width) -> (B, P + squares, D), squares row by row."""
+        """images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
             wanted = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
             raise ShapeError("images", images.shape, wanted, hint="resize or crop them")
-        x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, squares, D)
+        x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, patches, D)
         x = tap(obs, "patch", x)
-        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + squares, D)
+        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
         x = x + tap(obs, "position", self.position).to(x.dtype)
         return Embedded(tap(obs, "out", self.dropout(x)))
 
 
 class VectorInput(nn.Module):
-    """Vectors (B, T, D) handed in as they are.
-
-    >>> VectorInput()(torch.randn(2, 5, 16)).x.shape
-    torch.Size([2, 5, 16])
-    """
+    """Vectors (B, T, D) handed in as they are."""
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> Embedded:
         return Embedded(tap(obs, "out", x))

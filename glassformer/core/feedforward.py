@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.backend import ACTIVATIONS, Dropout
-from glassformer.core.linear import Fused, Linear, Norm
+from glassformer.core.backend import ACTIVATIONS, Dropout, Fused, Linear, Norm
 from glassformer.core.observe import Observer, tap
 from glassformer.core.spec import Activation
 

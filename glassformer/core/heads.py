@@ -6,16 +6,16 @@ B batch, T positions, D d_model, V vocabulary, L labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.core import spec
 from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
+from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
-from glassformer.core.spec import Activation
 from glassformer.errors import MissingValueError, ShapeError
 
 
@@ -51,24 +51,12 @@ class Span(NamedTuple):
 
 
 class FeaturesHead(nn.Module):
-    """The vectors themselves; with a pooler also activation(dense(first vector)).
+    """The vectors themselves; with a pooler also activation(dense(first vector))."""
 
-    >>> hidden, pooled = FeaturesHead(16, pooler=True)(torch.randn(2, 5, 16), Context())
-    >>> hidden.shape, pooled.shape
-    (torch.Size([2, 5, 16]), torch.Size([2, 16]))
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        pooler: bool = False,
-        pooler_dim: int | None = None,
-        pooler_activation: Activation = "tanh",
-    ) -> None:
+    def __init__(self, d_model: int, what: spec.Features) -> None:
         super().__init__()
-        self.pooler = nn.Linear(d_model, pooler_dim or d_model) if pooler else None
-        self.activation = pooler_activation
+        self.pooler = nn.Linear(d_model, what.pooler_dim or d_model) if what.pooler else None
+        self.activation = what.pooler_activation
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
         if self.pooler is None:
@@ -77,11 +65,7 @@ class FeaturesHead(nn.Module):
 
 
 class LanguageModelHead(nn.Module):
-    """Scores over the vocabulary at every position: (B, T, D) -> (B, T, V).
-
-    >>> LanguageModelHead(16, vocab_size=100)(torch.randn(2, 5, 16), Context()).shape
-    torch.Size([2, 5, 100])
-    """
+    """Scores over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
@@ -97,27 +81,16 @@ class LanguageModelHead(nn.Module):
         return x if self.scale == 1.0 else x * self.scale
 
 
-class MaskedLanguageModelHead(nn.Module):
-    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V).
+class MaskedLanguageModelHead(LanguageModelHead):
+    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V)."""
 
-    >>> head = MaskedLanguageModelHead(16, vocab_size=100, activation="gelu", norm=nn.LayerNorm(16))
-    >>> head(torch.randn(2, 5, 16), Context()).shape
-    torch.Size([2, 5, 100])
-    """
-
-    def __init__(self, d_model: int, *, vocab_size: int, activation: Activation, norm: nn.Module) -> None:
-        super().__init__()
+    def __init__(self, d_model: int, what: spec.MaskedLanguageModel) -> None:
+        super().__init__(d_model, vocab_size=what.vocab_size, bias=True)
         self.dense = nn.Linear(d_model, d_model)
-        self.activation = activation
-        self.norm = norm
-        self.weight = normal_table(vocab_size, d_model)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
+        self.activation = what.activation
+        self.norm = make_norm(what.norm, d_model)
 
     def transform(self, x: Tensor) -> Tensor:
-        """What the vocabulary's matrix is multiplied with."""
         y: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
         return y
 
@@ -126,59 +99,55 @@ def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
     """The row number (B,) of each sequence's last real token."""
     if padding is None:
         return torch.full((x.shape[0],), x.shape[1] - 1, device=x.device)
-    rows = torch.arange(x.shape[1], device=x.device)
-    return torch.where(padding, rows, 0).amax(-1)
+    return torch.where(padding, torch.arange(x.shape[1], device=x.device), 0).amax(-1)
 
 
-def _pick(x: Tensor, rows: Tensor) -> Tensor:
-    return x[torch.arange(x.shape[0], device=x.device), rows]  # (B, D)
+def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
+    """One of the vectors of a sequence, or their mean or maximum: (B, T, D) -> (B, D).
+
+    Only real tokens count: "first" and "last" are the first and last real ones.
+    """
+    match kind:
+        case "first" if padding is None:
+            return x[:, 0]
+        case "first" | "last":
+            rows = _last_real(padding, x) if kind == "last" or padding is None else padding.long().argmax(-1)
+            return x[torch.arange(x.shape[0], device=x.device), rows]
+        case "max":
+            low = torch.finfo(x.dtype).min
+            return (x if padding is None else x.masked_fill(~padding[..., None], low)).amax(1)
+    if padding is None:
+        return x.mean(1) * (math.sqrt(x.shape[1]) if kind == "mean_sqrt_len" else 1.0)
+    real = padding[..., None].to(x.dtype)
+    mean = (x * real).sum(1) / real.sum(1).clamp(min=1)
+    return mean if kind == "mean" else mean * padding.sum(1, keepdim=True).sqrt().to(x.dtype)
 
 
 class ClassifyHead(nn.Module):
-    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L).
+    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L)."""
 
-    >>> ClassifyHead(16, num_labels=3, pool="mean")(torch.randn(2, 5, 16), Context()).shape
-    torch.Size([2, 3])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        num_labels: int,
-        pool: Literal["first", "last", "end", "mean"] = "first",
-        hidden: Activation | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-        dropped: Sequence[Literal["hidden", "out"]] = ("hidden", "out"),
-        end_id: int = -1,
-    ) -> None:
+    def __init__(self, d_model: int, what: spec.Classify) -> None:
         super().__init__()
-        self.pool, self.hidden, self.end_id = pool, hidden, end_id
-        self.dense = nn.Linear(d_model, d_model) if hidden else None
-        self.dropout_hidden = Dropout(dropout if "hidden" in dropped else 0.0)
-        self.dropout = Dropout(dropout if "out" in dropped else 0.0)
-        self.out = nn.Linear(d_model, num_labels, bias=bias)
+        self.pool, self.hidden, self.end_id = what.pool, what.hidden, what.end_id
+        self.dense = nn.Linear(d_model, d_model) if what.hidden else None
+        self.dropout_hidden = Dropout(what.dropout if "hidden" in what.dropped else 0.0)
+        self.dropout = Dropout(what.dropout if "out" in what.dropped else 0.0)
+        self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        pooled = tap(obs, "pooled", self._pooled(x, context))  # (B, D)
+        if self.pool == "first":  # column 0, padding or not, as published models read it
+            pooled = x[:, 0]
+        elif self.pool == "end":
+            pooled = pool(x, self._ends(x, context.ids), "last")
+        else:
+            pooled = pool(x, context.padding, self.pool)
+        pooled = tap(obs, "pooled", pooled)  # (B, D)
         if self.dense is not None and self.hidden is not None:
             pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout_hidden(pooled)))
         return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
-    def _pooled(self, x: Tensor, context: Context) -> Tensor:
-        match self.pool:
-            case "first":
-                return x[:, 0]
-            case "last":
-                return _pick(x, _last_real(context.padding, x))
-            case "mean":
-                return pool_mean(x, context.padding)
-            case "end":
-                return _pick(x, _last_real(self._ends(x, context.ids), x))
-
     def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """Where the end token stands (B, T); that each row has one is looked at on a CPU alone."""
+        """Where the end token is (B, T); that each row has one is checked only on a CPU."""
         if ids is None:
             raise MissingValueError("token ids", "by a head that reads the end token")
         if ids.shape != x.shape[:2]:
@@ -191,16 +160,12 @@ class ClassifyHead(nn.Module):
 
 
 class ClassifyTwiceHead(nn.Module):
-    """Scores off the first and off the second prefix vector, and their mean.
+    """Scores off the first and off the second prefix vector, and their mean."""
 
-    >>> [scores.shape for scores in ClassifyTwiceHead(16, num_labels=3)(torch.randn(2, 5, 16), Context())]
-    [torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([2, 3])]
-    """
-
-    def __init__(self, d_model: int, *, num_labels: int) -> None:
+    def __init__(self, d_model: int, what: spec.ClassifyTwice) -> None:
         super().__init__()
-        self.first = nn.Linear(d_model, num_labels)
-        self.second = nn.Linear(d_model, num_labels)
+        self.first = nn.Linear(d_model, what.num_labels)
+        self.second = nn.Linear(d_model, what.num_labels)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Twice:
         first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
@@ -208,32 +173,23 @@ class ClassifyTwiceHead(nn.Module):
 
 
 class TokenClassifyHead(nn.Module):
-    """A row of scores for every token: (B, T, D) -> (B, T, L).
+    """A row of scores for every token: (B, T, D) -> (B, T, L)."""
 
-    >>> TokenClassifyHead(16, num_labels=3)(torch.randn(2, 5, 16), Context()).shape
-    torch.Size([2, 5, 3])
-    """
-
-    def __init__(self, d_model: int, *, num_labels: int, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, what: spec.TokenClassify) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
-        self.out = nn.Linear(d_model, num_labels, bias=bias)
+        self.dropout = Dropout(what.dropout)
+        self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "logits", self.out(self.dropout(x)))
 
 
 class AnswerHead(nn.Module):
-    """Where an answer starts and ends: (B, T, D) -> two of (B, T).
+    """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
 
-    >>> start, end = AnswerHead(16)(torch.randn(2, 5, 16), Context())
-    >>> start.shape, end.shape
-    (torch.Size([2, 5]), torch.Size([2, 5]))
-    """
-
-    def __init__(self, d_model: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, what: spec.Answer) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(what.dropout)
         self.out = nn.Linear(d_model, 2)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
@@ -241,52 +197,26 @@ class AnswerHead(nn.Module):
         return Span(start, end)
 
 
-def pool_mean(x: Tensor, padding: Tensor | None) -> Tensor:
-    """The mean of the real vectors: (B, T, D) -> (B, D)."""
-    if padding is None:
-        return x.mean(1)
-    real = padding[..., None].to(x.dtype)
-    return (x * real).sum(1) / real.sum(1).clamp(min=1)
-
-
 class EmbedHead(nn.Module):
-    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D).
+    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D)."""
 
-    >>> EmbedHead(16, normalize=True)(torch.randn(2, 5, 16), Context()).shape
-    torch.Size([2, 16])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        pool: Literal["mean", "first", "max", "mean_sqrt_len", "last"] = "mean",
-        normalize: bool = False,
-        pooler: bool = False,
-    ) -> None:
+    def __init__(self, d_model: int, what: spec.Embed) -> None:
         super().__init__()
-        self.pool, self.normalize = pool, normalize
-        # published folders carry a pooler beside; it takes no part here but is kept for saving
-        self.pooler = nn.Linear(d_model, d_model) if pooler else None
+        self.pool, self.normalize = what.pool, what.normalize
+        # published folders have a pooler; it takes no part here but is kept for saving
+        self.pooler = nn.Linear(d_model, d_model) if what.pooler else None
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        vector = self._pooled(x, context.padding)
-        vector = F.normalize(vector, dim=-1) if self.normalize else vector
-        return tap(obs, "embedding", vector)
+        vector = pool(x, context.padding, self.pool)
+        return tap(obs, "embedding", F.normalize(vector, dim=-1) if self.normalize else vector)
 
-    def _pooled(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        match self.pool:
-            case "first":
-                rows = None if padding is None else padding.long().argmax(-1)
-                return x[:, 0] if rows is None else _pick(x, rows)
-            case "last":
-                return _pick(x, _last_real(padding, x))
-            case "max":
-                low = torch.finfo(x.dtype).min
-                return (x if padding is None else x.masked_fill(~padding[..., None], low)).amax(1)
-            case "mean":
-                return pool_mean(x, padding)
-            case "mean_sqrt_len":
-                if padding is None:
-                    return pool_mean(x, padding) * math.sqrt(x.shape[1])
-                return pool_mean(x, padding) * padding.sum(1, keepdim=True).sqrt().to(x.dtype)
+
+HEADS: dict[type, type[nn.Module]] = {
+    spec.Features: FeaturesHead,
+    spec.MaskedLanguageModel: MaskedLanguageModelHead,
+    spec.Classify: ClassifyHead,
+    spec.ClassifyTwice: ClassifyTwiceHead,
+    spec.TokenClassify: TokenClassifyHead,
+    spec.Answer: AnswerHead,
+    spec.Embed: EmbedHead,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,36 @@ from glassformer.errors import ShapeError
 
 if TYPE_CHECKING:
     from glassformer.generation.config import GenerationOptions
+
+
+class ForwardOptions(TypedDict, total=False):
+    """Options of every forward. kernel: one of `core.kernels.KERNELS`."""
+
+    kernel: Kernel
+    obs: Observer | None
+
+
+class EncoderDecoderOptions(ForwardOptions, total=False):
+    """Position ids (B|1, T); by default counted from the mask."""
+
+    src_positions: Tensor | None
+    tgt_positions: Tensor | None
+
+
+class EncoderOptions(ForwardOptions, total=False):
+    """Position ids (B|1, T), token types (B, T), and what is missing or masked out in a series."""
+
+    positions: Tensor | None
+    types: Tensor | None
+    observed: Tensor | None  # (B, time, channels), False where a value is missing
+    hidden: Tensor | None  # (B, channels, patches), True for patches to be predicted
+
+
+class DecoderOptions(ForwardOptions, total=False):
+    """Position ids (B|1, T), and the KV cache to continue from."""
+
+    positions: Tensor | None
+    cache: KVCache | None
 
 
 class GenerativeModel(nn.Module):
@@ -110,30 +140,16 @@ class EncoderDecoder(GenerativeModel):
         src_mask: MaskLike = None,
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
-        *,
-        src_positions: Tensor | None = None,
-        tgt_positions: Tensor | None = None,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
+        **options: Unpack[EncoderDecoderOptions],
     ) -> Any:
         """src (B, S), tgt (B, T) -> the head's output: logits (B, T, V) for a language model.
 
         The target is always causal. A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
         Without masks, padding is inferred from the pad id; the memory's padding and segments are the
-        source's. `kernel` is one of `core.kernels.KERNELS`, `obs` an `Observer`.
+        source's.
         """
-        x, context = self.hidden_states(
-            src,
-            tgt,
-            src_mask,
-            tgt_mask,
-            memory_mask,
-            src_positions=src_positions,
-            tgt_positions=tgt_positions,
-            kernel=kernel,
-            obs=obs,
-        )
-        return self.head(x, context, obs=scope(obs, "head"))
+        x, context = self.hidden_states(src, tgt, src_mask, tgt_mask, memory_mask, **options)
+        return self.head(x, context, obs=scope(options.get("obs"), "head"))
 
     def hidden_states(
         self,
@@ -155,9 +171,10 @@ class EncoderDecoder(GenerativeModel):
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
             memory_mask = across(src_seen, tgt_mask)
-        return self._decoded(
-            tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs, ids=src
+        x, padding = self._decode(
+            tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs
         )
+        return x, Context(ids=src, padding=padding)
 
     def encode(
         self,
@@ -185,42 +202,29 @@ class EncoderDecoder(GenerativeModel):
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
         *,
-        positions: Tensor | None = None,
-        cache: KVCache | None = None,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
         ids: Tensor | None = None,
+        **options: Unpack[DecoderOptions],
     ) -> Any:
-        """tgt (B, T) and memory (B, S, D) -> what the head gives; goes on from `cache` if there is one.
+        """tgt (B, T) and memory (B, S, D) -> the head's output; continues from `cache` if there is one.
 
-        With a cache a tgt_mask (B, keys) speaks of all keys so far, cached ones included.
+        With a cache a tgt_mask (B, keys) covers all keys so far, cached ones included.
         """
-        x, context = self._decoded(
-            tgt,
-            memory,
-            tgt_mask,
-            memory_mask,
-            positions=positions,
-            cache=cache,
-            kernel=kernel,
-            obs=obs,
-            ids=ids,
-        )
-        return self.head(x, context, obs=scope(obs, "head"))
+        x, padding = self._decode(tgt, memory, tgt_mask, memory_mask, **options)
+        return self.head(x, Context(ids=ids, padding=padding), obs=scope(options.get("obs"), "head"))
 
-    def _decoded(
+    def _decode(
         self,
         tgt: Tensor,
         memory: Tensor,
         tgt_mask: MaskLike,
         memory_mask: MaskLike,
         *,
-        positions: Tensor | None,
+        positions: Tensor | None = None,
         cache: KVCache | None = None,
-        kernel: Kernel,
-        obs: Observer | None,
-        ids: Tensor | None,
-    ) -> tuple[Tensor, Context]:
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The last hidden states (B, T, D), and which target positions are real."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
         mask = inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
@@ -241,7 +245,7 @@ class EncoderDecoder(GenerativeModel):
             kernel=kernel,
             obs=scope(obs, "decoder"),
         )
-        return x, Context(ids=ids, padding=padding)
+        return x, padding
 
 
 class EncoderOnly(nn.Module):
@@ -269,36 +273,14 @@ class EncoderOnly(nn.Module):
         if "head" in self.spec.tied:
             share(self.embed, self.head, "the head")
 
-    def forward(
-        self,
-        inputs: Tensor,
-        mask: MaskLike = None,
-        *,
-        types: Tensor | None = None,
-        observed: Tensor | None = None,
-        hidden: Tensor | None = None,
-        positions: Tensor | None = None,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
-    ) -> Any:
+    def forward(self, inputs: Tensor, mask: MaskLike = None, **options: Unpack[EncoderOptions]) -> Any:
         """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output.
 
         `mask` is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); without it, padding is
-        inferred from the pad id. `types` (B, T) are token types. `observed` (B, time, channels) marks the
-        values of a series that are not missing, `hidden` (B, channels, patches) its patches that are masked
-        out, to be predicted. `kernel` is one of `core.kernels.KERNELS`, `obs` an `Observer`.
+        inferred from the pad id.
         """
-        x, context = self.hidden_states(
-            inputs,
-            mask,
-            types=types,
-            observed=observed,
-            hidden=hidden,
-            positions=positions,
-            kernel=kernel,
-            obs=obs,
-        )
-        return self.head(x, context, obs=scope(obs, "head"))
+        x, context = self.hidden_states(inputs, mask, **options)
+        return self.head(x, context, obs=scope(options.get("obs"), "head"))
 
     def hidden_states(
         self,
@@ -317,27 +299,14 @@ class EncoderOnly(nn.Module):
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
             positions = placed(seen_mask, 0, inputs, "mask")
-        more: dict[str, Any] = {}
-        if types is not None:
-            more["types"] = types
-        if observed is not None:
-            more["observed"] = observed
-        if hidden is not None:
-            more["hidden"] = hidden
+        given = {"types": types, "observed": observed, "hidden": hidden}
+        more = {name: value for name, value in given.items() if value is not None}
         embedded = first_vectors(self.embed, inputs, positions, 0, scope(obs, "embed"), **more)
         x = self.encoder(
-            embedded.x,
-            mask=seen_mask,
-            positions=positions,
-            kernel=kernel,
-            obs=scope(obs, "encoder"),
+            embedded.x, mask=seen_mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
         )
-        return x, Context(
-            ids=inputs if tokens else None,
-            padding=seen_mask.padding,
-            loc=embedded.loc,
-            scale=embedded.scale,
-        )
+        ids = inputs if tokens else None
+        return x, Context(ids=ids, padding=seen_mask.padding, loc=embedded.loc, scale=embedded.scale)
 
 
 class DecoderOnly(GenerativeModel):
@@ -367,24 +336,14 @@ class DecoderOnly(GenerativeModel):
         if "head" in self.spec.tied:
             share(self.embed, self.head, "the head")
 
-    def forward(
-        self,
-        ids: Tensor,
-        mask: MaskLike = None,
-        *,
-        positions: Tensor | None = None,
-        cache: KVCache | None = None,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
-    ) -> Any:
+    def forward(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[DecoderOptions]) -> Any:
         """ids (B, T) -> the head's output: logits (B, T, V) for a language model.
 
         A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); with a cache its keys include
-        the cached ones. Without a mask, padding is inferred from the pad id. `kernel` is one of
-        `core.kernels.KERNELS`, `obs` an `Observer`.
+        the cached ones. Without a mask, padding is inferred from the pad id.
         """
-        x, context = self.hidden_states(ids, mask, positions=positions, cache=cache, kernel=kernel, obs=obs)
-        return self.head(x, context, obs=scope(obs, "head"))
+        x, context = self.hidden_states(ids, mask, **options)
+        return self.head(x, context, obs=scope(options.get("obs"), "head"))
 
     def hidden_states(
         self,
@@ -405,12 +364,7 @@ class DecoderOnly(GenerativeModel):
         padding = None if seen_mask.padding is None else latest(seen_mask.padding, start, ids.shape[1])
         x = first_vectors(self.embed, ids, positions, start, scope(obs, "embed")).x
         x = self.decoder(
-            x,
-            mask=seen_mask,
-            positions=positions,
-            cache=cache,
-            kernel=kernel,
-            obs=scope(obs, "decoder"),
+            x, mask=seen_mask, positions=positions, cache=cache, kernel=kernel, obs=scope(obs, "decoder")
         )
         return x, Context(ids=ids, padding=padding)
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.core import spec
+
 
 class LayerNorm(nn.LayerNorm):
     """(x - mean) / sqrt(var + eps), over the last dimension, times weight plus bias.
@@ -64,3 +66,13 @@ class BatchNorm(nn.BatchNorm1d):
         if x.dim() == 2:  # rows (N, D) without padding
             return super().forward(x)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
+
+
+def make_norm(what: spec.Norm, d_model: int) -> nn.Module:
+    """A norm over d_model features."""
+    kinds: dict[type, type[nn.Module]] = {
+        spec.LayerNorm: LayerNorm,
+        spec.RMSNorm: RMSNorm,
+        spec.BatchNorm: BatchNorm,
+    }
+    return kinds[type(what)](d_model, **vars(what))

@@ -6,13 +6,14 @@ unfolds them. B series, C channels, T time steps, P patches (and prefix tokens),
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.core import spec
 from glassformer.core.backend import Dropout
-from glassformer.core.distributions import Distribution, Parameters, mapped, numbers, stacked
+from glassformer.core.distributions import Parameters, mapped, numbers, stacked
 from glassformer.core.embeddings import Embedded
 from glassformer.core.heads import Context
 from glassformer.core.observe import Observer, tap
@@ -63,45 +64,31 @@ def small_sinusoids(rows: int, d_model: int) -> Tensor:
 
 
 class SeriesInput(nn.Module):
-    """Series scaled and cut into patches, each a vector, after learned prefix tokens, plus positions.
+    """Series scaled and cut into patches, each a vector, after learned prefix tokens, plus positions."""
 
-    >>> read = SeriesInput(16, context_length=20, patch_length=8, stride=4, channels=3)
-    >>> read(torch.randn(2, 20, 3)).x.shape
-    torch.Size([6, 4, 16])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        context_length: int,
-        patch_length: int,
-        stride: int,
-        channels: int,
-        position: Literal["learned", "sincos"] = "sincos",
-        scaling: Scaling = "std",
-        embedding: Literal["shared", "per_channel"] = "shared",
-        prefix: int = 0,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, d_model: int, what: spec.SeriesPatches) -> None:
         super().__init__()
-        self.context_length, self.patch_length, self.stride = context_length, patch_length, stride
-        self.channels, self.scaling = channels, scaling
-        rows = prefix + (context_length - patch_length) // stride + 1
+        self.context_length, self.patch_length, self.stride = (
+            what.context_length,
+            what.patch_length,
+            what.stride,
+        )
+        self.channels, self.scaling = what.channels, what.scaling
+        rows = what.prefix + what.num_patches
         self.patch: nn.Linear | nn.ModuleList
-        if embedding == "shared":
-            self.patch = nn.Linear(patch_length, d_model)
+        if what.embedding == "shared":
+            self.patch = nn.Linear(what.patch_length, d_model)
         else:
-            self.patch = nn.ModuleList(nn.Linear(patch_length, d_model) for _ in range(channels))
-        self.prefix = nn.Parameter(torch.zeros(1, prefix, d_model)) if prefix else None
+            self.patch = nn.ModuleList(nn.Linear(what.patch_length, d_model) for _ in range(what.channels))
+        self.prefix = nn.Parameter(torch.zeros(1, what.prefix, d_model)) if what.prefix else None
         self.position: Tensor
-        if position == "learned":
+        if what.position == "learned":
             self.position = nn.Parameter(torch.zeros(rows, d_model))
         else:
             self.register_buffer("position", torch.empty(rows, d_model))
             if not self.position.is_meta:
                 self.position.copy_(small_sinusoids(rows, d_model))
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(what.dropout)
 
     def forward(
         self,
@@ -159,166 +146,119 @@ class SeriesInput(nn.Module):
         return torch.stack([layer(piece) for layer, piece in zip(self.patch, pieces, strict=True)], 1)
 
 
-def unfolded(x: Tensor, channels: int) -> Tensor:
-    """Channels apart again: (B*C, ...) -> (B, C, ...)."""
-    return x.reshape(x.shape[0] // channels, channels, *x.shape[1:])
+class SeriesHead(nn.Module):
+    """A head of a series model: channels, folded into the batch, are separated again."""
 
-
-def pooled(x: Tensor, channels: int, pool: Pool) -> Tensor:
-    """Vectors (B*C, P, D) -> one for each channel (B, C, D), or (B, C, P*D) when "flatten"."""
-    match pool:
-        case "first":
-            one = x[:, 0]
-        case "mean":
-            one = x.mean(1)
-        case "max":
-            one = x.amax(1)
-        case "flatten":
-            one = x.flatten(1)
-    return unfolded(one, channels)
-
-
-class SeriesFeaturesHead(nn.Module):
-    """The vectors themselves, channels apart again: (B*C, P, D) -> (B, C, P, D).
-
-    >>> SeriesFeaturesHead(channels=3)(torch.randn(6, 5, 16), Context()).shape
-    torch.Size([2, 3, 5, 16])
-    """
-
-    def __init__(self, *, channels: int) -> None:
+    def __init__(self, what: Any, source: spec.SeriesPatches) -> None:
         super().__init__()
-        self.channels = channels
+        self.channels = source.channels
+        self.pool: Pool = getattr(what, "pool", "mean")
+        self.dropout = Dropout(getattr(what, "dropout", 0.0))
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """(B*C, ...) -> (B, C, ...)."""
+        return x.reshape(x.shape[0] // self.channels, self.channels, *x.shape[1:])
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """Vectors (B*C, P, D) -> one for each channel (B, C, D), or (B, C, P*D) when "flatten"."""
+        match self.pool:
+            case "first":
+                return self.unfold(x[:, 0])
+            case "mean":
+                return self.unfold(x.mean(1))
+            case "max":
+                return self.unfold(x.amax(1))
+        return self.unfold(x.flatten(1))
+
+
+class SeriesFeaturesHead(SeriesHead):
+    """The vectors themselves: (B*C, P, D) -> (B, C, P, D)."""
+
+    def __init__(self, d_model: int, what: spec.Features, source: spec.SeriesPatches) -> None:
+        super().__init__(what, source)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        return unfolded(x, self.channels)
+        return self.unfold(x)
 
 
-class ForecastHead(nn.Module):
+class ForecastHead(SeriesHead):
     """The next N values of every channel, in the series' own units: (B*C, P, D) -> (B, N, C).
 
     With a distribution, its parameters, each (B, N, C), for values in the series' own units.
-
-    >>> head = ForecastHead(16, prediction_length=7, channels=3, rows=5)
-    >>> head(torch.randn(6, 5, 16), Context(loc=torch.zeros(2, 1, 3), scale=torch.ones(2, 1, 3))).shape
-    torch.Size([2, 7, 3])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        prediction_length: int,
-        channels: int,
-        rows: int,
-        pool: Pool = "flatten",
-        projection: Literal["shared", "per_channel"] = "shared",
-        distribution: Distribution = "none",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.channels, self.pool = channels, pool
-        width = d_model * rows if pool == "flatten" else d_model
+    def __init__(self, d_model: int, what: spec.Forecast, source: spec.SeriesPatches) -> None:
+        super().__init__(what, source)
+        width = d_model * (source.prefix + source.num_patches) if what.pool == "flatten" else d_model
+        shared = what.projection == "shared"
         layers = [
-            numbers(width, prediction_length, distribution)
-            for _ in range(1 if projection == "shared" else channels)
+            numbers(width, what.prediction_length, what.distribution)
+            for _ in range(1 if shared else source.channels)
         ]
-        self.dropout = Dropout(dropout)
-        self.out = layers[0] if projection == "shared" else nn.ModuleList(layers)
+        self.out = layers[0] if shared else nn.ModuleList(layers)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
-        vectors = self.dropout(tap(obs, "pooled", pooled(x, self.channels, self.pool)))  # (B, C, W)
-        told = self._told(vectors)  # (B, C, N), or parameters of this shape
+        vectors = self.dropout(tap(obs, "pooled", self.pooled(x)))  # (B, C, W)
+        found: Tensor | Parameters  # (B, C, N), or parameters of this shape
+        if isinstance(self.out, nn.ModuleList):
+            each = [layer(vectors[:, c]) for c, layer in enumerate(self.out)]
+            found = torch.stack(each, 1) if isinstance(each[0], Tensor) else stacked(each, 1)
+        else:
+            found = self.out(vectors)
         assert context.loc is not None and context.scale is not None
-        if isinstance(told, Tensor):
-            return tap(obs, "forecast", told.transpose(1, 2) * context.scale + context.loc)
-        told = mapped(told, lambda _, tensor: tensor.transpose(1, 2))
-        told = told.undone(context.loc, context.scale)
-        return mapped(told, lambda name, tensor: tap(obs, name, tensor))
-
-    def _told(self, vectors: Tensor) -> Tensor | Parameters:
-        told: Tensor | Parameters
-        if not isinstance(self.out, nn.ModuleList):
-            told = self.out(vectors)
-            return told
-        each = [layer(vectors[:, c]) for c, layer in enumerate(self.out)]
-        return torch.stack(each, 1) if isinstance(each[0], Tensor) else stacked(each, 1)
+        if isinstance(found, Tensor):
+            return tap(obs, "forecast", found.transpose(1, 2) * context.scale + context.loc)
+        found = mapped(found, lambda _, tensor: tensor.transpose(1, 2)).undone(context.loc, context.scale)
+        return mapped(found, lambda name, tensor: tap(obs, name, tensor))
 
 
-class SeriesClassifyHead(nn.Module):
-    """Scores off the channels' pooled vectors laid side by side: (B*C, P, D) -> (B, labels).
+class SeriesClassifyHead(SeriesHead):
+    """Scores off the channels' pooled vectors laid side by side: (B*C, P, D) -> (B, labels)."""
 
-    >>> SeriesClassifyHead(16, num_labels=4, channels=3)(torch.randn(6, 5, 16), Context()).shape
-    torch.Size([2, 4])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        num_labels: int,
-        channels: int,
-        pool: Literal["mean", "max", "first"] = "mean",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.channels, self.pool = channels, pool
-        self.dropout = Dropout(dropout)
-        self.out = nn.Linear(channels * d_model, num_labels)
+    def __init__(self, d_model: int, what: spec.SeriesClassify, source: spec.SeriesPatches) -> None:
+        super().__init__(what, source)
+        self.out = nn.Linear(source.channels * d_model, what.num_labels)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        vector = tap(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
+        vector = tap(obs, "pooled", self.pooled(x).flatten(1))  # (B, C*D)
         return tap(obs, "logits", self.out(self.dropout(vector)))
 
 
-class SeriesRegressHead(nn.Module):
-    """Numbers, or a distribution's parameters for them, off all channels: (B*C, P, D) -> (B, targets).
+class SeriesRegressHead(SeriesHead):
+    """Numbers, or a distribution's parameters for them, off all channels: (B*C, P, D) -> (B, targets)."""
 
-    >>> SeriesRegressHead(16, num_targets=4, channels=3)(torch.randn(6, 5, 16), Context()).shape
-    torch.Size([2, 4])
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        num_targets: int,
-        channels: int,
-        pool: Literal["mean", "max", "first"] = "mean",
-        distribution: Distribution = "none",
-        output_range: tuple[float, float] | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.channels, self.pool, self.output_range = channels, pool, output_range
-        self.dropout = Dropout(dropout)
-        self.out = numbers(channels * d_model, num_targets, distribution)
+    def __init__(self, d_model: int, what: spec.SeriesRegress, source: spec.SeriesPatches) -> None:
+        super().__init__(what, source)
+        self.output_range = what.output_range
+        self.out = numbers(source.channels * d_model, what.num_targets, what.distribution)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
-        vector = tap(obs, "pooled", pooled(x, self.channels, self.pool).flatten(1))  # (B, C*D)
-        told: Tensor | Parameters = self.out(self.dropout(vector))
-        if isinstance(told, Tensor):
-            if self.output_range is not None:
-                low, high = self.output_range
-                told = torch.sigmoid(told) * (high - low) + low
-            return tap(obs, "targets", told)
-        return mapped(told, lambda name, tensor: tap(obs, name, tensor))
+        vector = tap(obs, "pooled", self.pooled(x).flatten(1))  # (B, C*D)
+        found: Tensor | Parameters = self.out(self.dropout(vector))
+        if not isinstance(found, Tensor):
+            return mapped(found, lambda name, tensor: tap(obs, name, tensor))
+        if self.output_range is not None:
+            low, high = self.output_range
+            found = torch.sigmoid(found) * (high - low) + low
+        return tap(obs, "targets", found)
 
 
-class PatchReconstructHead(nn.Module):
-    """Each patch's own scaled values again: (B*C, P, D) -> (B, C, patches, L).
+class PatchReconstructHead(SeriesHead):
+    """Each patch's own scaled values again: (B*C, P, D) -> (B, C, patches, L)."""
 
-    >>> PatchReconstructHead(16, patch_length=8, channels=3)(torch.randn(6, 5, 16), Context()).shape
-    torch.Size([2, 3, 5, 8])
-    """
-
-    def __init__(
-        self, d_model: int, *, patch_length: int, channels: int, prefix: int = 0, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.channels, self.prefix = channels, prefix
-        self.dropout = Dropout(dropout)
-        self.out = nn.Linear(d_model, patch_length)
+    def __init__(self, d_model: int, what: spec.PatchReconstruct, source: spec.SeriesPatches) -> None:
+        super().__init__(what, source)
+        self.prefix = source.prefix
+        self.out = nn.Linear(d_model, source.patch_length)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
-        values = self.out(self.dropout(x[:, self.prefix :]))
-        return tap(obs, "patches", unfolded(values, self.channels))
+        return tap(obs, "patches", self.unfold(self.out(self.dropout(x[:, self.prefix :]))))
+
+
+SERIES_HEADS: dict[type, type[nn.Module]] = {
+    spec.Features: SeriesFeaturesHead,
+    spec.Forecast: ForecastHead,
+    spec.SeriesClassify: SeriesClassifyHead,
+    spec.SeriesRegress: SeriesRegressHead,
+    spec.PatchReconstruct: PatchReconstructHead,
+}

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.backend import linear
+from glassformer.core.backend import FusedLinear, linear
 from glassformer.core.embeddings import TokenInput, check_form
-from glassformer.core.linear import FusedLinear
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions

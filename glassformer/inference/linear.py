@@ -17,8 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.backend import ACTIVATIONS
-from glassformer.core.linear import Norm
+from glassformer.core.backend import ACTIVATIONS, Norm
 from glassformer.core.spec import Activation
 from glassformer.errors import ConflictError, UnsupportedError
 from glassformer.inference.prepare import MakeLinear, Part, has_triton

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.backend import FusedLinear, Linear
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.heads import LanguageModelHead
-from glassformer.core.linear import FusedLinear, Linear
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 

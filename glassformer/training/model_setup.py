@@ -10,8 +10,7 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.build import build, canonical
-from glassformer.core.init import initialise
+from glassformer.core.build import build, canonical, initialise
 from glassformer.core.model import AnyModel
 from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family

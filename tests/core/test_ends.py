@@ -30,7 +30,7 @@ REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
     ],
 )
 def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torch.dtype) -> None:
-    head = EmbedHead(1, pool=pool)
+    head = EmbedHead(1, spec.Embed(pool=pool))
     pooled = head(X.to(dtype), Context(padding=REAL))
     torch.testing.assert_close(pooled[:, 0], torch.tensor(wanted, dtype=dtype))
     whole = head(X.to(dtype), Context())
@@ -40,7 +40,7 @@ def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_text_without_a_real_token_is_zero(dtype: torch.dtype) -> None:
     nothing = Context(padding=torch.zeros(2, 4, dtype=torch.bool))
-    assert torch.equal(EmbedHead(1)(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
+    assert torch.equal(EmbedHead(1, spec.Embed())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
 
 
 def test_a_model_without_a_single_number_is_built() -> None:

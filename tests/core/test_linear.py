@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from glassformer.core import backend
-from glassformer.core.backend import linear
-from glassformer.core.linear import Linear
+from glassformer.core.backend import Linear, linear
 
 
 @pytest.mark.parametrize("shape", [(2, 40), (70,), (3, 1)])

@@ -238,7 +238,7 @@ def test_series_that_do_not_fit_are_refused(kind: type[Exception], call: Any) ->
 
 
 def test_large_values_in_half_precision_do_not_overflow() -> None:
-    read = SeriesInput(8, context_length=20, patch_length=8, stride=4, channels=1)
+    read = SeriesInput(8, spec.SeriesPatches(context_length=20, patch_length=8, stride=4, channels=1))
     values = (torch.arange(20.0) * 1000).half()[None, :, None]  # their squares are beyond float16
     shown = Observer("scaled")
     read(values, obs=shown)

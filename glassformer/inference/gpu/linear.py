@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.backend import ACTIVATIONS
-from glassformer.core.linear import Norm
+from glassformer.core.backend import ACTIVATIONS, Norm
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.core.spec import Activation
 from glassformer.errors import InvalidValueError, ShapeError
