@@ -93,7 +93,7 @@ def fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
         return number and isfinite(value)
-    return isinstance(value, hint)
+    return isinstance(value, origin or hint)
 
 
 def named(hint: Any) -> str:

@@ -6,7 +6,7 @@ B batch, T positions, S keys, D d_model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -129,28 +129,24 @@ class Stack(nn.Module):
     def _dense(
         self, x: Tensor, mask: Mask, positions: Tensor | None, cache: KVCache | None, kernel: Kernel
     ) -> list[DenseAttention]:
-        """Attention of padded rows for each layer; layers of a kind share mask and position terms."""
+        """Self-attention of padded rows for each layer; layers of a kind share mask and position terms."""
         batch, steps, _ = x.shape
         start = 0 if cache is None else cache.length
         keys = steps if cache is None else cache.num_keys(steps)
         mask = replace(mask, causal=mask.causal or self.causal)
         if isinstance(start, Tensor):
             mask = replace(mask, offset=start)
-        kinds: dict[object, DenseAttention] = {}
-        layers = []
-        for n, attention in enumerate(self.attentions):
-            kind = layer_kind(attention)
-            if kind not in kinds:
-                terms = self.position_terms(
-                    positions, start, steps, keys, mask, x.device, window=attention.window
-                )
-                prepared = attention.prepare_mask(
-                    mask, batch=batch, queries=steps, keys=keys, like=x, bias=terms.bias, kernel=kernel
-                )
-                kinds[kind] = DenseAttention(prepared, terms)
-            shared = kinds[kind]
-            layers.append(shared if cache is None else shared._replace(cache=cache, layer=n))
-        return layers
+
+        def prepare(attention: MultiHeadAttention) -> DenseAttention:
+            terms = self.position_terms(
+                positions, start, steps, keys, mask, x.device, window=attention.window
+            )
+            prepared = attention.prepare_mask(
+                mask, batch=batch, queries=steps, keys=keys, like=x, bias=terms.bias, kernel=kernel
+            )
+            return DenseAttention(prepared, terms)
+
+        return _by_kind(self.attentions, prepare, cache)
 
     def _dense_cross(
         self,
@@ -162,25 +158,15 @@ class Stack(nn.Module):
     ) -> list[DenseAttention] | None:
         if memory is None or not self.cross_attentions:
             return None
-        mask = Mask.of(memory_mask, "memory_mask")
-        kinds: dict[object, DenseAttention] = {}
-        layers = []
-        for n, attention in enumerate(self.cross_attentions):
-            kind = layer_kind(attention)
-            if kind not in kinds:
-                prepared = attention.prepare_mask(
-                    mask,
-                    batch=x.shape[0],
-                    queries=x.shape[1],
-                    keys=memory.shape[1],
-                    like=x,
-                    kernel=kernel,
-                    what="memory_mask",
-                )
-                kinds[kind] = DenseAttention(prepared, cross=True)
-            shared = kinds[kind]
-            layers.append(shared if cache is None else shared._replace(cache=cache, layer=n))
-        return layers
+        mask, (batch, steps, _), keys = Mask.of(memory_mask, "memory_mask"), x.shape, memory.shape[1]
+
+        def prepare(attention: MultiHeadAttention) -> DenseAttention:
+            prepared = attention.prepare_mask(
+                mask, batch=batch, queries=steps, keys=keys, like=x, kernel=kernel, what="memory_mask"
+            )
+            return DenseAttention(prepared, cross=True)
+
+        return _by_kind(self.cross_attentions, prepare, cache)
 
     def position_of(self, window: int | None) -> ScorePosition | None:
         """The positions of layers with this window."""
@@ -223,3 +209,19 @@ class Stack(nn.Module):
 def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float]:
     """Layers of one kind share masks and position terms."""
     return attention.num_heads, attention.window, attention.dropout
+
+
+def _by_kind(
+    attentions: list[MultiHeadAttention],
+    prepare: Callable[[MultiHeadAttention], DenseAttention],
+    cache: KVCache | None,
+) -> list[DenseAttention]:
+    """What `prepare` returns for each layer, called once for layers of a kind."""
+    kinds: dict[object, DenseAttention] = {}
+    layers = []
+    for n, attention in enumerate(attentions):
+        kind = layer_kind(attention)
+        if kind not in kinds:
+            kinds[kind] = prepare(attention)
+        layers.append(kinds[kind] if cache is None else kinds[kind]._replace(cache=cache, layer=n))
+    return layers

@@ -1,1 +1,1 @@
-"""Models written for other programs to run; what a program does not know is told in a sentence."""
+"""Models exported for other runtimes: ONNX and CTranslate2."""

@@ -1,7 +1,10 @@
-"""A model as ONNX files: any batch, any length, padding and the keys and values so far as inputs.
+"""A model as ONNX files: any batch, any length, padding and the KV cache as inputs.
 
-Weights keep the names they have here, and a matrix that is shared is stored once. `export.json` beside the
-files lists what each takes and gives.
+Weights keep the names they have here, and a matrix that is shared is stored once. `export.json` lists the
+inputs and outputs of each file. A model that generates takes the keys and values so far in each step and
+returns them longer. With a source, the encoder's graph returns those that every step attends to, once.
+
+Letters: B batch, T new tokens, S source tokens, P tokens so far, G key/value heads, K head width.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,21 +24,46 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.core.model import AnyModel
+from glassformer.core.distributions import KINDS
+from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.kernels import Kernel
+from glassformer.core.kv_cache import KVCache, LayerCache
+from glassformer.core.masks import Mask
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.positions import PositionTerms, RelativeBias, buckets_of
 from glassformer.core.stack import Stack
-from glassformer.errors import MissingDependencyError
-from glassformer.export.folder import Exported, atomic_folder, require_new_folder, write_sidecars
-from glassformer.export.generation_metadata import end_tokens, language_note, start_tokens
-from glassformer.export.onnx_graphs import Graph, Port, Whole, graphs_of
+from glassformer.errors import MissingDependencyError, UnsupportedError
+from glassformer.export.folder import (
+    Exported,
+    atomic_folder,
+    end_tokens,
+    language_note,
+    require_new_folder,
+    start_tokens,
+    write_sidecars,
+)
 from glassformer.inference.prepare import evaluation_mode
 
 OPSET = 18
-LARGE = 2_000_000_000  # bytes of weights from which they lie in a file of their own: one message holds 2 GB
+LARGE = 2_000_000_000  # bytes of weights from which they get a file of their own: one message holds 2 GB
+
+# Written out step by step: a row that may attend to nothing then gives zeros, whatever an exporter or a
+# runtime makes of a fused operator there; a NaN would spread from padding to everything after it.
+KERNEL: Kernel = "explicit"
+
+# what a head that gives one tensor gives; the others give scores
+GIVEN: dict[type, str] = {
+    spec.Features: "hidden",
+    spec.Embed: "embedding",
+    spec.Forecast: "forecast",
+    spec.SeriesRegress: "targets",
+    spec.PatchReconstruct: "patches",
+}
+# sizes to try a graph with: each its own, and none 0 or 1, which would be taken for fixed
+SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7}
 
 
-def library() -> None:
-    """Say so where what torch exports with is not installed."""
+def _require_exporter() -> None:
     try:
         import_module("onnx")
         import_module("onnxscript")
@@ -45,7 +73,7 @@ def library() -> None:
 
 def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
     """Write the folder, which must be new or empty, in float32; it is whole or not there."""
-    library()
+    _require_exporter()
     path = require_new_folder(folder)
     model = _plain(bundle.model)
     graphs = graphs_of(model)
@@ -120,7 +148,7 @@ def _tidy(model: Any) -> None:
 def _port(value: Any) -> Port:
     shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
     kinds = {"FLOAT": "float32", "BOOL": "bool", "INT64": "int64"}
-    return Port(name=value.name, dtype=kinds[value.dtype.name], shape=shape)
+    return Port(value.name, kinds[value.dtype.name], shape)
 
 
 @contextmanager
@@ -170,3 +198,221 @@ def _looked_up(model: AnyModel) -> Iterator[None]:
     finally:
         for stack, position in own.items():
             stack.position = position
+
+
+# ---- graphs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that goes in or comes out: a word in its shape is a size that may change from run to run."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """One file: the module that computes it, what it takes, and what it gives by name, in their order."""
+
+    name: str
+    module: nn.Module
+    inputs: tuple[Port, ...]
+    outputs: tuple[str, ...]
+
+    def sample(self) -> tuple[Tensor, ...]:
+        """Inputs of the sizes to try it with: nothing masked, ids 0."""
+        kinds = {"bool": torch.bool, "int64": torch.int64, "float32": torch.float32}
+        given = [
+            torch.ones([SIZES[n] if isinstance(n, str) else n for n in port.shape], dtype=kinds[port.dtype])
+            for port in self.inputs
+        ]
+        return tuple(x * 0 if x.dtype == torch.int64 else x for x in given)
+
+
+def graphs_of(model: AnyModel) -> list[Graph]:
+    """The graphs that a model becomes; what cannot become one is a sentence."""
+    if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModel):
+        return [_encoder(model), _step(model, model.spec.target)]
+    if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModel):
+        return [_step(model, model.spec.input)]
+    if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
+        return [_whole(model)]
+    raise UnsupportedError("export to ONNX", f"a {type(model).__name__}")
+
+
+# ---- writing, a step at a time ------------------------------------------------------------------------
+
+
+class PastCache(KVCache):
+    """Past keys and values are inputs of the graph; those with the new positions appended are its outputs."""
+
+    def __init__(self, layers: list[LayerCache], past: int) -> None:
+        super().__init__(layers, torch.full((), past))
+        self.past = past
+
+    def check_capacity(self, batch: int, steps: int) -> None:
+        """Any number of steps fits."""
+
+    def num_keys(self, steps: int) -> int:
+        return self.past + steps
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        own = self.layers[layer]
+        own.k, own.v = torch.cat((own.k, k), 2), torch.cat((own.v, v), 2)
+        return own.k, own.v
+
+    def advance(self, steps: int) -> None:
+        """The layers are already longer."""
+
+
+class Encoding(nn.Module):
+    """ids (B, S), mask (B, S) -> memory (B, S, D), and each decoder layer's keys and values of it."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        memory = self.model.encode(ids, Mask(padding=mask, offset=0), kernel=KERNEL)
+        given = [memory]
+        for attention in self.model.decoder.cross_attentions:
+            given += [part.transpose(1, 2) for part in attention.keys_values(memory)]  # (B, G, S, K)
+        return tuple(given)
+
+
+class Step(nn.Module):
+    """ids (B, T), mask (B, P+T) and keys and values so far -> logits (B, T, V), keys and values with the new.
+
+    With a source, its mask and its keys and values stand between the mask and those so far.
+    """
+
+    def __init__(self, model: EncoderDecoder | DecoderOnly) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        count = 2 * len(self.model.decoder.blocks)
+        past = kept[-count:]
+        layers: list[LayerCache] = [LayerCache(k=past[n], v=past[n + 1]) for n in range(0, count, 2)]
+        cache = PastCache(layers, past[0].shape[2])
+        if isinstance(self.model, DecoderOnly):
+            logits = self.model(ids, mask, cache=cache, kernel=KERNEL)
+        else:
+            there, across = kept[0], kept[1 : 1 + count]
+            for n, layer in enumerate(layers):
+                layer.cross = (across[2 * n], across[2 * n + 1])
+            memory = across[0].new_zeros(ids.shape[0], there.shape[1], 1)  # its keys and values are known
+            logits = self.model.decode(ids, memory, mask, there, cache=cache, kernel=KERNEL)
+        return (logits, *(part for layer in layers for part in (layer.k, layer.v)))
+
+
+def _encoder(model: EncoderDecoder) -> Graph:
+    what = model.spec
+    return Graph(
+        name="encoder",
+        module=Encoding(model),
+        inputs=_read(what.source, "source"),
+        outputs=("memory", *(port.name for port in _across(what))),
+    )
+
+
+def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
+    what = model.spec
+    if not what.decoder.num_layers:
+        raise UnsupportedError("export to ONNX", "a decoder without layers")
+    ids = _read(tokens, "length")[0]
+    mask = Port("mask", "bool", ("batch", "keys"))
+    past = _kept(what.decoder, "attention", "past", "past")
+    before: tuple[Port, ...] = ()
+    if isinstance(what, spec.EncoderDecoder):
+        before = (Port("memory_mask", "bool", ("batch", "source")), *_across(what))
+    return Graph(
+        name="decoder" if before else "model",
+        module=Step(model),
+        inputs=(ids, mask, *before, *past),
+        outputs=("logits", *(port.name.replace("past", "present") for port in past)),
+    )
+
+
+def _across(what: spec.EncoderDecoder) -> tuple[Port, ...]:
+    return _kept(what.decoder, "cross_attention", "cross", "source")
+
+
+def _kept(stack: spec.Stack, kind: str, word: str, length: str) -> tuple[Port, ...]:
+    """Keys and values of every layer; kind: `attention` or `cross_attention`."""
+    ports = []
+    for n in range(stack.num_layers):
+        attention: spec.Attention = getattr(stack.block_at(n), kind)
+        heads = attention.num_kv_heads or attention.num_heads
+        width = attention.head_dim or stack.d_model // attention.num_heads
+        for part, wide in {"key": width, "value": attention.value_dim or width}.items():
+            shape = ("batch", heads, length, wide)
+            ports.append(Port(f"{word}_{n}_{part}", "float32", shape))
+    return tuple(ports)
+
+
+# ---- reading, all at once -----------------------------------------------------------------------------
+
+
+class Whole(nn.Module):
+    """Everything the model takes, in its ports' order -> what its head gives."""
+
+    def __init__(self, model: AnyModel, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(self.names, given, strict=True))
+        # an offset, or the queries' positions would be fixed at the sizes tried
+        masks = [Mask(padding=named[n], offset=0) for n in ("mask", "target_mask") if n in named]
+        inputs = [given[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [given[0]]
+        more = {name: named[name] for name in ("types", "observed", "hidden") if name in named}
+        found = self.model(*inputs, *masks, kernel=KERNEL, **more)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+
+def _whole(model: AnyModel) -> Graph:
+    what = model.spec
+    if isinstance(what, spec.EncoderDecoder):
+        inputs = _read(what.source, "source")
+        same = "length" if isinstance(what.head, spec.Features) else "source"
+        for port, name in zip(_read(what.target, same), ("target", "target_mask"), strict=False):
+            inputs += (replace(port, name=name),)
+    else:
+        inputs = _read(what.input, "length", what.head)
+    module = Whole(model, tuple(port.name for port in inputs))
+    return Graph(name="model", module=module, inputs=inputs, outputs=_given(what.head))
+
+
+def _given(head: spec.Head) -> tuple[str, ...]:
+    """The names of what a head gives."""
+    match head:
+        case spec.Features(pooler=True):
+            return Pooled._fields
+        case spec.ClassifyTwice():
+            return Twice._fields
+        case spec.Answer():
+            return Span._fields
+        case spec.Forecast() | spec.SeriesRegress() if head.distribution != "none":
+            return KINDS[head.distribution]._fields
+    return (GIVEN.get(type(head), "logits"),)
+
+
+def _read(what: spec.Input, length: str, head: spec.Head | None = None) -> tuple[Port, ...]:
+    """What an input takes."""
+    ports: tuple[Port, ...]
+    match what:
+        case spec.Tokens():
+            ports = (Port("ids", "int64", ("batch", length)), Port("mask", "bool", ("batch", length)))
+            return ports if what.types is None else (*ports, Port("types", "int64", ("batch", length)))
+        case spec.ImagePatches():
+            return (Port("images", "float32", ("batch", what.channels, *what.image_size)),)
+        case spec.SeriesPatches():
+            size = ("batch", what.context_length, what.channels)
+            ports = (Port("values", "float32", size), Port("observed", "bool", size))
+            if isinstance(head, spec.PatchReconstruct):
+                ports += (Port("hidden", "bool", ("batch", what.channels, what.num_patches)),)
+            return ports
+    raise UnsupportedError("export to ONNX", "models that read vectors")

@@ -6,13 +6,12 @@ ignored and kept.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from glassformer.core.schema import MOST
+from glassformer.core.schema import MOST, choices, fits, named
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
 from glassformer.families.family import read_json
 
@@ -62,18 +61,22 @@ class JobInfo:
         >>> JobInfo.from_dict({"job": "translate", "languages": ["de", "ko"]}).languages
         ('de', 'ko')
         """
-        present = {key: value for key, value in values.items() if value is not None}
-        for key in present:
-            if key not in _JOB:
-                raise UnknownNameError("key", key, _JOB, hint=f"fix {where}")
-        _check(present, _JOB, where)
-        mean, std = present.get("mean"), present.get("std")
-        if mean and std and len(mean) != len(std):
-            raise InvalidValueError(f"{where}: std", std, f"{len(mean)} numbers, as in mean")
-        options: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in present.items()
+        present = {
+            "name" if key == "job" else key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+            if value is not None
         }
-        return cls(name=options.pop("job", None), **options)
+        hints = get_type_hints(cls)
+        for key in present:
+            if key not in hints:
+                raise UnknownNameError("key", key, hints, hint=f"fix {where}")
+        _check(present, hints, where)
+        job = cls(**present)
+        if job.name is not None and job.name not in JOBS:
+            raise InvalidValueError(f"{where}: job", job.name, f"one of {', '.join(JOBS)}")
+        if job.mean and job.std and len(job.mean) != len(job.std):
+            raise InvalidValueError(f"{where}: std", job.std, f"{len(job.mean)} numbers, as in mean")
+        return job
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, without the fields that are None.
@@ -102,7 +105,7 @@ def read_config(path: Path) -> dict[str, Any]:
     config = read_object(path) if path.is_file() else {}
     for name, value in config.items():
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if name.endswith("_token_id") and not all(_is_int(one) and abs(one) <= MOST for one in ids):
+        if name.endswith("_token_id") and not all(fits(one, int) and abs(one) <= MOST for one in ids):
             raise InvalidValueError(f"{path}: {name}", value, "a token id, several, or null")
     return config
 
@@ -129,76 +132,36 @@ def check_sentence_files(files: Mapping[str, Any], folder: Path) -> None:
             _check(config, _SENTENCE_ENCODER, folder / name)
 
 
-Checks = Mapping[str, tuple[str, Callable[[Any], bool]]]  # by key: what is expected, and whether a value is
+Hints = Mapping[str, Any]  # the type of each known key
+_SENTENCE_ENCODER: Hints = {
+    "max_seq_length": int,
+    "do_lower_case": bool,
+    "default_prompt_name": str,
+    "prompts": dict,
+}
+_IMAGE_PROCESSOR: Hints = {
+    **dict.fromkeys(("image_mean", "image_std"), float | tuple[float, ...]),
+    "rescale_factor": float,
+    **dict.fromkeys(("size", "crop_size"), int | tuple[int, ...] | dict),
+    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_center_crop"), bool),
+}
+_ANY_SIGN = ("mean", "image_mean")
 
 
-def _check(values: Mapping[str, Any], known: Checks, where: str | Path) -> None:
+def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
+    """Raise if a value is not of its key's type, or a number that must be positive is not."""
     for name, value in values.items():
-        expected, is_valid = known.get(name, ("", lambda _: True))
-        if value is not None and not is_valid(value):
-            raise InvalidValueError(f"{where}: {name}", value, expected)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_size(value: Any) -> bool:
-    return _is_int(value) and 1 <= value <= MOST
-
-
-def _is_number(value: Any, above: float = -math.inf) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > above
-
-
-def _are_numbers(value: Any, above: float = -math.inf) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(_is_number(one, above) for one in value)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-
-
-def _are_sizes(value: Any) -> bool:
-    sizes = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    return all(_is_size(size) for size in sizes if size is not None)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_SIZE = ("an integer, 1 or more", _is_size)
-_NAMES = ("a list of names", _are_names)
-_TEXT = ("a string", _is_text)
-_BOOL = ("true or false", lambda value: isinstance(value, bool))
-_JOB: Checks = {
-    "job": (f"one of {', '.join(JOBS)}", lambda value: value in JOBS),
-    **dict.fromkeys(("classes", "columns", "languages"), _NAMES),
-    "mean": ("a list of finite numbers", _are_numbers),
-    "std": ("a list of positive numbers", lambda value: _are_numbers(value, above=0)),
-    **dict.fromkeys(("context", "horizon", "max_len", "usual_len", "channels"), _SIZE),
-    **dict.fromkeys(("unit", "to", "gap", "before", "frequency"), _TEXT),
-    "size": ("a height and a width", lambda value: isinstance(value, list | tuple) and _are_sizes([*value])),
-    "example": ("an object", lambda value: isinstance(value, dict)),
-}
-_SENTENCE_ENCODER: Checks = {
-    "max_seq_length": _SIZE,
-    "do_lower_case": _BOOL,
-    "default_prompt_name": _TEXT,
-    "prompts": (
-        "an object of strings",
-        lambda value: isinstance(value, dict) and all(_is_text(one) or one is None for one in value.values()),
-    ),
-}
-_IMAGE_PROCESSOR: Checks = {
-    "image_mean": ("a number, or one per channel", lambda value: _is_number(value) or _are_numbers(value)),
-    "image_std": (
-        "a positive number, or one per channel",
-        lambda value: _is_number(value, above=0) or _are_numbers(value, above=0),
-    ),
-    "rescale_factor": ("a positive number", lambda value: _is_number(value, above=0)),
-    **dict.fromkeys(("size", "crop_size"), ("numbers of pixels, 1 or more", _are_sizes)),
-    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_center_crop"), _BOOL),
-}
+        if value is None or name not in known:
+            continue
+        value = tuple(value) if isinstance(value, list) else value
+        if not any(fits(value, choice) for choice in choices(known[name])):
+            raise InvalidValueError(f"{where}: {name}", value, named(known[name]))
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+        inner = [one for one in inner if one is not None]
+        if isinstance(value, dict) and name != "example":
+            kind = str if name == "prompts" else int
+            if not all(fits(one, kind) for one in inner):
+                raise InvalidValueError(f"{where}: {name}", value, f"an object of {kind.__name__}")
+        numbers = [one for one in inner if fits(one, float)]
+        if name not in _ANY_SIGN and any(not 0 < one <= MOST for one in numbers):
+            raise InvalidValueError(f"{where}: {name}", value, "positive numbers")

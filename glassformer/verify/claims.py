@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from glassformer.bundle import Bundle
 from glassformer.core.model import AnyModel
-from glassformer.errors import GlassformerError
 
 Status = Literal["holds", "fails", "skipped"]
 
@@ -78,33 +76,3 @@ def same_bits(ours: Tensor, theirs: Tensor) -> float:
         return 0.0
     difference = float((ours.detach().double() - theirs.detach().double().to(ours.device)).abs().max())
     return difference or float("inf")  # 0.0 against -0.0, and NaN, are other bits too
-
-
-# ---- exports --------------------------------------------------------------------------------------------
-
-EXPORT_ROWS = 8  # enough that a share of choices means something
-
-# a bundle -> every difference found, and what was compared
-Measure = Callable[[Bundle], tuple[list[float], str]]
-
-
-def same_choices(ours: Tensor, theirs: Tensor) -> str:
-    """How often two rows of scores (N, V) have the same highest one, as text.
-
-    >>> import torch
-    >>> same_choices(torch.eye(3), torch.eye(3)[[0, 1, 1]])
-    'same choice at 2 of 3'
-    """
-    if ours.shape != theirs.shape:
-        return "other shapes"
-    same = (ours.cpu().argmax(-1) == theirs.cpu().argmax(-1)).sum()
-    return f"same choice at {int(same)} of {len(ours)}"
-
-
-@dataclass(eq=False)
-class ExportMismatchError(GlassformerError):
-    """An exported folder that cannot be an export of this model."""
-
-    problem: str
-    hint: str = "export the model again"
-    template: ClassVar[str] = "the exported folder is not this model's: it {problem}"

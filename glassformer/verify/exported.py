@@ -4,22 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.errors import FileProblemError
-from glassformer.export.folder import read_metadata
-from glassformer.verify.claims import Claim, Measure, measured, tolerance_of
-from glassformer.verify.exported_ctranslate2 import open_ctranslate2
-from glassformer.verify.exported_onnx import open_onnx
+from glassformer.core import spec
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.errors import FileProblemError, GlassformerError, MissingDependencyError
+from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
+from glassformer.export.folder import end_tokens, read_metadata, start_tokens, suppressed_tokens
+from glassformer.export.onnx import Graph, graphs_of
+from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.verify.claims import Claim, gap, measured, tolerance_of
+from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
 
 # Another runtime rounds on other ways, and smaller weights are other weights: what a number may differ by,
 # by what the weights are stored in. What int8 moves is a cost, so its note says how many choices it changed.
 ALLOWED = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
+ROWS = 8  # enough that a share of choices means something
+PIECES = (4, 1, 3, 1)  # how many tokens each step reads, over and over
+MOST = 16  # how many tokens both write
 
-OPENERS: dict[str, Callable[[Path], Measure]] = {"onnx": open_onnx, "ctranslate2": open_ctranslate2}
+# a bundle -> every difference found, and what was compared
+Measure = Callable[[Bundle], tuple[list[float], str]]
+
+
+def same_choices(ours: Tensor, theirs: Tensor) -> str:
+    """How often two rows of scores (N, V) have the same highest one, as text.
+
+    >>> import torch
+    >>> same_choices(torch.eye(3), torch.eye(3)[[0, 1, 1]])
+    'same choice at 2 of 3'
+    """
+    if ours.shape != theirs.shape:
+        return "other shapes"
+    same = (ours.cpu().argmax(-1) == theirs.cpu().argmax(-1)).sum()
+    return f"same choice at {int(same)} of {len(ours)}"
+
+
+@dataclass(eq=False)
+class ExportMismatchError(GlassformerError):
+    """An exported folder that cannot be an export of this model."""
+
+    problem: str
+    hint: str = "export the model again"
+    template: ClassVar[str] = "the exported folder is not this model's: it {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +83,272 @@ def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolde
     with torch.no_grad():
         gaps, note = exported.measure(bundle)
     return measured(name, gaps, tolerance, f"{note}, {exported.dtype} weights")
+
+
+# ---- ONNX -------------------------------------------------------------------------------------------------
+
+
+def open_onnx(folder: Path) -> Measure:
+    """The comparison with a folder, once its files are open in the runtime."""
+    try:
+        runtime = import_module("onnxruntime")
+    except ImportError:
+        raise MissingDependencyError("onnxruntime", "export") from None
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # what fails is said below
+    sessions: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.onnx")):
+        try:
+            sessions[path.stem] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime has a class of its own for every kind of damage
+            raise FileProblemError(path, str(error).splitlines()[0], hint="export the model again") from None
+
+    def measure(bundle: Bundle) -> tuple[list[float], str]:
+        graphs = graphs_of(bundle.model)
+        for graph in graphs:
+            _check_graph(graph, sessions)
+        note = f"in ONNX Runtime {runtime.__version__}"
+        if isinstance(bundle.spec.head, spec.LanguageModel):
+            return _writing(bundle, graphs, sessions, note)
+        return _reading(bundle, graphs[0], sessions["model"], note)
+
+    return measure
+
+
+def _check_graph(graph: Graph, sessions: dict[str, Any]) -> None:
+    """Whether a file takes what the model's graph takes."""
+    if graph.name not in sessions:
+        raise ExportMismatchError(f"has no {graph.name}.onnx")
+    theirs = {port.name: tuple(port.shape) for port in sessions[graph.name].get_inputs()}
+    for port in graph.inputs:
+        fixed = [size for size in port.shape if isinstance(size, int)]
+        if [size for size in theirs.get(port.name, ()) if isinstance(size, int)] != fixed:
+            raise ExportMismatchError(
+                f"reads {port.name} {theirs.get(port.name)} where this reads {port.shape}"
+            )
+    if len(theirs) != len(graph.inputs):
+        raise ExportMismatchError(f"takes {len(theirs)} inputs where this takes {len(graph.inputs)}")
+
+
+def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Its outputs by name."""
+    names = [port.name for port in session.get_outputs()]
+    fed = {name: np.asarray(value.cpu()) for name, value in given.items()}
+    return dict(zip(names, map(torch.from_numpy, session.run(names, fed)), strict=True))
+
+
+def _reading(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[list[float], str]:
+    """All rows at once, padded on the right."""
+    model = bundle.model
+    sample = sample_for(model, "right" if has_tokens(model) else "none", batch=ROWS)
+    given = _named(graph, sample)
+    ours, found = sample.run(model), _run(session, given).values()
+    theirs = {key: x.to(given[graph.inputs[0].name].device) for key, x in zip(ours, found, strict=True)}
+    if any(theirs[key].shape != ours[key].shape for key in ours):
+        return [float("inf")], "other shapes"
+    ours, theirs = at_real(model, sample, ours), at_real(model, sample, theirs)
+    return [gap(theirs[key], ours[key]) for key in ours], f"{len(sample)} rows {note}"
+
+
+def _named(graph: Graph, sample: Sample) -> dict[str, Tensor]:
+    """A sample under the names of the graph's inputs; of what it does not tell, nothing is hidden."""
+    given: dict[str, Tensor] = {}
+    for name, x, real in zip(("first", "target"), sample.inputs, sample.real, strict=False):
+        given[graph.inputs[0].name if name == "first" else name] = x.float() if real is None else x
+        if real is not None:
+            given["mask" if name == "first" else "target_mask"] = real
+    first = sample.inputs[0]
+    for port in graph.inputs:
+        if port.name not in given:  # token types, which values are there, which patches are hidden
+            size = [
+                len(first) if n == "batch" else first.shape[1] if isinstance(n, str) else n
+                for n in port.shape
+            ]
+            kind = torch.int64 if port.dtype == "int64" else torch.bool
+            given[port.name] = torch.full(size, port.name == "observed", dtype=kind)
+    return given
+
+
+def _writing(
+    bundle: Bundle, graphs: list[Graph], sessions: dict[str, Any], note: str
+) -> tuple[list[float], str]:
+    """Logits of rows padded on the left, in uneven steps from an empty cache, against ours at once."""
+    model = bundle.model
+    sample = sample_for(model, "left", batch=ROWS)
+    ids, real = sample.inputs[-1], sample.real[-1]
+    assert real is not None
+    fixed: dict[str, Tensor] = {}
+    if isinstance(model, EncoderDecoder):
+        there = sample.real[0]
+        assert there is not None
+        found = _run(sessions["encoder"], {"ids": sample.inputs[0], "mask": there})
+        fixed = {**{name: x for name, x in found.items() if name != "memory"}, "memory_mask": there}
+    step = graphs[-1]
+    past = {
+        port.name: torch.zeros(
+            [len(ids) if n == "batch" else 0 if n == "past" else int(n) for n in port.shape]
+        )
+        for port in step.inputs
+        if port.name.startswith("past_")
+    }
+    logits, done, turn = [], 0, 0
+    while done < ids.shape[1]:
+        end = min(done + PIECES[turn % len(PIECES)], ids.shape[1])
+        given = {"ids": ids[:, done:end], "mask": real[:, :end], **fixed, **past}
+        found = _run(sessions[step.name], given)
+        logits.append(found.pop("logits"))
+        past = {name.replace("present_", "past_"): x for name, x in found.items()}
+        done, turn = end, turn + 1
+    ours = sample.run(model)["output"][real]
+    theirs = torch.cat(logits, 1)[real.cpu()]
+    return [gap(theirs, ours)], f"{same_choices(ours, theirs)}, in {turn} steps from a cache {note}"
+
+
+# ---- CTranslate2 ------------------------------------------------------------------------------------------
+
+
+def open_ctranslate2(folder: Path) -> Measure:
+    """The comparison with a folder, once it is open in the runtime that it was written for."""
+    try:
+        library = import_module("ctranslate2")
+    except ImportError:
+        raise MissingDependencyError("ctranslate2", "export") from None
+    about = read_metadata(folder)
+    kind = about.get("runtime")
+    if kind not in ("Translator", "Generator", "Encoder"):
+        raise FileProblemError(folder, f"unknown CTranslate2 runtime {kind!r}", hint="export the model again")
+    try:
+        # float32 checks the stored weights alone: int8 products differ between CPUs and backends
+        runtime = getattr(library, kind)(
+            str(folder), device="cpu", compute_type="float32", intra_threads=torch.get_num_threads()
+        )
+    except (RuntimeError, ValueError) as error:
+        raise FileProblemError(folder, str(error).splitlines()[0], hint="export the model again") from None
+
+    def measure(bundle: Bundle) -> tuple[list[float], str]:
+        note = f"in CTranslate2 {library.__version__}"
+        model = bundle.model
+        if kind == "Translator" and isinstance(model, EncoderDecoder):
+            return _translating(bundle, model, runtime, note)
+        if kind == "Generator" and isinstance(model, DecoderOnly):
+            return _generating(bundle, model, runtime, note)
+        if kind == "Encoder" and isinstance(model, EncoderOnly):
+            return _encoding(model, runtime, note)
+        raise ExportMismatchError(f"is for the {kind}, which runs no {type(model).__name__}")
+
+    return measure
+
+
+def _rows(sample: Sample, number: int = 0) -> list[list[int]]:
+    """One input of the sample as lists of its real ids."""
+    real = sample.real[number]
+    assert real is not None
+    return [row[kept].tolist() for row, kept in zip(sample.inputs[number].cpu(), real.cpu(), strict=True)]
+
+
+def _tensor(view: Any) -> Tensor:
+    return torch.from_numpy(np.array(view))
+
+
+def _shifted(bundle: Bundle, logits: Tensor) -> Tensor:
+    """Our scores as they are exported: what is never written is pushed far down."""
+    logits = logits.clone()
+    logits[..., suppressed_tokens(bundle)] += FORBIDDEN
+    return logits
+
+
+def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
+    """The last layer's vectors of real tokens."""
+    sample = sample_for(model, "right", batch=ROWS)
+    found = _tensor(runtime.forward_batch(_rows(sample)).last_hidden_state)
+    vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
+    real = sample.real[0]
+    assert real is not None
+    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
+    return [gap(theirs, vectors[real])], f"the last layer's vectors of {len(sample)} rows {note}"
+
+
+def _generating(bundle: Bundle, model: DecoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
+    """Logits at real tokens."""
+    sample = sample_for(model, "right", batch=ROWS)
+    real = sample.real[0]
+    assert real is not None
+    ours = _shifted(bundle, sample.run(model)["output"])[real]
+    found = _tensor(runtime.forward_batch(_rows(sample)))
+    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
+    return [_score_gap(bundle, ours, theirs)], f"{same_choices(ours, theirs)}, {note}"
+
+
+def _score_gap(bundle: Bundle, ours: Tensor, theirs: Tensor) -> float:
+    """The gap between scores that may win; what stands where none may is of no account."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    kept = torch.ones(ours.shape[-1], dtype=torch.bool)
+    kept[suppressed_tokens(bundle)] = False
+    return gap(theirs[:, kept], ours[:, kept.to(ours.device)])
+
+
+def _translating(bundle: Bundle, model: EncoderDecoder, runtime: Any, note: str) -> tuple[list[float], str]:
+    """Log-probabilities of given targets and of their end, and how many texts are written the same."""
+    sample = sample_for(model, "right", batch=ROWS)
+    sources, targets = _rows(sample), _rows(sample, 1)
+    read, spelled = (vocabulary_of(bundle, side, word) for side, word in _sides(model))
+    ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
+    if len(starts) != 1 or not ends:
+        raise ExportMismatchError("says where a text starts and ends")
+    scored = runtime.score_batch(
+        [[read[n] for n in row] for row in sources], [[spelled[n] for n in row] for row in targets]
+    )
+    gaps = []
+    for source, target, found in zip(sources, targets, scored, strict=True):
+        device = sample.inputs[0].device
+        given, ids = torch.tensor([source], device=device), torch.tensor([[*starts, *target]], device=device)
+        real = [torch.ones_like(x, dtype=torch.bool) for x in (given, ids)]
+        logits = model(given, ids, *real)
+        ours = _shifted(bundle, logits.float()).log_softmax(-1)[0]
+        wanted = torch.tensor([*target, ends[0]], device=device)
+        gaps.append(gap(torch.tensor(found.log_probs), ours.gather(1, wanted[:, None])[:, 0].cpu()))
+    same = _same_texts(bundle, model, runtime, sources, (read, spelled))
+    return gaps, f"{same} of {len(sources)} texts written the same, {note}"
+
+
+def _sides(model: EncoderDecoder) -> tuple[tuple[spec.Input, Any], ...]:
+    return (model.spec.source, "source"), (model.spec.target, "target")
+
+
+def _same_texts(
+    bundle: Bundle,
+    model: EncoderDecoder,
+    runtime: Any,
+    sources: list[list[int]],
+    words: tuple[list[str], list[str]],
+) -> int:
+    """How many of the sources both give the same greedy tokens."""
+    read, spelled = words
+    ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
+    found = runtime.translate_batch(
+        [[read[n] for n in row] for row in sources],
+        beam_size=1,
+        max_decoding_length=MOST,
+        min_decoding_length=0,
+        end_token=[spelled[n] for n in ends],
+    )
+    settings = GenerationConfig(max_new_tokens=MOST, suppress_tokens=tuple(suppressed_tokens(bundle)))
+    same = 0
+    for source, theirs in zip(sources, found, strict=True):
+        ids = torch.tensor([source], device=next(model.parameters()).device)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        ((ours,),) = generate(
+            model,
+            ids,
+            GenerationRequest(config=settings, eos_token_id=ends, pad_token_id=0, start_ids=starts),
+            attention_mask=real,
+        )
+        same += [n for n in theirs.hypotheses[0] if n not in {spelled[e] for e in ends}] == [
+            spelled[n] for n in ours.ids if n not in ends
+        ]
+    return same
+
+
+OPENERS: dict[str, Callable[[Path], Measure]] = {"onnx": open_onnx, "ctranslate2": open_ctranslate2}

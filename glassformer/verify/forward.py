@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -38,17 +38,16 @@ Run = Callable[[AnyModel, Sample, Kernel], list[Tensor]]
 # ---- rows and padding -----------------------------------------------------------------------------------
 
 
-def padded_equals_unpadded(bundle: Bundle, name: str, side: Side) -> Claim:
-    """Rows of unequal lengths, padded on `side`, against each row alone."""
+def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Claim:
+    """Each row of a batch alone; with a side, rows of unequal lengths, padded there."""
     model, head = bundle.model, bundle.spec.head
-    if not has_tokens(model):
+    if side != "none" and not has_tokens(model):
         return skipped(name, "images, series and vectors are not padded")
     sample = sample_for(model, side)
     real = sample.real[-1]
-    assert real is not None
     with torch.no_grad():
         together = sample.run(model)
-        compared = [key for key in together if side == "right" or not reads_first_column(head, key)]
+        compared = [key for key in together if side != "left" or not reads_first_column(head, key)]
         if not compared:
             return skipped(name, "the head reads the first column, padding or not, as its reference does")
         gaps = []
@@ -56,22 +55,10 @@ def padded_equals_unpadded(bundle: Bundle, name: str, side: Side) -> Claim:
             alone = sample.alone(row).run(model)
             for key in compared:
                 mine = together[key][row]
-                gaps.append(gap(mine[real[row]] if per_token(head, key) else mine, alone[key][0]))
-    return measured(name, gaps, tolerance_of(model), f"{len(sample)} rows of unequal length, each also alone")
-
-
-def batched_equals_single(bundle: Bundle, name: str) -> Claim:
-    """Full rows in one batch against each row by itself."""
-    model = bundle.model
-    sample = sample_for(model)
-    with torch.no_grad():
-        together = sample.run(model)
-        gaps = [
-            gap(together[key][row], single[0])
-            for row in range(len(sample))
-            for key, single in sample.alone(row).run(model).items()
-        ]
-    return measured(name, gaps, tolerance_of(model), f"{len(sample)} rows at once, each also alone")
+                per_real = real is not None and per_token(head, key)
+                gaps.append(gap(mine[real[row]] if per_real and real is not None else mine, alone[key][0]))
+    lengths = "" if side == "none" else " of unequal length"
+    return measured(name, gaps, tolerance_of(model), f"{len(sample)} rows{lengths}, each also alone")
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------
@@ -109,12 +96,8 @@ def _against_explicit(bundle: Bundle, name: str, run: Run, floor: float, toleran
             continue
         tried.append(kernel)
         gaps += [gap(f, e, max(floor, largest)) for f, e in zip(found, expected, strict=True)]
-    return measured(name, gaps, tolerance, f"{', '.join(tried)} against explicit{_not_here(absent)}")
-
-
-def _not_here(absent: Iterable[str]) -> str:
-    names = ", ".join(absent)
-    return f" (not {names})" if names else ""
+    missing = f" (not {', '.join(absent)})" if absent else ""
+    return measured(name, gaps, tolerance, f"{', '.join(tried)} against explicit{missing}")
 
 
 def _outputs(model: AnyModel, sample: Sample, kernel: Kernel) -> list[Tensor]:

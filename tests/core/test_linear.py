@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from glassformer.core import backend
 from glassformer.core.backend import Linear, linear
 
 
@@ -39,10 +38,3 @@ def test_views_frozen_weights_and_other_precisions_are_served_too() -> None:
     (slope,) = torch.autograd.grad(frozen(x).sum(), x)
     torch.testing.assert_close(slope, frozen.weight.sum(0).expand(100, 160), rtol=1e-4, atol=1e-4)
     assert Linear(160, 130).double()(x.double()).dtype == torch.float64
-
-
-def test_without_the_operator_it_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, layer = torch.randn(100, 160), Linear(160, 130)
-    quick = layer(x)
-    monkeypatch.setattr(backend, "_onednn_linear", None)
-    torch.testing.assert_close(layer(x), quick, rtol=1e-4, atol=1e-4)

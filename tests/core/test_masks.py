@@ -75,49 +75,14 @@ def test_every_form_of_any_mask_is_the_same_mask(
         assert torch.equal(full(settled.permissions(queries, keys, cpu), *sizes), wanted)
 
 
-def test_the_cheap_forms_are_taken() -> None:
-    given = {"batch": 2, "device": torch.device("cpu"), "dtype": torch.float32, "kernel": "sdpa"}
-    causal = prepare_mask(Mask(causal=True, window=9), queries=5, keys=5, **given)
-    assert causal.causal and causal.extra is None
-    step = prepare_mask(Mask(causal=True), queries=1, keys=5, **given)
-    assert not step.causal and step.extra is None
-
-
-def test_plain_tensors_are_read_by_their_dimensions() -> None:
-    assert Mask.of(None) == Mask()
-    mask = Mask(causal=True)
-    assert Mask.of(mask) is mask
-    assert Mask.of(EITHER).padding is EITHER
-    assert Mask.of(torch.ones(2, 3, 4, dtype=torch.bool)).allowed.shape == (2, 1, 3, 4)
-    assert Mask.of(torch.ones(2, 5, 3, 4, dtype=torch.bool)).allowed.shape == (2, 5, 3, 4)
-
-
-def test_the_narrower_of_two_windows_holds() -> None:
-    assert Mask(window=5).with_window(3).window == 3
-    assert Mask(window=3).with_window(5).window == 3
-    assert Mask().with_window(5).window == 5
-    assert Mask(window=3).with_window(None).window == 3
-
-
 WRONG: list[tuple[Any, type[GlassformerError], dict[str, Any]]] = [
     (torch.ones(2, 4), InvalidValueError, {"name": "mask.dtype", "value": "torch.float32"}),
-    (torch.ones(2, 4, dtype=torch.int64), InvalidValueError, {"name": "mask.dtype", "value": "torch.int64"}),
     ([[True] * 4] * 2, InvalidValueError, {"name": "mask", "value": "list"}),
     (torch.ones(4).bool(), ShapeError, {"what": "mask", "shape": [4]}),
-    (torch.ones(2, 3).bool(), ShapeError, {"shape": [2, 3]}),
     (torch.ones(1, 4).bool(), ShapeError, {"shape": [1, 4]}),
-    (torch.ones(2, 4, 3).bool(), ShapeError, {"shape": [2, 1, 4, 3]}),
     (torch.ones(2, 5, 3, 4).bool(), ShapeError, {"shape": [2, 5, 3, 4]}),
-    (Mask(allowed=torch.ones(3, 4).bool()), ShapeError, {"shape": [3, 4]}),
-    (Mask(allowed=torch.ones(2, 1, 3, 4)), InvalidValueError, {"name": "mask.dtype"}),
-    (Mask(padding=torch.ones(2, 4)), InvalidValueError, {"name": "mask.dtype"}),
     (Mask(segments=torch.ones(2, 3)), ShapeError, {"what": "segments", "shape": [2, 3]}),
     (Mask(query_segments=torch.ones(2, 3)), MissingValueError, {"name": "segments"}),
-    (
-        Mask(segments=torch.ones(2, 4), query_segments=torch.ones(2, 4)),
-        ShapeError,
-        {"what": "query_segments", "shape": [2, 4]},
-    ),
 ]
 
 
@@ -128,9 +93,3 @@ def test_masks_that_do_not_fit_are_refused(
     with pytest.raises(kind) as caught:
         Mask.of(value).check(batch=2, heads=6, queries=3, keys=4)
     assert caught.value.fields.items() >= fields.items()
-
-
-def test_more_queries_than_segments_are_refused() -> None:
-    with pytest.raises(MissingValueError) as caught:
-        Mask(segments=torch.ones(2, 4)).check(batch=2, heads=1, queries=5, keys=4)
-    assert caught.value.name == "query_segments"

@@ -8,7 +8,6 @@ import torch
 from glassformer import KVCache, Mask
 from glassformer.core import spec
 from glassformer.core.kernels import Kernel
-from glassformer.errors import MissingValueError
 from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_of
 
 
@@ -49,10 +48,3 @@ def test_packed_documents_go_on_from_a_cache() -> None:
             own = Mask(segments=here[:, : n + 1])
             step = model.decode(tgt[:, n : n + 1], memory, own, across, cache=cache)
             torch.testing.assert_close(step[:, 0], wanted[:, n], atol=1e-5, rtol=0)
-
-
-def test_a_packed_source_asks_which_document_the_target_answers() -> None:
-    model = model_of("encoder_decoder")
-    src, tgt = ids(1, 7, seed=1), ids(1, 6, seed=2)
-    with pytest.raises(MissingValueError):
-        model(src, tgt, Mask(segments=torch.zeros(1, 7)))

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.build import stack
@@ -21,7 +20,7 @@ from glassformer.core.positions import (
     rotate,
     sinusoids,
 )
-from glassformer.errors import InputTooLongError, InvalidValueError
+from glassformer.errors import InputTooLongError
 
 
 def test_sinusoidal_row_is_the_published_one() -> None:
@@ -43,22 +42,6 @@ def test_sinusoidal_table_is_the_formula_in_both_layouts(width: int) -> None:
                 assert halves[position, half + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-@pytest.mark.parametrize("offset", [1, 5, 40])
-def test_moving_by_an_offset_is_one_linear_map_for_all_positions(offset: int) -> None:
-    table = sinusoids(2000, 16).double()
-    move = torch.zeros(16, 16, dtype=torch.float64)
-    for i in range(0, 16, 2):
-        angle = offset / 10000 ** (i / 16)
-        sin, cos = math.sin(angle), math.cos(angle)
-        move[i : i + 2, i : i + 2] = torch.tensor([[cos, -sin], [sin, cos]])
-    torch.testing.assert_close(table[:-offset] @ move, table[offset:], atol=1e-6, rtol=0)
-    # and without knowing the map: learnt from 60 positions, it serves all others (waves short enough to fit)
-    quick = sinusoids(2000, 8, base=30.0).double()
-    here, there = quick[:-offset], quick[offset:]
-    fitted = torch.linalg.lstsq(here[:60], there[:60]).solution
-    torch.testing.assert_close(here @ fitted, there, atol=1e-5, rtol=0)
-
-
 def test_sinusoidal_table_is_saved_and_moved_but_not_trained() -> None:
     positions = SinusoidalPositions(8, max_len=10)
     assert list(positions.state_dict()) == ["table"]
@@ -67,34 +50,7 @@ def test_sinusoidal_table_is_saved_and_moved_but_not_trained() -> None:
     assert SinusoidalPositions(8, max_len=10).double().table.dtype == torch.float64
 
 
-def test_learned_table_skips_its_offset() -> None:
-    positions = LearnedPositions(4, max_len=6, offset=2)
-    assert positions.weight.shape == (8, 4)
-    assert torch.equal(positions(torch.tensor([[0, 5]])), positions.weight[[2, 7]][None])
-
-
-@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
-def test_a_sequence_longer_than_the_table_is_a_sentence(kind: type[nn.Module]) -> None:
-    with pytest.raises(InputTooLongError):
-        kind(8, max_len=10)(torch.arange(11))  # type: ignore[call-arg]
-
-
 # ---- rotary -----------------------------------------------------------------------------------------
-
-
-def dots(rotary: RotaryPositions, q: Tensor, k: Tensor, at: Tensor, to: Tensor) -> Tensor:
-    turned_q = rotate(q.expand(1, 1, len(at), -1), rotary(at[None]).rotary)
-    turned_k = rotate(k.expand(1, 1, len(to), -1), rotary(to[None]).rotary)
-    return (turned_q * turned_k).sum(-1)[0, 0]
-
-
-def test_rotary_scores_depend_on_distance_alone() -> None:
-    torch.manual_seed(0)
-    rotary, q, k = RotaryPositions(8), torch.randn(8), torch.randn(8)
-    at = torch.tensor([3, 4, 50, 903])
-    scores = dots(rotary, q, k, at, at - 3)
-    torch.testing.assert_close(scores, scores[:1].expand(4), atol=1e-4, rtol=0)
-    assert (dots(rotary, q, k, at, at - 2) - scores).abs().min() > 1e-2
 
 
 def test_rotary_turns_feature_i_with_feature_i_plus_half() -> None:
@@ -140,11 +96,6 @@ def test_band_scaling_keeps_short_waves_and_slows_long_ones() -> None:
             kinds.add("between")
             assert was / 8 < now < was
     assert kinds == {"short", "between", "long"}
-
-
-def test_odd_rotary_width_is_a_sentence() -> None:
-    with pytest.raises(InvalidValueError):
-        RotaryPositions(5)
 
 
 # ---- biases on the scores --------------------------------------------------------------------------------
@@ -213,13 +164,6 @@ def test_alibi_slopes() -> None:
     assert alibi_slopes(1).tolist() == [2.0**-8]
     sixteen = [2.0 ** (-n / 2) for n in range(1, 17)]
     torch.testing.assert_close(alibi_slopes(12), torch.tensor(eight + sixteen[0:8:2]))
-
-
-def test_alibi_falls_with_distance_by_head() -> None:
-    bias = AlibiBias(2, scale=0.5)(torch.tensor([[5]]), torch.arange(6)[None]).bias
-    assert bias.shape == (1, 2, 1, 6)
-    torch.testing.assert_close(bias[0, 0, 0], torch.arange(-5.0, 1) * 2**-4 * 0.5)
-    torch.testing.assert_close(bias[0, 1, 0], torch.arange(-5.0, 1) * 2**-8 * 0.5)
 
 
 @pytest.mark.parametrize("rounding", ["none", "bfloat16"])

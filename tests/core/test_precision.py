@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glassformer.core import precision
-from glassformer.errors import UnknownNameError, UnsupportedError
+from glassformer.errors import UnsupportedError
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def answering(code: int, asked: list[Any]) -> Any:
     return run
 
 
-@pytest.mark.parametrize("code", [-4, -11, 1])  # an illegal instruction, a bad access, a Python error
+@pytest.mark.parametrize("code", [-4, 1])  # an illegal instruction, a Python error
 def test_a_trial_that_dies_refuses_the_precision_in_a_sentence(code: int, monkeypatch: Any) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(precision.subprocess, "run", answering(code, asked))
@@ -41,29 +41,11 @@ def test_a_trial_that_dies_refuses_the_precision_in_a_sentence(code: int, monkey
     assert len(asked) == 1
 
 
-def test_a_trial_that_lives_allows_the_precision(monkeypatch: Any) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(precision.subprocess, "run", answering(0, asked))
-    assert precision.dtype_for(torch.bfloat16, "cpu") == torch.bfloat16
-    assert precision.dtype_for("half", "cpu") == torch.float16
-    assert "bfloat16" in asked[0][-1] and "float16" in asked[1][-1]
-
-
-def test_a_gpu_needs_no_trial(monkeypatch: Any) -> None:
-    monkeypatch.setattr(precision.subprocess, "run", None)
-    assert precision.dtype_for("bfloat16", "cuda") == torch.bfloat16
-
-
 def test_what_is_stored_decides_where_nothing_is_asked() -> None:
     low, high = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1)
     assert precision.dtype_for(None, "cpu", [high, low]) == torch.float32
     assert precision.dtype_for(None, "cpu", [high]) is None
     assert precision.dtype_for(None, "cuda", [low]) is None
-
-
-def test_an_unknown_precision_is_a_sentence() -> None:
-    with pytest.raises(UnknownNameError):
-        precision.parse_dtype("fp8")
 
 
 def test_the_real_trial_answers_and_this_process_lives() -> None:

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, distributions
 
-import glassformer
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.observe import Observer
-from glassformer.core.series import SeriesInput, patches_of, scaling_of, small_sinusoids
+from glassformer.core.series import SeriesInput, patches_of, scaling_of
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 TIME, CHANNELS, AHEAD = 21, 3, 5
@@ -71,15 +70,6 @@ def test_scaling_is_by_observed_values_alone() -> None:
             torch.testing.assert_close(size[row, 0, channel], real.abs().mean())
 
 
-def test_a_channel_never_observed_takes_the_size_of_the_others() -> None:
-    values, observed = series(), torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
-    observed[0, :, 1] = False
-    _, scale = scaling_of(values.masked_fill(~observed, 0.0), observed, "mean")
-    torch.testing.assert_close(scale[0, 0, 1], values[1, :, 1].abs().mean())
-    model = model_of(spec.Forecast(prediction_length=AHEAD), scaling="std")
-    assert model(values, observed=torch.zeros_like(observed)).isfinite().all()
-
-
 @pytest.mark.parametrize("scaling", ["std", "mean", "none"])
 def test_missing_values_are_not_looked_at(scaling: str) -> None:
     model = model_of(spec.Forecast(prediction_length=AHEAD), scaling=scaling)
@@ -125,7 +115,7 @@ def test_a_distribution_learns_to_be_sure(distribution: str) -> None:
     model = model_of(head, scaling="mean").train()
     past, future = (torch.poisson(torch.full((4, n, CHANNELS), 3.0)) for n in (TIME, AHEAD))
     bell = distributions.Normal(future.mean(), future.std())
-    steps = 200
+    steps = 100
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=steps)
     for _ in range(steps):
@@ -186,40 +176,6 @@ def test_hidden_patches_are_not_looked_at() -> None:
     assert model(values).shape == (2, CHANNELS, 4, 6)
     assert torch.equal(model(values, hidden=hidden), model(changed, hidden=hidden))
     assert not torch.equal(model(values), model(changed))
-
-
-def test_fixed_positions_have_mean_zero_and_a_tenth_for_spread() -> None:
-    table = small_sinusoids(12, 16)
-    assert table.mean().abs() < 1e-6
-    assert float(table.std()) == pytest.approx(0.1)
-    assert torch.equal(model_of(spec.Features(), position="sincos").embed.position, small_sinusoids(4, 16))
-
-
-def test_a_regression_stays_in_its_range() -> None:
-    model = model_of(spec.SeriesRegress(num_targets=4, output_range=(-2.0, 3.0)))
-    with torch.no_grad():
-        model.head.out.weight.mul_(100)
-    out = model(series(8))
-    assert out.min() >= -2 and out.max() <= 3 and out.min() < -1.9 and out.max() > 2.9
-
-
-def test_a_series_model_is_saved_and_read_again_under_our_names(tmp_path: Any) -> None:
-    head = spec.SeriesRegress(num_targets=4, output_range=(-2.0, 3.0), pool="max")
-    model = model_of(head, norm=spec.BatchNorm(), prefix=1)
-    glassformer.save(model, tmp_path, layout="glassformer")
-    again = glassformer.load(tmp_path).model
-    assert again.spec == model.spec
-    assert torch.equal(again(series()), model(series()))
-
-
-def test_an_observer_sees_patches_and_changes_nothing() -> None:
-    model = model_of(spec.Forecast(prediction_length=AHEAD, distribution="student_t"), prefix=1)
-    record = glassformer.observe(model, series())
-    plain = model(series())
-    assert all(torch.equal(a, b) for a, b in zip(record.output, plain, strict=True))
-    assert record["embed.patch"].shape == (2 * CHANNELS, 4, 16)
-    assert record.weights("encoder.blocks.0.self_attn").shape == (2 * CHANNELS, 4, 5, 5)
-    assert torch.equal(record["head.df"], plain.df)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,11 @@ import torch
 
 import glassformer
 from glassformer.export.ctranslate2 import export_ctranslate2
-from glassformer.export.folder import Exported
-from glassformer.export.generation_metadata import language_tokens
+from glassformer.export.folder import Exported, language_tokens
 from glassformer.export.onnx import export_onnx
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.tokenization.train import Marks
-from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.test_onnx import Stepping
 
 LANGUAGES = ("de", "en", "ko")
@@ -144,11 +142,3 @@ def test_a_language_may_be_the_first_token_written(export, write, published, tmp
     found = {to: write(made.folder, to).strip() for to in CODES}
     assert found == {to: published.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST) for to in CODES}
     assert len(set(found.values())) == len(CODES)
-
-
-def test_existing_folder_or_file_is_refused(tmp_path: Path, run) -> None:  # noqa: F811
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").write_text("mine")
-    for out in ("full", "full/mine"):
-        done = run("export", "tiny:gpt2", "--to", "onnx", "--out", tmp_path / out)
-        assert done.code == 2 and "already exists" in done.err

@@ -157,11 +157,9 @@ ONE = {"num_layers": 1}
     [
         ("original", {}),
         ("t5", {"gated": True, "activation": "gelu_tanh", "tied": False, **ONE}),
-        ("bart", ONE),
         ("marian", {"decoder_heads": 8, **ONE}),
         ("llama", ONE),
         ("mistral", ONE),
-        ("falcon", ONE),
         ("falcon", {"position": "alibi", "wiring": "parallel_split", **ONE}),
         ("palm", ONE),
     ],
@@ -229,11 +227,8 @@ def check_reading(model, folder):
     [
         ("bert", {}),
         ("bert", {"head": spec.Classify(num_labels=3, hidden="tanh"), "tied": False, **ONE}),
-        ("bert", {"head": spec.Answer(), "tied": False, **ONE}),
         ("bert", {"head": spec.Features(pooler=True), "tied": False, **ONE}),
         ("roberta", {"head": spec.TokenClassify(num_labels=4), "tied": False, **ONE}),
-        ("distilbert", ONE),
-        ("sentence", ONE),
         ("sentence", {"pool": "last", **ONE}),
         ("vit", ONE),
         ("deit", ONE),
@@ -291,17 +286,6 @@ def test_a_shared_matrix_is_stored_once_and_large_ones_beside(tmp_path, monkeypa
     graph = (out / "model.onnx").read_bytes()
     assert len(graph) < 50_000 and b"decoder.blocks.1.self_attn.q_proj.weight" in graph
     assert str(tmp_path.home()).encode() not in graph and b"site-packages" not in graph
-
-
-def test_lower_precision_is_written_as_float32_and_the_model_stays_as_it_was(tmp_path):
-    model = glassformer.tiny("gpt2", **ONE).to(torch.bfloat16).train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    out = export_onnx(glassformer.Pipeline(model=model), tmp_path / "out").folder
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(part.training for part in model.modules())
-    ids = torch.arange(3, 12)[None]
-    theirs = Stepping(out)(ids, torch.ones_like(ids, dtype=torch.bool))
-    torch.testing.assert_close(theirs, model.float().eval()(ids).detach(), **WITHIN)
 
 
 def test_unsupported_model_dtype_and_missing_package_are_refused(tmp_path, run, monkeypatch):  # noqa: F811

@@ -10,10 +10,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-import glassformer
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.heads import Pooled, Span, Twice
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
+from glassformer.core.model import AnyModel, EncoderDecoder
 
 LENGTH, BATCH = 9, 3
 MAIN = (
@@ -123,11 +122,3 @@ def saved(model: Any, folder: Path) -> Path:
 def pad_of(model: AnyModel) -> set[int]:
     inputs = [model.src_embed, model.tgt_embed] if isinstance(model, EncoderDecoder) else [model.embed]
     return {m.pad_id for m in inputs if getattr(m, "pad_id", None) is not None}
-
-
-def is_decoder(model: AnyModel) -> bool:
-    return isinstance(model, DecoderOnly)
-
-
-def load(folder: Path) -> glassformer.Bundle:
-    return glassformer.load(folder)

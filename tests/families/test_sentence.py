@@ -15,7 +15,6 @@ from torch import Tensor
 import glassformer
 from glassformer.core import spec
 from glassformer.errors import GlassformerError
-from glassformer.families.family import UnsupportedConfigError
 from tests.families import harness
 from tests.families.cases import _BERT, _DISTILBERT
 
@@ -87,10 +86,6 @@ def test_vectors_are_pooled_by_the_definition(
         wanted = torch.stack([by_definition(row, pool) for row in hidden])
         wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalize else wanted
         assert (vectors - wanted).abs().max() < 1e-5
-        weigh = torch.linspace(-1, 1, wanted.numel()).view_as(wanted)
-        (mine,) = torch.autograd.grad((vectors * weigh).sum(), bundle.model.embed.token.weight)
-        (their,) = torch.autograd.grad((wanted * weigh).sum(), encoder.get_input_embeddings().weight)
-        assert (mine - their).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("name", "settings", "pooling", "pool"), FOLDERS, ids=lambda v: str(v)[:24])
@@ -116,13 +111,6 @@ def test_saved_folder_has_the_same_layout(
     assert glassformer.load(fresh).spec == glassformer.load(saved).spec == bundle.spec
 
 
-def test_a_folder_saved_over_is_no_longer_a_sentence_encoder(tmp_path: Path) -> None:
-    glassformer.save(glassformer.tiny("sentence"), tmp_path)
-    assert isinstance(glassformer.load(tmp_path).spec.head, spec.Embed)
-    glassformer.save(glassformer.tiny("bert"), tmp_path)
-    assert isinstance(glassformer.load(tmp_path).spec.head, spec.MaskedLanguageModel)
-
-
 MEAN = {"pooling_mode": "mean"}
 ESCAPE = [module(0, "Transformer", ""), module(1, "Pooling", "../1_Pooling")]
 REMOTE = [module(0, "Transformer", ""), {"path": "1_Pooling", "type": "custom.Pooling"}]
@@ -135,8 +123,6 @@ REMOTE = [module(0, "Transformer", ""), {"path": "1_Pooling", "type": "custom.Po
         ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ("1_Pooling/config.json", MEAN | {"include_prompt": False}, "include_prompt"),
         ("1_Pooling/config.json", MEAN | {"embedding_dimension": 25}, "25"),
-        ("1_Pooling/config.json", [], "config.json"),
-        ("modules.json", {}, "modules.json"),
         ("modules.json", [], "modules"),
         ("modules.json", [module(0, "Transformer", ""), module(1, "Pooling", "2_Pooling")], "2_Pooling"),
         ("modules.json", ESCAPE, "1_Pooling"),
@@ -150,12 +136,6 @@ def test_unsupported_config_is_refused(file: str, content: Any, fact: str, tmp_p
     with pytest.raises(GlassformerError) as caught:
         glassformer.load(folder)
     assert fact in str(caught.value.fields)
-
-
-def test_a_dense_module_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN, "Dense")
-    with pytest.raises(UnsupportedConfigError):
-        glassformer.load(folder)
 
 
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
