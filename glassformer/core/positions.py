@@ -56,26 +56,19 @@ def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> T
 
 
 def sinusoids(
-    max_len: int,
+    positions: int | Tensor,
     d_model: int,
     layout: Literal["interleaved", "halves"] = "interleaved",
     base: float = 10000.0,
 ) -> Tensor:
-    """The table (max_len, D): sin(pos / base^(2i/D)) and cos of the same, side by side or in halves.
+    """sin(pos / base^(2i/D)) and cos of the same, side by side or in halves: (T, D).
+
+    positions: how many from 0 on, or any (T,), also between whole ones.
 
     >>> sinusoids(2, 8)[1].round(decimals=5).tolist()[:4]
     [0.8414700031280518, 0.5403000116348267, 0.09983000159263611, 0.9950000047683716]
     """
-    return sinusoids_at(torch.arange(max_len), d_model, layout, base)
-
-
-def sinusoids_at(
-    positions: Tensor,
-    d_model: int,
-    layout: Literal["interleaved", "halves"] = "interleaved",
-    base: float = 10000.0,
-) -> Tensor:
-    """The rows of that table at any places (T,), between whole ones too: (T, D)."""
+    positions = torch.arange(positions) if isinstance(positions, int) else positions
     wave = torch.arange((d_model + 1) // 2, dtype=torch.float64)
     angle = positions.double()[:, None] / base ** (2 * wave / d_model)  # (T, ceil(D/2))
     sines, cosines = angle.sin(), angle.cos()[:, : d_model // 2]

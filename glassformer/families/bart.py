@@ -10,8 +10,8 @@ from glassformer.families.family import TINY, Config, Family, bases, labels_of, 
 from glassformer.families.two_stacks import (
     OFFSET,
     bias_row,
+    block_rows,
     language_model,
-    layer_rows,
     read,
     two_stacks,
     write,
@@ -99,7 +99,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
             rows += (Rename("classification_head.{dense,out_proj}.{p}", "head.{dense,out}.{p}"),)
         case spec.Answer():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
-    rows = (Tied(token, "src_embed.token.weight"), *layer_rows(model), *expand(rows, p=("weight", "bias")))
+    rows = (Tied(token, "src_embed.token.weight"), *block_rows(model), *expand(rows, p=("weight", "bias")))
     return Table(rows, base=bases(model.head, "model."))
 
 

@@ -27,14 +27,16 @@ from glassformer.families.family import (
     Family,
     Key,
     bases,
+    layer_rows,
     options_of,
     read_options,
+    renamed,
     sized,
     variant,
     write_options,
 )
 from glassformer.weights.convert import Table
-from glassformer.weights.ops import Ignored, Op, Rename, SplitGroups, expand
+from glassformer.weights.ops import Ignored, SplitGroups, expand
 
 # the 7B model
 falcon = variant(
@@ -124,34 +126,32 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
     stack, block = model.decoder, model.decoder.block
     heads = block.attention.num_heads
     groups = block.attention.num_kv_heads or heads
-    theirs, ours = "{base}h.{i}", "decoder.blocks.{i}"
     first, second = {
         "pre": ("input_layernorm", "post_attention_layernorm"),
-        "parallel": ("input_layernorm", None),
+        "parallel": ("input_layernorm", ""),
         "parallel_split": ("ln_attn", "ln_mlp"),
     }[block.wiring]
-    norms: tuple[Op, ...] = (Rename(f"{theirs}.{first}.{{p}}", f"{ours}.norm_self.{{p}}"),)
-    if second:
-        norms += (Rename(f"{theirs}.{second}.{{p}}", f"{ours}.norm_ffn.{{p}}"),)
-    layers = expand(
-        (
-            *norms,
-            SplitGroups(
-                f"{theirs}.self_attention.query_key_value.{{a}}",
-                f"{ours}.self_attn.{{q,k,v}}_proj.{{a}}",
-                groups=groups,
-                queries=heads // groups,
-                head_dim=stack.d_model // heads,
-            ),
-            Rename(f"{theirs}.self_attention.dense.{{a}}", f"{ours}.self_attn.out_proj.{{a}}"),
-            Rename(f"{theirs}.mlp.dense_h_to_4h.{{a}}", f"{ours}.ffn.up.{{a}}"),
-            Rename(f"{theirs}.mlp.dense_4h_to_h.{{a}}", f"{ours}.ffn.down.{{a}}"),
-            Rename("{base}ln_f.{p}", "decoder.final_norm.{p}"),
-            Ignored("{base}h.*.self_attention.*.inv_freq"),  # a formula that older files carry
-        ),
-        i=stack.num_layers,
-        p=("weight", "bias"),
-        a=("weight", "bias") if block.attention.biases else ("weight",),
+    norms = {first: "norm_self"} | ({second: "norm_ffn"} if second else {})
+    linear = {
+        "self_attention.dense": "self_attn.out_proj",
+        "mlp.dense_h_to_4h": "ffn.up",
+        "mlp.dense_4h_to_h": "ffn.down",
+    }
+    theirs, ours = "{base}h.{i}", "decoder.blocks.{i}"
+    parts = ("weight", "bias") if block.attention.biases else ("weight",)
+    fused = SplitGroups(
+        f"{theirs}.self_attention.query_key_value.{{a}}",
+        f"{ours}.self_attn.{{q,k,v}}_proj.{{a}}",
+        groups=groups,
+        queries=heads // groups,
+        head_dim=stack.d_model // heads,
+    )
+    layers = (
+        *layer_rows(theirs, ours, stack.num_layers, norms),
+        *expand((fused,), i=stack.num_layers, a=parts),
+        *layer_rows(theirs, ours, stack.num_layers, linear, parts),
+        *renamed(("{base}ln_f", "decoder.final_norm")),
+        Ignored("{base}h.*.self_attention.*.inv_freq"),  # a formula that older files carry
     )
     ends = head_rows(model, token="{base}word_embeddings.weight", each_token="classifier")
     return Table((*layers, *ends), base=bases(model.head, "transformer."))

@@ -300,6 +300,18 @@ def renamed(*pairs: tuple[str, str]) -> tuple[Op, ...]:
     return expand(rows, p=("weight", "bias"))
 
 
+def layer_rows(
+    theirs: str,
+    ours: str,
+    layers: int,
+    modules: Mapping[str, str],
+    parts: Sequence[str] = ("weight", "bias"),
+) -> tuple[Op, ...]:
+    """The tensors (`parts`) of published modules of every layer -> of ours; `{i}` is the layer."""
+    rows = tuple(Rename(f"{theirs}.{a}.{{p}}", f"{ours}.{b}.{{p}}") for a, b in modules.items())
+    return expand(rows, i=layers, p=parts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One published family.

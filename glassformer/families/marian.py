@@ -8,7 +8,7 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.errors import ConflictError
 from glassformer.families.family import TINY, Config, Family, bases, options_of, variant
-from glassformer.families.two_stacks import bias_row, language_model, layer_rows, read, two_stacks, write
+from glassformer.families.two_stacks import bias_row, block_rows, language_model, read, two_stacks, write
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
@@ -85,7 +85,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         Computed("{base}decoder.embed_positions.weight", "tgt_embed.position.table", written=bare),
         Ignored("{base}{encoder,decoder}.version"),
     )
-    rows += layer_rows(model) + bias_row(model.head)
+    rows += block_rows(model) + bias_row(model.head)
     return Table(rows, base=bases(model.head, "model."))
 
 

@@ -14,23 +14,19 @@ from glassformer.families.family import (
     Key,
     UnsupportedConfigError,
     bases,
+    layer_rows,
     read_options,
     renamed,
     sized,
     write_options,
 )
 from glassformer.weights.convert import Table
-from glassformer.weights.ops import Op, Rename, Reshape, expand
+from glassformer.weights.ops import Op, Rename, Reshape
 
 Pool = Literal["flatten", "mean", "max", "first"]
 _POSITIONS: dict[str, Literal["learned", "sincos"]] = {"random": "learned", "sincos": "sincos"}
-_SCALINGS: dict[Any, Literal["std", "mean", "none"]] = {
-    "std": "std",
-    "mean": "mean",
-    True: "mean",
-    None: "none",
-    False: "none",
-}
+_SCALINGS: dict[Any, Literal["std", "mean", "none"]] = {"std": "std", "mean": "mean", True: "mean"}
+_SCALINGS |= {None: "none", False: "none"}
 _ARCHITECTURES: dict[type, str] = {
     spec.Features: "PatchTSTModel",
     spec.Forecast: "PatchTSTForPrediction",
@@ -123,13 +119,13 @@ KEYS = (
 
 def from_config(config: Config) -> spec.EncoderOnly:
     config.only("channel_attention", False, default=False)
-    for key, usual in (
-        ("scaling_dim", 1),
-        ("keepdim", True),
-        ("minimum_scale", None),
-        ("default_scale", None),
-    ):
-        config.only(key, usual, default=usual)
+    for key, only in {
+        "scaling_dim": 1,
+        "keepdim": True,
+        "minimum_scale": None,
+        "default_scale": None,
+    }.items():
+        config.only(key, only, default=only)
     if config.architecture == "PatchTSTModel":
         config.only("do_mask_input", False, None)  # its patches would be hidden at random; heads decide alone
     prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
@@ -232,40 +228,25 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
     if model.input.prefix:
         token, one = "{base}encoder.positional_encoder.cls_token", (1, 1, d_model)
         rows += (Reshape(token, "embed.prefix", their_shape=(1, *one), our_shape=one),)
-    layer, ours = "{base}encoder.layers.{i}", "encoder.blocks.{i}"
-    embedder = "{base}encoder.embedder.input_embedding"
-    shared = model.input.embedding == "shared"
-    rows += expand(
-        (
-            Rename(f"{embedder}.{{p}}", "embed.patch.{p}")
-            if shared
-            else Rename(f"{embedder}.{{c}}.{{p}}", "embed.patch.{c}.{p}"),
-            Rename(
-                f"{layer}.self_attn.{{q,k,v,out}}_proj.{{p}}", f"{ours}.self_attn.{{q,k,v,out}}_proj.{{p}}"
-            ),
-        ),
-        i=model.encoder.num_layers,
-        c=model.input.channels,
-        p=("weight", "bias"),
-    )
-    rows += expand(
-        (
-            Rename(f"{layer}.ff.0.{{p}}", f"{ours}.ffn.up.{{p}}"),
-            Rename(f"{layer}.ff.3.{{p}}", f"{ours}.ffn.down.{{p}}"),
-        ),
-        i=model.encoder.num_layers,
-        p=("weight", "bias") if block.feed_forward.biases else ("weight",),
-    )
+    embedder, both = "{base}encoder.embedder.input_embedding", ("weight", "bias")
+    if model.input.embedding == "shared":
+        rows += renamed((embedder, "embed.patch"))
+    else:
+        rows += renamed(*((f"{embedder}.{c}", f"embed.patch.{c}") for c in range(model.input.channels)))
     batch = isinstance(block.norm, spec.BatchNorm)
     inner = ".batchnorm" if batch else ""
-    rows += expand(
-        (
-            Rename(f"{layer}.norm_sublayer1{inner}.{{p}}", f"{ours}.norm_self.{{p}}"),
-            Rename(f"{layer}.norm_sublayer3{inner}.{{p}}", f"{ours}.norm_ffn.{{p}}"),
-        ),
-        i=model.encoder.num_layers,
-        p=("weight", "bias", *(("running_mean", "running_var", "num_batches_tracked") if batch else ())),
-    )
+    counted = ("running_mean", "running_var", "num_batches_tracked") if batch else ()
+    projections = {"self_attn.{q,k,v,out}_proj": "self_attn.{q,k,v,out}_proj"}
+    feed = {"ff.0": "ffn.up", "ff.3": "ffn.down"}
+    norms = {f"norm_sublayer1{inner}": "norm_self", f"norm_sublayer3{inner}": "norm_ffn"}
+    for modules, parts in (
+        (projections, both),
+        (feed, both if block.feed_forward.biases else ("weight",)),
+        (norms, (*both, *counted)),
+    ):
+        rows += layer_rows(
+            "{base}encoder.layers.{i}", "encoder.blocks.{i}", model.encoder.num_layers, modules, parts
+        )
     rows += _head_rows(model.head, model.input.channels)
     return Table(rows, base=bases(model.head, "model."))
 

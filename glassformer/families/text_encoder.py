@@ -12,13 +12,14 @@ from glassformer.families.family import (
     Key,
     bases,
     labels_of,
+    layer_rows,
     options_of,
     read_options,
     renamed,
     write_options,
 )
 from glassformer.weights.convert import Table
-from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
+from glassformer.weights.ops import Ignored, Op, Rename, Tied
 
 TOKEN = "{base}embeddings.word_embeddings.weight"
 Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
@@ -200,17 +201,10 @@ def table_of(
     modules = {**HEADS, **heads}.get(type(head), ())
     if getattr(head, "pooler", False):
         modules = (("{base}pooler.dense", "head.pooler"),)
-    rows = embeddings + expand(
-        (
-            Rename("{base}embeddings.LayerNorm.{p}", "embed.norm.{p}"),
-            *(
-                Rename(f"{{base}}{layers}.{{i}}.{theirs}.{{p}}", f"encoder.blocks.{{i}}.{ours}.{{p}}")
-                for theirs, ours in layer.items()
-            ),
-        ),
-        i=model.encoder.num_layers,
-        p=("weight", "bias"),
+    rows = embeddings + layer_rows(
+        f"{{base}}{layers}.{{i}}", "encoder.blocks.{i}", model.encoder.num_layers, layer
     )
+    modules = (("{base}embeddings.LayerNorm", "embed.norm"), *modules)
     rows += (*renamed(*modules), Ignored("{base}embeddings.position_ids"))  # 0, 1, 2, ... in older files
     if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
         rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # this head reads neither

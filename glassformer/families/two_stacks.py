@@ -6,8 +6,8 @@ import math
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Key, read_options, write_options
-from glassformer.weights.ops import Op, Rename, Reshape, expand, within
+from glassformer.families.family import Config, Key, layer_rows, read_options, write_options
+from glassformer.weights.ops import Op, Reshape
 
 OFFSET = 2  # rows of a learned position table before that of the first position
 KEYS = (
@@ -130,25 +130,24 @@ def language_model(config: Config, vocab_size: int) -> spec.LanguageModel:
     return spec.LanguageModel(vocab_size=vocab_size, bias=bias)
 
 
-def layer_rows(model: spec.EncoderDecoder) -> tuple[Op, ...]:
+_OWN = {
+    "self_attn.{q,k,v,out}_proj": "self_attn.{q,k,v,out}_proj",
+    "self_attn_layer_norm": "norm_self",
+    "fc1": "ffn.up",
+    "fc2": "ffn.down",
+    "final_layer_norm": "norm_ffn",
+}
+_CROSS = {
+    "encoder_attn.{q,k,v,out}_proj": "cross_attn.{q,k,v,out}_proj",
+    "encoder_attn_layer_norm": "norm_cross",
+}
+
+
+def block_rows(model: spec.EncoderDecoder) -> tuple[Op, ...]:
     """The rows for the blocks of both stacks."""
-    own: tuple[Op, ...] = (
-        Rename("self_attn.{q,k,v,out}_proj.{p}", "self_attn.{q,k,v,out}_proj.{p}"),
-        Rename("self_attn_layer_norm.{p}", "norm_self.{p}"),
-        Rename("fc1.{p}", "ffn.up.{p}"),
-        Rename("fc2.{p}", "ffn.down.{p}"),
-        Rename("final_layer_norm.{p}", "norm_ffn.{p}"),
-    )
-    across: tuple[Op, ...] = (
-        Rename("encoder_attn.{q,k,v,out}_proj.{p}", "cross_attn.{q,k,v,out}_proj.{p}"),
-        Rename("encoder_attn_layer_norm.{p}", "norm_cross.{p}"),
-    )
-    return expand(
-        within("{base}encoder.layers.{e}.", "encoder.blocks.{e}.", own)
-        + within("{base}decoder.layers.{d}.", "decoder.blocks.{d}.", own + across),
-        e=model.encoder.num_layers,
-        d=model.decoder.num_layers,
-        p=("weight", "bias"),
+    encoder, decoder = model.encoder.num_layers, model.decoder.num_layers
+    return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, _OWN) + layer_rows(
+        "{base}decoder.layers.{i}", "decoder.blocks.{i}", decoder, _OWN | _CROSS
     )
 
 

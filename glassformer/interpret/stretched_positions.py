@@ -21,7 +21,7 @@ from glassformer.core.positions import (
     RelativeBias,
     RotaryPositions,
     SinusoidalPositions,
-    sinusoids_at,
+    sinusoids,
 )
 from glassformer.core.series import SeriesInput
 from glassformer.errors import InvalidValueError, UnsupportedError
@@ -77,7 +77,7 @@ def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Modu
         return replace_parts(embed, position=torch.cat((position[:first], moved)))
     if isinstance(position, SinusoidalPositions):
         positions = torch.arange(length, dtype=torch.float64) * stretch
-        table = sinusoids_at(positions, position.d_model, position.layout, position.base).to(position.table)
+        table = sinusoids(positions, position.d_model, position.layout, position.base).to(position.table)
         return replace_parts(embed, position=replace_parts(position, table=table, max_len=length))
     if isinstance(position, LearnedPositions):
         before = position.weight[: position.offset]
