@@ -171,9 +171,6 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p, self.training)
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
 
 def _use_16_bits(x: Tensor, p: float) -> bool:
     """Whether the cheap draws apply: they write memory in a way that a compiler cannot follow."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.spec import Attention, DecoderOnly, EncoderDecoder, Model
-from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, UnsupportedError
+from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
 
 
 @dataclass(eq=False)
@@ -141,15 +141,6 @@ class KVCache:
             self.length += steps
         else:
             self.length.add_(steps)
-
-    def rewind(self, length: int) -> None:
-        """Forget all positions from `length` on."""
-        if isinstance(self.length, int):
-            if not 0 <= length <= self.length:
-                raise InvalidValueError("length", length, f"0 to {self.length}, the positions filled")
-            self.length = length
-        else:
-            self.length.fill_(length)
 
     def select(self, rows: Tensor) -> None:
         """Continue with these rows, in this order."""

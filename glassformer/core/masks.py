@@ -78,27 +78,23 @@ class Mask:
 
     def check(self, *, batch: int, heads: int, queries: int, keys: int, what: str = "mask") -> None:
         """Raise if a tensor does not fit (B, H, T, S)."""
-        for part in (self.padding, self.allowed):
-            if part is not None:
-                _check_bool(part, what)
-        if self.padding is not None and tuple(self.padding.shape) != (batch, keys):
-            raise ShapeError(what, self.padding.shape, f"(B, S) = ({batch}, {keys})", hint=f"or {_FORMS}")
-        if self.allowed is not None:
-            fits = ((1, batch), (1, heads), (queries,), (keys,))
-            shape = self.allowed.shape
-            if len(shape) != 4 or not all(n in sizes for n, sizes in zip(shape, fits, strict=True)):
-                wanted = f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})"
-                raise ShapeError(what, shape, wanted)
-        if self.segments is not None and tuple(self.segments.shape) != (batch, keys):
-            raise ShapeError("segments", self.segments.shape, f"(B, S) = ({batch}, {keys})")
-        if self.query_segments is not None:
-            if self.segments is None:
-                raise MissingValueError("segments", "for query_segments: those of the keys, (B, S)")
-            if tuple(self.query_segments.shape) != (batch, queries):
-                wanted = f"(B, T) = ({batch}, {queries})"
-                raise ShapeError("query_segments", self.query_segments.shape, wanted)
-        elif self.segments is not None and queries > keys:
+        if self.query_segments is None and self.segments is not None and queries > keys:
             raise MissingValueError("query_segments", f"for {queries} queries and segments of {keys} keys")
+        if self.query_segments is not None and self.segments is None:
+            raise MissingValueError("segments", "for query_segments: those of the keys, (B, S)")
+        shapes = {"padding": (batch, keys), "segments": (batch, keys), "query_segments": (batch, queries)}
+        for name, shape in shapes.items():
+            part: Tensor | None = getattr(self, name)
+            if name == "padding" and part is not None:
+                _check_bool(part, what)
+            if part is not None and tuple(part.shape) != shape:
+                raise ShapeError(what if name == "padding" else name, part.shape, str(shape))
+        if self.allowed is not None:
+            _check_bool(self.allowed, what)
+            fits = ((1, batch), (1, heads), (queries,), (keys,))
+            shape = tuple(self.allowed.shape)
+            if len(shape) != 4 or not all(n in sizes for n, sizes in zip(shape, fits, strict=True)):
+                raise ShapeError(what, shape, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
 
     def with_window(self, window: int | None) -> Mask:
         """The same mask with this window as well; the narrower of two holds."""

@@ -48,9 +48,6 @@ class RMSNorm(nn.Module):
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}"
-
 
 class BatchNorm(nn.BatchNorm1d):
     """Each feature normalised over batch and time, with running statistics for evaluation.

@@ -88,11 +88,8 @@ class Record:
             q, k, used = self._parts(name, head)
             bias = used.bias if head is None or used.bias is None else used.bias[:, head : head + 1]
             scores = scores_of(q, k, None, 1.0) if stage == "dot" else scores_of(q, k, bias, used.scale)
-        if stage == "masked":
-            mask = self.attended[name].mask
-            allowed = _allowed(mask, head, scores.shape[-2], scores.shape[-1], scores.device)
-            if allowed is not None:
-                scores = scores.masked_fill(~allowed, float("-inf"))
+        if stage == "masked" and (allowed := self._allowed(name, head, scores)) is not None:
+            scores = scores.masked_fill(~allowed, float("-inf"))
         return scores if head is None else scores[:, 0]
 
     def weights(self, name: str, head: int | None = None) -> Tensor:
@@ -103,10 +100,15 @@ class Record:
         else:
             scores = self.scores(name, head)
             scores = scores if head is None else scores[:, None]
-            mask = self.attended[name].mask
-            allowed = _allowed(mask, head, scores.shape[-2], scores.shape[-1], scores.device)
-            weights = weights_of(scores, allowed)
+            weights = weights_of(scores, self._allowed(name, head, scores))
         return weights if head is None else weights[:, 0]
+
+    def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
+        """Which of these scores may be attended to."""
+        allowed = self.attended[name].mask.permissions(*scores.shape[-2:], scores.device)
+        if allowed is not None and head is not None and allowed.shape[1] > 1:
+            allowed = allowed[:, head : head + 1]
+        return allowed
 
     def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
         if name not in self.attended:
@@ -126,15 +128,6 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
     if not 0 <= head < x.shape[1]:
         raise InvalidValueError(f"head of {name}", head, f"0 to {x.shape[1] - 1}")
     return x[:, head : head + 1]
-
-
-def _allowed(
-    mask: PreparedMask, head: int | None, queries: int, keys: int, device: torch.device
-) -> Tensor | None:
-    allowed = mask.permissions(queries, keys, device)
-    if allowed is not None and head is not None and allowed.shape[1] > 1:
-        allowed = allowed[:, head : head + 1]
-    return allowed
 
 
 class Observer:

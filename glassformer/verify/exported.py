@@ -19,7 +19,6 @@ from glassformer.errors import FileProblemError, GlassformerError, MissingDepend
 from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
 from glassformer.export.folder import end_tokens, read_metadata, start_tokens, suppressed_tokens
 from glassformer.export.onnx import Graph, graphs_of
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.verify.claims import Claim, gap, measured, tolerance_of
 from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
 
@@ -28,7 +27,6 @@ from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
 ALLOWED = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
 ROWS = 8  # enough that a share of choices means something
 PIECES = (4, 1, 3, 1)  # how many tokens each step reads, over and over
-MOST = 16  # how many tokens both write
 
 # a bundle -> every difference found, and what was compared
 Measure = Callable[[Bundle], tuple[list[float], str]]
@@ -227,15 +225,15 @@ def open_ctranslate2(folder: Path) -> Measure:
         raise FileProblemError(folder, str(error).splitlines()[0], hint="export the model again") from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
-        note = f"in CTranslate2 {library.__version__}"
-        model = bundle.model
-        if kind == "Translator" and isinstance(model, EncoderDecoder):
-            return _translating(bundle, model, runtime, note)
-        if kind == "Generator" and isinstance(model, DecoderOnly):
-            return _generating(bundle, model, runtime, note)
-        if kind == "Encoder" and isinstance(model, EncoderOnly):
-            return _encoding(model, runtime, note)
-        raise ExportMismatchError(f"is for the {kind}, which runs no {type(model).__name__}")
+        if (kind, type(bundle.model)) not in (
+            ("Translator", EncoderDecoder),
+            ("Generator", DecoderOnly),
+            ("Encoder", EncoderOnly),
+        ):
+            raise ExportMismatchError(f"is for the {kind}, which runs no {type(bundle.model).__name__}")
+        compare = _translating if kind == "Translator" else _scoring
+        gaps, note = compare(bundle, runtime)
+        return gaps, f"{note}, in CTranslate2 {library.__version__}"
 
     return measure
 
@@ -247,108 +245,52 @@ def _rows(sample: Sample, number: int = 0) -> list[list[int]]:
     return [row[kept].tolist() for row, kept in zip(sample.inputs[number].cpu(), real.cpu(), strict=True)]
 
 
-def _tensor(view: Any) -> Tensor:
-    return torch.from_numpy(np.array(view))
-
-
-def _shifted(bundle: Bundle, logits: Tensor) -> Tensor:
-    """Our scores as they are exported: what is never written is pushed far down."""
-    logits = logits.clone()
-    logits[..., suppressed_tokens(bundle)] += FORBIDDEN
-    return logits
-
-
-def _encoding(model: EncoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
-    """The last layer's vectors of real tokens."""
-    sample = sample_for(model, "right", batch=ROWS)
-    found = _tensor(runtime.forward_batch(_rows(sample)).last_hidden_state)
-    vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
-    real = sample.real[0]
-    assert real is not None
-    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
-    return [gap(theirs, vectors[real])], f"the last layer's vectors of {len(sample)} rows {note}"
-
-
-def _generating(bundle: Bundle, model: DecoderOnly, runtime: Any, note: str) -> tuple[list[float], str]:
-    """Logits at real tokens."""
+def _scoring(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
+    """Logits, or an encoder's last hidden states, of real tokens; suppressed tokens are left out."""
+    model: Any = bundle.model
     sample = sample_for(model, "right", batch=ROWS)
     real = sample.real[0]
     assert real is not None
-    ours = _shifted(bundle, sample.run(model)["output"])[real]
-    found = _tensor(runtime.forward_batch(_rows(sample)))
-    theirs = found[real.cpu()] if found.shape[:2] == real.shape else found
-    return [_score_gap(bundle, ours, theirs)], f"{same_choices(ours, theirs)}, {note}"
-
-
-def _score_gap(bundle: Bundle, ours: Tensor, theirs: Tensor) -> float:
-    """The gap between scores that may win; what stands where none may is of no account."""
+    found = runtime.forward_batch(_rows(sample))
+    encodes = isinstance(model, EncoderOnly)
+    theirs = torch.from_numpy(np.array(found.last_hidden_state if encodes else found))
+    theirs = theirs[real.cpu()] if theirs.shape[:2] == real.shape else theirs
+    if encodes:
+        vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
+        return [gap(theirs, vectors[real])], f"the last hidden states of {len(sample)} rows"
+    ours = sample.run(model)["output"][real].cpu()
     if ours.shape != theirs.shape:
-        return float("inf")
-    kept = torch.ones(ours.shape[-1], dtype=torch.bool)
-    kept[suppressed_tokens(bundle)] = False
-    return gap(theirs[:, kept], ours[:, kept.to(ours.device)])
+        return [float("inf")], "other shapes"
+    allowed = torch.ones(ours.shape[-1], dtype=torch.bool)
+    allowed[suppressed_tokens(bundle)] = False
+    ours, theirs = ours[:, allowed], theirs[:, allowed]
+    return [gap(theirs, ours)], same_choices(ours, theirs)
 
 
-def _translating(bundle: Bundle, model: EncoderDecoder, runtime: Any, note: str) -> tuple[list[float], str]:
-    """Log-probabilities of given targets and of their end, and how many texts are written the same."""
+def _translating(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
+    """Log-probabilities of given targets and of their end."""
+    model: Any = bundle.model
     sample = sample_for(model, "right", batch=ROWS)
-    sources, targets = _rows(sample), _rows(sample, 1)
-    read, spelled = (vocabulary_of(bundle, side, word) for side, word in _sides(model))
     ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
     if len(starts) != 1 or not ends:
-        raise ExportMismatchError("says where a text starts and ends")
+        raise ExportMismatchError("has start and end tokens")
+    sources, targets = _rows(sample), _rows(sample, 1)
+    read = vocabulary_of(bundle, model.spec.source, "source")
+    spelled = vocabulary_of(bundle, model.spec.target, "target")
     scored = runtime.score_batch(
         [[read[n] for n in row] for row in sources], [[spelled[n] for n in row] for row in targets]
     )
-    gaps = []
+    gaps, same, count, device = [], 0, 0, sample.inputs[0].device
     for source, target, found in zip(sources, targets, scored, strict=True):
-        device = sample.inputs[0].device
-        given, ids = torch.tensor([source], device=device), torch.tensor([[*starts, *target]], device=device)
-        real = [torch.ones_like(x, dtype=torch.bool) for x in (given, ids)]
-        logits = model(given, ids, *real)
-        ours = _shifted(bundle, logits.float()).log_softmax(-1)[0]
+        inputs = [torch.tensor([ids], device=device) for ids in (source, [*starts, *target])]
+        logits = model(*inputs, *(torch.ones_like(x, dtype=torch.bool) for x in inputs)).float()
+        logits[..., suppressed_tokens(bundle)] += FORBIDDEN  # as they are exported
         wanted = torch.tensor([*target, ends[0]], device=device)
-        gaps.append(gap(torch.tensor(found.log_probs), ours.gather(1, wanted[:, None])[:, 0].cpu()))
-    same = _same_texts(bundle, model, runtime, sources, (read, spelled))
-    return gaps, f"{same} of {len(sources)} texts written the same, {note}"
-
-
-def _sides(model: EncoderDecoder) -> tuple[tuple[spec.Input, Any], ...]:
-    return (model.spec.source, "source"), (model.spec.target, "target")
-
-
-def _same_texts(
-    bundle: Bundle,
-    model: EncoderDecoder,
-    runtime: Any,
-    sources: list[list[int]],
-    words: tuple[list[str], list[str]],
-) -> int:
-    """How many of the sources both give the same greedy tokens."""
-    read, spelled = words
-    ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
-    found = runtime.translate_batch(
-        [[read[n] for n in row] for row in sources],
-        beam_size=1,
-        max_decoding_length=MOST,
-        min_decoding_length=0,
-        end_token=[spelled[n] for n in ends],
-    )
-    settings = GenerationConfig(max_new_tokens=MOST, suppress_tokens=tuple(suppressed_tokens(bundle)))
-    same = 0
-    for source, theirs in zip(sources, found, strict=True):
-        ids = torch.tensor([source], device=next(model.parameters()).device)
-        real = torch.ones_like(ids, dtype=torch.bool)
-        ((ours,),) = generate(
-            model,
-            ids,
-            GenerationRequest(config=settings, eos_token_id=ends, pad_token_id=0, start_ids=starts),
-            attention_mask=real,
-        )
-        same += [n for n in theirs.hypotheses[0] if n not in {spelled[e] for e in ends}] == [
-            spelled[n] for n in ours.ids if n not in ends
-        ]
-    return same
+        ours = logits.log_softmax(-1)[0].gather(1, wanted[:, None])[:, 0].cpu()
+        theirs = torch.tensor(found.log_probs)
+        gaps.append(gap(theirs, ours))
+        same, count = same + int((theirs - ours).abs().lt(0.1).sum()), count + len(ours)
+    return gaps, f"log-probabilities within 0.1 at {same} of {count}"
 
 
 OPENERS: dict[str, Callable[[Path], Measure]] = {"onnx": open_onnx, "ctranslate2": open_ctranslate2}

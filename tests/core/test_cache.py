@@ -141,18 +141,6 @@ def test_rows_are_reordered_doubled_and_dropped(shape: str, fixed: bool) -> None
         torch.testing.assert_close(got[:, -1], wanted[:, -1], **CLOSE)
 
 
-@LENGTHS
-@pytest.mark.parametrize("shape", SHAPES)
-def test_rewound_positions_are_forgotten(shape: str, fixed: bool) -> None:
-    model, full, step = ready(shape)
-    tgt, other = ids(3, 6), ids(3, 3, seed=9)
-    cache = cache_for(model, fixed)
-    step(tgt, cache=cache)
-    cache.rewind(4)
-    got = step(other, cache=cache)
-    torch.testing.assert_close(got, full(torch.cat((tgt[:, :4], other), 1))[:, 4:], **CLOSE)
-
-
 def test_memory_is_projected_once() -> None:
     model, _, step = ready("encoder_decoder")
     cache = cache_for(model, fixed=False)

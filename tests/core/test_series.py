@@ -108,25 +108,6 @@ def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None
     torch.testing.assert_close(counts.undone(loc, scale).mean, counts.mean * scale)
 
 
-@pytest.mark.parametrize("distribution", ["student_t", "normal", "negative_binomial"])
-def test_a_distribution_learns_to_be_sure(distribution: str) -> None:
-    """Fitted to one batch of counts, it finds them likelier than the one bell that suits them all best."""
-    head = spec.Forecast(prediction_length=AHEAD, distribution=distribution)
-    model = model_of(head, scaling="mean").train()
-    past, future = (torch.poisson(torch.full((4, n, CHANNELS), 3.0)) for n in (TIME, AHEAD))
-    bell = distributions.Normal(future.mean(), future.std())
-    steps = 100
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=steps)
-    for _ in range(steps):
-        loss = -model(past).distribution.log_prob(future).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        slower.step()
-    assert loss.item() < -bell.log_prob(future).mean().item() - 0.1
-
-
 def test_channels_do_not_see_each_other() -> None:
     model = model_of(spec.Forecast(prediction_length=AHEAD), embedding="per_channel", prefix=1)
     values, changed = series(), series()
@@ -134,35 +115,6 @@ def test_channels_do_not_see_each_other() -> None:
     before, after = model(values), model(changed)
     assert torch.equal(before[..., :2], after[..., :2])
     assert not torch.equal(before[..., 2], after[..., 2])
-
-
-@pytest.mark.parametrize("distribution", ["none", "student_t"])
-def test_layers_of_each_channel_are_its_own(distribution: str) -> None:
-    """With equal weights they are the shared layer; changing one channel's changes that channel alone."""
-    words = {"prediction_length": AHEAD, "distribution": distribution}
-    shared = model_of(spec.Forecast(**words))
-    apart = model_of(spec.Forecast(**words, projection="per_channel"), embedding="per_channel")
-    state = shared.state_dict()
-    apart.load_state_dict({name: state[_without_channel(name)] for name in apart.state_dict()})
-    values = series()
-
-    def mean(model: Any) -> Tensor:
-        out = model(values)
-        return out if isinstance(out, Tensor) else out.mean
-
-    torch.testing.assert_close(mean(apart), mean(shared))
-    before = mean(apart)
-    with torch.no_grad():
-        for layer in (apart.embed.patch[1], apart.head.out[1]):
-            for weight in layer.parameters():
-                weight += 0.1
-    changed = (mean(apart) != before).flatten(0, 1).any(0)
-    assert changed.tolist() == [False, True, False]
-
-
-def _without_channel(name: str) -> str:
-    parts = name.split(".")
-    return ".".join(p for n, p in enumerate(parts) if not (n == 2 and parts[0] in ("embed", "head")))
 
 
 def test_hidden_patches_are_not_looked_at() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 
@@ -19,7 +18,6 @@ from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
-from tests.tasks.reversing import ROWS, reverser
 from tests.tokenization import layouts
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -177,19 +175,6 @@ def test_stretched_rotary_positions_too(tmp_path, scaling):
     position = replace(what.decoder.position, scaling=scaling)
     model = glassformer.build(replace(what, decoder=replace(what.decoder, position=position)))
     check_same(model, tmp_path / "out")
-
-
-def test_a_trained_folder_translates_the_same(tmp_path, run):  # noqa: F811
-    """From our own job's folder by the command line, in text, with the tokenizer that lies in the export."""
-    done = run("export", reverser(), "--to", "ctranslate2", "--out", tmp_path / "out", "--json")
-    assert done.code == 0, done.err
-    assert {"model.bin", "config.json"} < set(json.loads(done.out)["files"])
-    bundle, tokenizer = glassformer.load(reverser()), load_tokenizer(tmp_path / "out")
-    rows = [tokenizer.tokens(tokenizer.encode(row).ids) for row in ROWS]
-    found = []
-    for tokens, _ in theirs(tmp_path / "out", rows):
-        found.append(tokenizer.decode([tokenizer.token_id(token, side="target") for token in tokens]))
-    assert found == bundle.translate(ROWS, num_beams=1, max_new_tokens=MOST)
 
 
 @pytest.mark.parametrize(

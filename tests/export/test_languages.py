@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import string
-from dataclasses import replace
 from pathlib import Path
 
 import ctranslate2
@@ -14,7 +13,7 @@ import torch
 
 import glassformer
 from glassformer.export.ctranslate2 import export_ctranslate2
-from glassformer.export.folder import Exported, language_tokens
+from glassformer.export.folder import Exported
 from glassformer.export.onnx import export_onnx
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
@@ -120,15 +119,6 @@ def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tm
     found = {to: write(made.folder, to).strip() for to in LANGUAGES}
     assert found == {to: bundle.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST) for to in LANGUAGES}
     assert len(set(found.values())) == len(LANGUAGES)
-
-
-@pytest.mark.parametrize("marks", ["end", "around"])
-def test_marks_tell_the_languages_of_a_published_folder(bundle) -> None:
-    told = language_tokens(bundle)
-    bundle.job = replace(bundle.job, languages=())
-    assert language_tokens(bundle) == {}  # one trained here was taught none, whatever its tokenizer has
-    bundle.job = JobInfo()
-    assert language_tokens(bundle) == told and told["in"] == "source"
 
 
 @pytest.mark.parametrize(

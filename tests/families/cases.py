@@ -43,14 +43,8 @@ GPT2: list[Case] = [
     ("GPT2ForQuestionAnswering", {**_GPT2, "n_layer": 3}),
 ]
 
-_BERT = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "intermediate_size": 37,
-    "max_position_embeddings": 40,
-}
+_SIZES = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 37}
+_BERT = {"vocab_size": 61, **_SIZES, "max_position_embeddings": 40}
 
 BERT: list[Case] = [
     ("BertForMaskedLM", {**_BERT}),
@@ -73,26 +67,16 @@ ROBERTA: list[Case] = [
 
 # the same architecture under two other names: one stack for each head
 ROBERTA_TOO: list[Case] = [
-    ("XLMRobertaModel", {**_BERT, "max_position_embeddings": 11, "type_vocab_size": 1}),
-    ("XLMRobertaForMaskedLM", {**_BERT, "num_hidden_layers": 1}),
-    ("XLMRobertaForSequenceClassification", {**_BERT, "hidden_act": "relu", "num_labels": 4}),
-    ("XLMRobertaForTokenClassification", {**_BERT, "num_attention_heads": 3}),
-    ("XLMRobertaForQuestionAnswering", {**_BERT, "pad_token_id": 4}),
-    ("CamembertModel", {**_BERT, "hidden_size": 35, "num_attention_heads": 5}),
-    ("CamembertForMaskedLM", {**_BERT, "intermediate_size": 50}),
-    ("CamembertForSequenceClassification", {**_BERT, "num_labels": 1}),
-    ("CamembertForTokenClassification", {**_BERT, "hidden_act": "gelu_new"}),
-    ("CamembertForQuestionAnswering", {**_BERT, "layer_norm_eps": 1e-3}),
-]
+    (f"{prefix}{task}", {**_BERT, **changed})
+    for prefix, changed in (
+        ("XLMRoberta", {"max_position_embeddings": 11, "type_vocab_size": 1, "num_labels": 4}),
+        ("Camembert", {"hidden_size": 35, "num_attention_heads": 5, "hidden_act": "relu", "num_labels": 1}),
+    )
+    for task in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+] + [("XLMRobertaForQuestionAnswering", _BERT), ("CamembertForQuestionAnswering", _BERT)]
 
-_DISTILBERT = {
-    "vocab_size": 61,
-    "dim": 24,
-    "n_heads": 4,
-    "n_layers": 2,
-    "hidden_dim": 37,
-    "max_position_embeddings": 40,
-}
+_DISTILBERT = {"dim": 24, "n_heads": 4, "n_layers": 2, "hidden_dim": 37}
+_DISTILBERT |= {"vocab_size": 61, "max_position_embeddings": 40}
 
 DISTILBERT: list[Case] = [
     ("DistilBertForMaskedLM", {**_DISTILBERT}),
@@ -179,13 +163,7 @@ MARIAN: list[Case] = [
     ("MarianModel", {**_MARIAN, **_UNEVEN, **_APART, "d_model": 30, "scale_embedding": True}),
 ]
 
-_LLAMA = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_attention_heads": 6,
-    "num_hidden_layers": 2,
-    "intermediate_size": 37,
-}
+_LLAMA = {"vocab_size": 61, **_SIZES, "num_attention_heads": 6}
 _LINEAR = {"rope_type": "linear", "factor": 2.5, "rope_theta": 500.0}
 _BANDS = {
     "rope_type": "llama3",
@@ -291,14 +269,7 @@ PALM: list[Case] = [
     ("CohereModel", {**_LLAMA, "hidden_size": 30, "num_attention_heads": 5, "layer_norm_eps": 1e-3}),
 ]
 
-_IMAGES = {
-    "image_size": 12,
-    "patch_size": 4,
-    "hidden_size": 24,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "intermediate_size": 37,
-}
+_IMAGES = {"image_size": 12, "patch_size": 4, **_SIZES}
 _WIDE = {"image_size": [8, 13], "patch_size": [4, 3], "num_channels": 1}
 
 VIT: list[Case] = [
@@ -369,24 +340,13 @@ PATCHTST: list[Case] = [
     ),
 ]
 
-FAMILIES: dict[str, list[Case]] = {
-    "t5": every_head(T5),
-    "bart": every_head(BART),
-    "marian": every_head(MARIAN),
-    "vit": every_head(VIT),
-    "deit": every_head(DEIT),
-    "patchtst": every_head(PATCHTST),
-    "gpt2": every_head(GPT2),
-    "llama": every_head(LLAMA),
-    "mistral": every_head(MISTRAL),
-    "qwen2": every_head(QWEN2),
-    "qwen3": every_head(QWEN3),
-    "falcon": every_head(FALCON),
-    "palm": every_head(PALM),
-    "bert": every_head(BERT),
-    "roberta": every_head(ROBERTA) + ROBERTA_TOO,
-    "distilbert": every_head(DISTILBERT),
+_OWN = {
+    **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
+    **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
+    **{"falcon": FALCON, "palm": PALM, "bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT},
 }
+FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
+FAMILIES["roberta"] += ROBERTA_TOO
 
 CASES = [
     (family, number, reference, settings)

@@ -146,49 +146,6 @@ def steps(model: Any, pieces: list[int], side: str) -> torch.Tensor:
     return torch.cat(parts, 1)
 
 
-def test_padding_changes_nothing(pair: Any) -> None:
-    """Each row alone and unpadded gives what it gives in a padded batch, on either side."""
-    _, bundle, _ = pair
-    model = bundle.model
-    if isinstance(model, EncoderDecoder):
-        return source_padding_changes_nothing(model)
-    if not hasattr(model.embed, "token"):
-        pytest.skip("one padded sequence of tokens is needed")
-    for side in ("right", "left"):
-        ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)
-        if model.embed.pad_id is not None:
-            ids = ids.masked_fill(~real, model.embed.pad_id)
-        if getattr(model.head, "pool", "") == "first" and side == "left" and hasattr(model.head, "out"):
-            continue  # the reference reads column 0, padding or not
-        with torch.no_grad():
-            batched = dict(harness.outputs(model(ids, real)))
-            for row in range(len(ids)):
-                alone = ids[row][real[row]][None]
-                mask = torch.ones_like(alone, dtype=torch.bool)
-                for name, single in harness.outputs(model(alone, mask)):
-                    mine = batched[name][row]
-                    mine = mine[real[row]] if mine.shape[:1] == real[row].shape else mine
-                    if name == "pooler_output" and side == "left":
-                        continue
-                    assert (mine - single[0]).abs().max() < LOGITS
-
-
-def source_padding_changes_nothing(model: EncoderDecoder) -> None:
-    """The same of sources, with the padding told and with it read off the pad id."""
-    paired = getattr(model.head, "pool", "") == "end"  # the end's place in the source is one in the target
-    for side in ("right",) if paired else ("right", "left"):
-        src, real, tgt = harness.two_batches(model, side)
-        with torch.no_grad():
-            batched = dict(harness.outputs(model(src, tgt, real)))
-            for name, inferred in harness.outputs(model(src, tgt)):
-                assert torch.equal(inferred, batched[name])
-            for row in range(len(src)):
-                alone = src[row][real[row]][None]
-                target = tgt[row : row + 1, : alone.shape[1] if paired else None]
-                for name, single in harness.outputs(model(alone, target)):
-                    assert (batched[name][row] - single[0]).abs().max() < LOGITS
-
-
 def test_saved_folder_is_read_back_by_the_reference(pair: Any, tmp_path: Path) -> None:
     """No key missing, none unexpected, bit-equal tensors, the same output; and by us again."""
     reference, bundle, folder = pair

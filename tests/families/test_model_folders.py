@@ -1,4 +1,4 @@
-"""Folders in our own layout: what is stored, and which file is named where they do not hold together."""
+"""Folders of models: what our own layout stores; damaged folders and mixed ones are refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from safetensors import safe_open
 
 import glassformer
+from glassformer.errors import FileProblemError
+from glassformer.weights.checksums import ChecksumError
 from glassformer.weights.convert import WeightsMismatchError
 
 
@@ -46,3 +48,28 @@ def test_a_table_that_is_a_formula_is_not_stored_but_one_that_is_not_is(
     ).model.state_dict()
     for name, table in own.items():
         assert torch.equal(found[name], table * 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return glassformer.save(glassformer.tiny("bert"), tmp_path / "model")
+
+
+def test_truncated_config_is_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(ChecksumError):
+        glassformer.load(folder)
+    (folder / "checksums.json").unlink()
+    with pytest.raises(FileProblemError) as caught:
+        glassformer.load(folder)
+    assert Path(caught.value.path) == path
+
+
+def test_truncated_weights_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    (folder / "checksums.json").unlink()
+    with pytest.raises(FileProblemError) as caught:
+        glassformer.load(folder)
+    assert Path(caught.value.path) == path
