@@ -76,14 +76,15 @@ def from_torch(module: nn.Module) -> nn.Module:
     return made.train(module.training)
 
 
-def _check_type(part: Any, kind: type[nn.Module], where: str) -> None:
-    """Reject a subclass: its forward may do anything."""
-    if type(part) is not kind:
-        raise InvalidValueError(where, type(part).__name__, f"torch.nn.{kind.__name__} itself")
+def _check_type(part: Any, *kinds: type[nn.Module]) -> None:
+    """Reject other modules and subclasses, whose forward may do anything."""
+    if type(part) not in kinds:
+        expected = " or ".join(f"torch.nn.{kind.__name__}" for kind in kinds)
+        raise InvalidValueError("module", type(part).__name__, f"{expected} itself")
 
 
-def _attention_spec(module: nn.MultiheadAttention, where: str = "the attention") -> spec.Attention:
-    _check_type(module, nn.MultiheadAttention, where)
+def _attention_spec(module: nn.MultiheadAttention) -> spec.Attention:
+    _check_type(module, nn.MultiheadAttention)
     if module.bias_k is not None or module.bias_v is not None:
         raise UnsupportedError("from_torch", "add_bias_kv=True")
     if module.add_zero_attn:
@@ -97,16 +98,16 @@ def _attention_spec(module: nn.MultiheadAttention, where: str = "the attention")
 
 
 def _attention_state(module: nn.MultiheadAttention) -> State:
+    names = ("q_proj", "k_proj", "v_proj")
     if module.in_proj_weight is not None:
         matrices = module.in_proj_weight.chunk(3)  # (3D, D): q, k and v on top of each other
     else:
         matrices = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    names = ("q_proj", "k_proj", "v_proj")
     state = {f"{name}.weight": matrix for name, matrix in zip(names, matrices, strict=True)}
     if module.in_proj_bias is not None:
-        biases = module.in_proj_bias.chunk(3)
-        state |= {f"{name}.bias": bias for name, bias in zip(names, biases, strict=True)}
-    return state | _under("out_proj", module.out_proj)
+        biases = zip(names, module.in_proj_bias.chunk(3), strict=True)
+        state |= {f"{name}.bias": bias for name, bias in biases}
+    return state | _under("out_proj", dict(module.out_proj.named_parameters()))
 
 
 def _attention(module: nn.MultiheadAttention) -> tuple[MultiHeadAttention, State]:
@@ -127,8 +128,8 @@ def _activation(value: Any) -> spec.Activation:
     return name
 
 
-def _norm(module: Any, where: str) -> spec.LayerNorm:
-    _check_type(module, nn.LayerNorm, where)
+def _norm(module: Any) -> spec.LayerNorm:
+    _check_type(module, nn.LayerNorm)
     if module.weight is None:
         raise UnsupportedError("from_torch", "elementwise_affine=False")
     return spec.LayerNorm(eps=module.eps, bias=module.bias is not None)
@@ -142,34 +143,30 @@ def _same(values: list[Any], what: str) -> Any:
 
 def _layer(module: Layer) -> tuple[spec.Block, State]:
     """The spec and the weights, under our names, of one encoder or decoder layer."""
-    decodes = isinstance(module, nn.TransformerDecoderLayer)
-    _check_type(module, nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer, "the layer")
-    norms = {"norm_self": module.norm1, "norm_ffn": module.norm2}
-    drops = [module.dropout1.p, module.dropout2.p]
-    state = {f"self_attn.{name}": value for name, value in _attention_state(module.self_attn).items()}
-    across = None
+    _check_type(module, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    norms, drops = [module.norm1, module.norm2], [module.dropout1.p, module.dropout2.p]
+    names = ["norm_self", "norm_ffn"]
+    state, across = _under("self_attn", _attention_state(module.self_attn)), None
     if isinstance(module, nn.TransformerDecoderLayer):
-        norms = {"norm_self": module.norm1, "norm_cross": module.norm2, "norm_ffn": module.norm3}
+        names.insert(1, "norm_cross")
+        norms.append(module.norm3)
         drops.append(module.dropout3.p)
-        across = _attention_spec(module.multihead_attn, "the cross-attention")
-        there = _attention_state(module.multihead_attn)
-        state |= {f"cross_attn.{name}": value for name, value in there.items()}
-    for name, norm in norms.items():
-        state |= _under(name, norm)
-    for linear in (module.linear1, module.linear2):
-        _check_type(linear, nn.Linear, "a feed-forward's linear layer")
-    state |= _under("ffn.up", module.linear1) | _under("ffn.down", module.linear2)
-    biases = (("up", module.linear1), ("down", module.linear2))
+        across = _attention_spec(module.multihead_attn)
+        state |= _under("cross_attn", _attention_state(module.multihead_attn))
+    linear = {"up": module.linear1, "down": module.linear2}
+    parts = {**dict(zip(names, norms, strict=True)), **{f"ffn.{name}": part for name, part in linear.items()}}
+    for name, part in parts.items():
+        state |= _under(name, dict(part.named_parameters()))
     what = spec.Block(
-        attention=_attention_spec(module.self_attn, "the self-attention"),
+        attention=_attention_spec(module.self_attn),
         cross_attention=across,
         feed_forward=spec.FeedForward(
             d_ff=module.linear1.out_features,
             activation=_activation(module.activation),
-            biases=tuple(name for name, linear in biases if linear.bias is not None),  # type: ignore[misc]
+            biases=tuple(name for name, part in linear.items() if part.bias is not None),  # type: ignore[misc]
             dropout=module.dropout.p,
         ),
-        norm=_same([_norm(norm, name) for name, norm in norms.items()], "norms"),
+        norm=_same([_norm(norm) for norm in norms], "norms"),
         wiring="pre" if module.norm_first else "post",
         dropout=_same(drops, "dropout rates after the sub-layers"),
     )
@@ -177,50 +174,40 @@ def _layer(module: Layer) -> tuple[spec.Block, State]:
 
 
 def _layers(module: Layers) -> tuple[spec.Stack, State]:
-    decodes = isinstance(module, nn.TransformerDecoder)
-    _check_type(module, nn.TransformerDecoder if decodes else nn.TransformerEncoder, "the stack")
-    if not len(module.layers):
-        raise InvalidValueError("layers", 0, "at least one layer")
-    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    _check_type(module, nn.TransformerEncoder, nn.TransformerDecoder)
     state: State = {}
     blocks: list[spec.Block] = []
     for n, layer in enumerate(module.layers):
-        _check_type(layer, kind, f"layer {n}")
         what, inner = _layer(layer)
         blocks.append(what)
-        state |= {f"blocks.{n}.{name}": value for name, value in inner.items()}
+        state |= _under(f"blocks.{n}", inner)
     if module.norm is not None:
-        state |= _under("final_norm", module.norm)
+        state |= _under("final_norm", dict(module.norm.named_parameters()))
     stack = spec.Stack(
         d_model=module.layers[0].self_attn.embed_dim,
         num_layers=len(blocks),
         block=_same(blocks, "layers"),
-        final_norm=None if module.norm is None else _norm(module.norm, "the final norm"),
+        final_norm=None if module.norm is None else _norm(module.norm),
     )
     return stack, state
 
 
 def _transformer(module: nn.Transformer) -> tuple[EncoderDecoder, State]:
-    _check_type(module, nn.Transformer, "the model")
-    _check_type(module.encoder, nn.TransformerEncoder, "the model's encoder")
-    _check_type(module.decoder, nn.TransformerDecoder, "the model's decoder")
+    _check_type(module, nn.Transformer)
     encoder, reading = _layers(module.encoder)
     decoder, writing = _layers(module.decoder)
-    what = spec.EncoderDecoder(
-        source=spec.Vectors(),
-        target=spec.Vectors(),
-        encoder=encoder,
-        decoder=decoder,
-        head=spec.Features(),
+    vectors = spec.Vectors()
+    made = build.build(
+        spec.EncoderDecoder(
+            source=vectors, target=vectors, encoder=encoder, decoder=decoder, head=spec.Features()
+        )
     )
-    made = build.build(what)
     assert isinstance(made, EncoderDecoder)
-    state = {f"encoder.{name}": value for name, value in reading.items()}
-    return made, state | {f"decoder.{name}": value for name, value in writing.items()}
+    return made, _under("encoder", reading) | _under("decoder", writing)
 
 
-def _under(name: str, module: nn.Module) -> State:
-    return {f"{name}.{key}": value for key, value in module.named_parameters()}
+def _under(name: str, state: State) -> State:
+    return {f"{name}.{key}": value for key, value in state.items()}
 
 
 def _memory_dim(layer: nn.Module) -> int | None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.model import AnyModel
-from glassformer.errors import UnsupportedError
 
 Side = Literal["none", "right", "left"]
 
@@ -39,29 +38,22 @@ class Sample:
 
     def alone(self, row: int) -> Sample:
         """One row by itself, without its padding."""
-        kept = [
+        inputs = tuple(
             x[row : row + 1] if real is None else x[row][real[row]][None]
             for x, real in zip(self.inputs, self.real, strict=True)
-        ]
-        masks = [
-            None if real is None else torch.ones(x.shape, dtype=torch.bool, device=x.device)
-            for x, real in zip(kept, self.real, strict=True)
-        ]
-        return Sample(tuple(kept), tuple(masks))
+        )
+        masks = (None if real is None else real[row][real[row]][None] for real in self.real)
+        return Sample(inputs, tuple(masks))
 
     def __len__(self) -> int:
         return len(self.inputs[0])
 
 
 def outputs(result: Any) -> dict[str, Tensor]:
-    """A head's answer as tensors by name."""
+    """A head's output as tensors by name."""
     if isinstance(result, Tensor):
         return {"output": result}
-    if hasattr(result, "_asdict"):
-        result = result._asdict()
-    elif isinstance(result, tuple | list):
-        result = {str(n): value for n, value in enumerate(result)}
-    return {name: value for name, value in result.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in result._asdict().items() if isinstance(value, Tensor)}
 
 
 def per_token(head: spec.Head, name: str) -> bool:
@@ -102,10 +94,6 @@ def has_tokens(model: AnyModel) -> bool:
     return all(isinstance(what, spec.Tokens) for what, _ in _inputs_of(model.spec))
 
 
-def pad_of(what: spec.Input) -> int | None:
-    return what.pad_id if isinstance(what, spec.Tokens) else None
-
-
 def sample_for(
     model: AnyModel,
     side: Side = "none",
@@ -126,23 +114,31 @@ def sample_for(
     shorter = target_length or max(1, 2 * longest // 3)
     inputs: list[Tensor] = []
     masks: list[Tensor | None] = []
+    free = isinstance(model.spec.head, spec.LanguageModel | spec.Features)  # others read the source, shifted
     for number, (what, width) in enumerate(_inputs_of(model.spec)):
-        steps = shorter if number and _free_target(model.spec) else longest
+        steps = shorter if number and free else longest
         if isinstance(what, spec.Tokens):
             real = _real(batch, steps, side)
-            if number and not _free_target(model.spec):
-                ids = torch.cat((_start(model.spec, batch), inputs[0][:, :-1]), 1)
+            if number and not free:
+                start = getattr(model.spec, "start_id", None) or 0
+                ids = torch.cat((torch.full((batch, 1), start), inputs[0][:, :-1]), 1)
             else:
                 ids = _ids(what, real, getattr(model.spec.head, "end_id", -1), draw)
             inputs.append(ids)
             masks.append(real)
+            continue
+        masks.append(None)
+        shape: tuple[int, ...] = (batch, steps, width)
+        if isinstance(what, spec.ImagePatches):
+            shape = (batch, what.channels, *what.image_size)
+        elif isinstance(what, spec.SeriesPatches):
+            shape = (batch, what.context_length, what.channels)
+        if parameter.is_meta:  # only shapes are needed, however large
+            inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
         else:
-            shape = _shape(what, batch, steps, width)
-            if parameter.is_meta:  # shapes alone are asked for, however large
-                inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
-            else:
-                inputs.append(_values(what, shape, draw).to(parameter.dtype))
-            masks.append(None)
+            drawn = torch.randn(shape, generator=draw)
+            series = isinstance(what, spec.SeriesPatches)
+            inputs.append((drawn.cumsum(1) if series else drawn).to(parameter.dtype))
     on = parameter.device
     return Sample(
         tuple(x.to(on) for x in inputs), tuple(None if real is None else real.to(on) for real in masks)
@@ -155,16 +151,6 @@ def _inputs_of(model: spec.Model) -> list[tuple[spec.Input, int]]:
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
     stack = model.decoder if isinstance(model, spec.DecoderOnly) else model.encoder
     return [(model.input, stack.d_model)]
-
-
-def _free_target(model: spec.Model) -> bool:
-    """Whether the target may be any sequence; other heads read the source again, shifted by one."""
-    return isinstance(model.head, spec.LanguageModel | spec.Features)
-
-
-def _start(model: spec.Model, batch: int) -> Tensor:
-    start = model.start_id if isinstance(model, spec.EncoderDecoder) else None
-    return torch.full((batch, 1), start or 0)
 
 
 def fitting_length(model: spec.Model, wanted: int = LENGTH) -> int:
@@ -195,19 +181,3 @@ def _ids(what: spec.Tokens, real: Tensor, end_id: int, draw: torch.Generator) ->
         last = torch.where(real, torch.arange(real.shape[1]), 0).amax(-1)
         ids[torch.arange(len(ids)), last] = end_id
     return ids.masked_fill(~real, what.pad_id or 0)
-
-
-def _shape(what: spec.Input, batch: int, steps: int, width: int) -> tuple[int, ...]:
-    match what:
-        case spec.ImagePatches():
-            return (batch, what.channels, *what.image_size)
-        case spec.SeriesPatches():
-            return (batch, what.context_length, what.channels)
-        case spec.Vectors():
-            return (batch, steps, width)
-    raise UnsupportedError(f"an input of kind {type(what).__name__}", "sample inputs")
-
-
-def _values(what: spec.Input, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-    drawn = torch.randn(shape, generator=draw)
-    return drawn.cumsum(1) if isinstance(what, spec.SeriesPatches) else drawn

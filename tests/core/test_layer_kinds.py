@@ -18,9 +18,6 @@ from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.verify import stir
 from tests.core.models import VOCAB, D, spec_of
-from tests.generation.continuous.requests import requests
-from tests.generation.continuous.test_crowd import crowd
-from tests.inference.test_layouts import LAYOUTS, gaps
 
 
 def mixed(shape: str = "decoder_only") -> Any:
@@ -66,17 +63,6 @@ def test_a_cache_has_each_layers_shape() -> None:
     with torch.no_grad():
         parts = [model(piece, cache=cache) for piece in ids.split([4, 1, 3, 1], 1)]
         torch.testing.assert_close(torch.cat(parts, 1), model(ids))
-
-
-@pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
-@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
-def test_steps_of_different_layers_give_the_models_scores(lay: Any, shape: str) -> None:
-    allowed = 0.1 if lay is not None and "Int8" in lay.__name__ else 1e-5
-    assert max(gaps(lay, mixed(shape), 3)) < allowed
-
-
-def test_requests_of_a_batch_get_what_they_get_alone() -> None:
-    crowd(prepare_for_inference(mixed()), requests(8, {}, vocab=VOCAB, most=12))
 
 
 SOURCES: dict[str, tuple[spec.Input, tuple[int, ...]]] = {

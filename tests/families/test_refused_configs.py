@@ -1,0 +1,76 @@
+"""A published config that asks for what is not implemented is refused, naming the key or value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import transformers
+
+from glassformer.errors import GlassformerError
+from glassformer.families.family import Config
+from glassformer.families.registry import family_of
+from tests.families.cases import BART, BERT, FALCON, LLAMA, MARIAN, MISTRAL, PALM, PATCHTST, T5, VIT
+
+NEW = {"new_decoder_architecture": True}
+
+
+def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
+    name, settings = case
+    values = getattr(transformers, name).config_class(**settings).to_dict()
+    config = Config({**values, "architectures": [name], **change})
+    family_of(config).from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "fact"),
+    [
+        (LLAMA[0], {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        (LLAMA[0], {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        (LLAMA[0], {"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        (LLAMA[0], {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters"),
+        (LLAMA[0], {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (LLAMA[0], {"pretraining_tp": 2}, "pretraining_tp"),
+        (LLAMA[0], {"num_key_value_heads": 5}, ""),
+        (LLAMA[0], {"hidden_act": ["silu"]}, "hidden_act"),
+        (LLAMA[0], {"quantization_config": {"bits": 4}}, "quantization_config"),
+        (MISTRAL[0], {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
+        (FALCON[0], {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn"),
+        (FALCON[0], {**NEW, "parallel_attn": False}, "parallel_attn"),
+        (FALCON[0], {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads"),
+        (PALM[0], {"use_qk_norm": True}, "use_qk_norm"),
+        (BERT[2], {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        (BERT[2], {"is_decoder": True}, "is_decoder"),
+        (BERT[2], {"hidden_act": "mish"}, "hidden_act"),
+        (BERT[2], {"hidden_size": "wide"}, "hidden_size"),
+        (BERT[2], {"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
+        (BERT[2], {"model_type": "mixtral"}, "mixtral"),
+        (T5[0], {"is_decoder": True}, "is_decoder"),
+        (T5[0], {"feed_forward_proj": "glu-relu"}, "glu-relu"),
+        (BART[0], {"normalize_before": True}, "normalize_before"),
+        (BART[0], {"normalize_embedding": False}, "normalize_embedding"),
+        (BART[0], {"static_position_embeddings": True}, "static_position_embeddings"),
+        (BART[0], {"extra_pos_embeddings": 3}, "extra_pos_embeddings"),
+        (BART[0], {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        (MARIAN[0], {"normalize_embedding": True}, "normalize_embedding"),
+        (MARIAN[0], {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        (MARIAN[0], {"decoder_vocab_size": 53}, "53"),
+        (MARIAN[0], {"add_bias_logits": True}, "add_bias_logits"),
+        (PATCHTST[0], {"channel_attention": True}, "channel_attention"),
+        (PATCHTST[7], {"do_mask_input": True}, "do_mask_input"),
+        (PATCHTST[14], {"mask_value": 3}, "mask_value"),
+        (PATCHTST[0], {"minimum_scale": 1e-3}, "minimum_scale"),
+        (PATCHTST[0], {"scaling": "median"}, "scaling"),
+        (PATCHTST[9], {"pooling_type": None}, "pooling_type"),
+        (PATCHTST[11], {"output_range": [1]}, "output_range"),
+        (PATCHTST[0], {"patch_length": 50}, ""),
+        (VIT[0], {"image_size": "big"}, "image_size"),
+        (VIT[0], {"patch_size": 50}, ""),
+        (VIT[0], {"architectures": ["ViTForMaskedImageModeling"]}, "ViTForMaskedImageModeling"),
+    ],
+)
+def test_unsupported_config_is_refused(case: Any, change: dict[str, Any], fact: str) -> None:
+    read(case, {})
+    with pytest.raises(GlassformerError) as caught:
+        read(case, change)
+    assert fact in str(caught.value.fields)
