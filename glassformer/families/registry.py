@@ -12,40 +12,18 @@ from glassformer.core.spec import Model
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
 from glassformer.families.family import Config, Family, UnsupportedConfigError
 
+# "original" has no published layout; a family that reads another one's model_type comes last
+NAMES = tuple(
+    """original t5 bart marian bert roberta distilbert vit deit patchtst gpt2 llama mistral qwen2 qwen3 falcon
+    palm sentence""".split()
+)
 # the modules that may read a model_type: the others need not be imported to load a folder
-READERS = {
-    "t5": ("t5",),
-    "bart": ("bart",),
-    "marian": ("marian",),
+READERS: dict[str, tuple[str, ...]] = {name: (name,) for name in NAMES[1:-2]} | {
     "bert": ("bert", "sentence"),
-    "roberta": ("roberta", "sentence"),
-    "xlm-roberta": ("roberta", "sentence"),
-    "camembert": ("roberta", "sentence"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     "distilbert": ("distilbert", "sentence"),
-    "vit": ("vit",),
-    "deit": ("deit",),
-    "patchtst": ("patchtst",),
-    "gpt2": ("gpt2",),
-    "llama": ("llama",),
-    "mistral": ("mistral",),
-    "qwen2": ("qwen2",),
-    "qwen3": ("qwen3",),
-    "falcon": ("falcon",),
     "cohere": ("palm",),
 }
-
-
-# "original" has no published layout; families that read another one's model_type come last
-NAMES = tuple(
-    dict.fromkeys(
-        [
-            "original",
-            *(names[0] for names in READERS.values()),
-            *(name for names in READERS.values() for name in names[1:]),
-        ]
-    )
-)
-
 
 # options that others are computed from, which would hide what is wrong with them
 SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})

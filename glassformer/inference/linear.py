@@ -1,4 +1,4 @@
-"""Linear layers laid out as the device multiplies them fastest; see `core.linear.FusedLinear`.
+"""Linear layers laid out as the device multiplies them fastest; see `core.backend.FusedLinear`.
 
 `PackedLinear` holds float32 weights in oneDNN's blocked layout. `Int8Linear` holds them in eight bits with
 one scale per output row, and quantizes its input to eight bits as well, each row by its own range.
