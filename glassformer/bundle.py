@@ -272,7 +272,7 @@ def save(
             classes=bundle.job.classes,
         )
     else:
-        files[SPEC_FILE] = spec_to_dict(bundle.spec)
+        files[SPEC_FILE] = schema.to_dict(bundle.spec)
         files |= {PUBLISHED_FILE: bundle.config} if bundle.config else {}
         state = in_eight_bits(bundle.model, state) if dtype == "int8" else without_tables(bundle.model, state)
     files |= sidecar_files(bundle)
@@ -311,27 +311,14 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
 def read_spec(path: Path) -> Any:
     """Read the spec of a folder in our own layout: a Transformer's or a baseline's."""
     data = read_object(path)
-    if data.get("kind") in schema.KINDS:
-        return schema.from_dict(data, str(path))
-    from glassformer import baselines
-
-    reader = baselines.from_dict if data.get("kind") in baselines.KINDS else schema.from_dict
-    return reader(data, str(path))
-
-
-def spec_to_dict(what: Any) -> dict[str, Any]:
-    """A spec as `read_spec` reads it."""
-    if type(what).__name__ in schema.KINDS:
-        data: dict[str, Any] = schema.to_dict(what)
-        return data
-    from glassformer import baselines
-
-    return baselines.to_dict(what)
+    if data.get("kind") not in schema.KINDS:
+        from glassformer import baselines  # noqa: F401 (registers their specs)
+    return schema.from_dict(data, str(path))
 
 
 def build_model(what: Any) -> Any:
     """Build a fresh Transformer or baseline from its spec."""
-    if type(what).__name__ in schema.KINDS:
+    if isinstance(what, spec.Model):
         return build_spec(what)
     from glassformer import baselines
 
