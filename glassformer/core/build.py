@@ -166,7 +166,7 @@ def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
 
 # ---- initialization ---------------------------------------------------------------------------------------
 
-_TABLES = (nn.Embedding, positions.LearnedPositions, positions.RelativeBias, heads.LanguageModelHead)
+_TABLES = (nn.Embedding, positions.LearnedPositions, positions.RelativeBias, heads.VocabularyHead)
 _WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
 
 
@@ -191,7 +191,7 @@ def _xavier(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-    elif isinstance(module, heads.LanguageModelHead):
+    elif isinstance(module, heads.VocabularyHead):
         nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
     elif isinstance(module, positions.LearnedPositions | positions.RelativeBias):
         nn.init.normal_(module.weight, std=0.02)

@@ -64,28 +64,38 @@ class FeaturesHead(nn.Module):
         return Pooled(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
-class LanguageModelHead(nn.Module):
+class VocabularyHead(nn.Module):
     """Scores over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
 
-    def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
+    def __init__(self, d_model: int, vocab_size: int, bias: bool) -> None:
         super().__init__()
         self.weight = normal_table(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
-        self.scale = scale
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
 
     def transform(self, x: Tensor) -> Tensor:
         """What the vocabulary's matrix is multiplied with."""
+        raise NotImplementedError
+
+
+class LanguageModelHead(VocabularyHead):
+    """Scores of the vectors times `scale`."""
+
+    def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
+        super().__init__(d_model, vocab_size, bias)
+        self.scale = scale
+
+    def transform(self, x: Tensor) -> Tensor:
         return x if self.scale == 1.0 else x * self.scale
 
 
-class MaskedLanguageModelHead(LanguageModelHead):
-    """dense, activation, norm, then scores over the vocabulary: (B, T, D) -> (B, T, V)."""
+class MaskedLanguageModelHead(VocabularyHead):
+    """dense, activation, norm, then scores."""
 
     def __init__(self, d_model: int, what: spec.MaskedLanguageModel) -> None:
-        super().__init__(d_model, vocab_size=what.vocab_size, bias=True)
+        super().__init__(d_model, what.vocab_size, bias=True)
         self.dense = nn.Linear(d_model, d_model)
         self.activation = what.activation
         self.norm = make_norm(what.norm, d_model)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import Span, Twice, pool_mean
+from glassformer.core.heads import Span, Twice
 from glassformer.core.observe import Record
 from glassformer.interpret.inputs import PastValues, PreparedInput
 from glassformer.interpret.outline import describe_stacks, stack_output
@@ -143,7 +143,7 @@ def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Resul
     else:
         x = record[stack_output(describe_stacks(bundle)[-1])]  # (1, T, D)
         first = reads_images(bundle) and prepared.sequences[0].prefix > 0
-        name, vector = "embedding", x[:, 0] if first else pool_mean(x, None)
+        name, vector = "embedding", x[:, 0] if first else x.mean(1)
         tensors[name] = vector
     outcome = EmbeddingOutcome(vector_name=name, dims=vector.shape[-1], norm=float(vector[0].float().norm()))
     return outcome, tensors

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import pool_mean
+from glassformer.core.heads import pool
 from glassformer.errors import EmptyInputError, UnknownNameError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
@@ -135,12 +135,12 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
     model = encoder_model(bundle)
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderDecoder):
-        return pool_mean(model.encode(batch.ids, batch.mask), batch.mask)
+        return pool(model.encode(batch.ids, batch.mask), batch.mask, "mean")
     if isinstance(spec.head, specs.Embed):
         pooled: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
         return pooled
     x, _ = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
-    return pool_mean(x, batch.mask)
+    return pool(x, batch.mask, "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
