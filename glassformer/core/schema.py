@@ -9,7 +9,6 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
@@ -46,9 +45,13 @@ class Part:
                 raise InvalidValueError(f"{type(self).__name__}.{name}", value, expected)
 
 
-@cache
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _bound(name: str, value: Any) -> str | None:
