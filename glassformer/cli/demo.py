@@ -133,7 +133,7 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
 
 def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
     """Print the attention of a translation, and write the whole trace as a page."""
-    from glassformer.explorer.static_export import export_page
+    from glassformer.explorer import export_page
     from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model

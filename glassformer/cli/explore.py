@@ -16,7 +16,7 @@ from glassformer.cli.console import message
 from glassformer.cli.lines import check_output_file
 from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, load_model, resolve_language
 from glassformer.errors import ConflictError, MissingDependencyError, MissingValueError, UnsupportedError
-from glassformer.explorer.page import files
+from glassformer.explorer import page_files
 from glassformer.pretrained import located, names
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def explore(
 
     The page is served on localhost only, and nothing is downloaded.
     """
-    files()  # fails if the page is not built, before a model is loaded
+    page_files()  # fails if the page is not built, before a model is loaded
     load = partial(load_model, device=device, dtype=dtype)
     chosen = models or names()
     if not chosen:
@@ -97,7 +97,7 @@ def _model_folder(model: str) -> Path:
 def _export_page(
     bundle: Bundle, name: str, text: str | None, to: str | None, image: Path | None, out: Path
 ) -> None:
-    from glassformer.explorer.static_export import export_page
+    from glassformer.explorer import export_page
     from glassformer.interpret.examples import example_input
     from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.outline import model_kind

@@ -1,1 +1,137 @@
-"""The explorer: its built page, and the export of one trace as a single file."""
+"""The explorer: the files of its built page, and the export of one trace as a single file."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.errors import FileMissingError, UnsupportedError
+
+if TYPE_CHECKING:
+    from glassformer.bundle import Bundle
+    from glassformer.interpret.schema import ModelInfo, TraceInfo, TraceInput
+    from glassformer.interpret.trace import Trace
+
+FOLDER = Path(__file__).parent / "page"
+SINGLE = "single"  # the page as one script and one style, for exports
+MAX_BYTES = 96 * 2**20  # of tensors in one page; browsers open twice as much without trouble
+NEXT_TOKENS = 50
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="app"></div>
+<script type="text/plain" id="kept">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def page_files() -> dict[str, Path]:
+    """URL path (`index.html`, `assets/...`) -> file. The parts of the single page are not served."""
+    if not (FOLDER / "index.html").is_file():
+        hint = "run 'make page' in a checkout, which needs npm, or install a wheel, which contains it"
+        raise FileMissingError(FOLDER / "index.html", "the explorer's page", hint=hint)
+    found = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
+    hidden = (f"{SINGLE}/", "built-from.txt")
+    return {name: path for name, path in found.items() if not name.startswith(hidden)}
+
+
+def single_page() -> tuple[str, str]:
+    page_files()  # fails if the page is not built
+    script, style = (FOLDER / SINGLE / name for name in ("page.js", "page.css"))
+    return script.read_text("utf-8"), style.read_text("utf-8")
+
+
+def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = "model") -> str:
+    """The page with a trace of the input, by default the model's example."""
+    from glassformer.interpret.catalog import describe_model
+    from glassformer.interpret.schema import to_json
+    from glassformer.interpret.trace import trace_model
+
+    script, style = single_page()
+    model = describe_model(bundle, name)
+    if input is not None:
+        model = replace(model, example=input)  # what the page shows first
+    trace = trace_model(bundle, model.example, model=name)
+    data = json.dumps(to_json(_page_data(bundle, trace, model)), ensure_ascii=False, allow_nan=False)
+    script = script.replace("</script", "<\\/script")  # only a string literal can contain it
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return PAGE.format(
+        policy=html.escape(policy),
+        title=html.escape(f"Glassformer: {name}"),
+        style=style.replace("</style", "<\\/style"),
+        data=base64.b64encode(gzip.compress(data.encode(), mtime=0)).decode(),
+        script=script,
+    )
+
+
+def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]:
+    """Everything that the page may request about this trace."""
+    from glassformer.interpret.head_patterns import describe_heads
+    from glassformer.interpret.logit_lens import logit_lens, next_tokens
+    from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
+    from glassformer.interpret.search_view import search_tree
+    from glassformer.interpret.tensors import read_tensor
+
+    info = trace.info()
+    tensors: dict[str, dict[str, Any]] = {}
+    size = 0
+    for name in dict.fromkeys((*_tensor_names(info, model), *trace.derived)):
+        try:
+            part = read_tensor(trace, name)
+        except (ItemNotFoundError, UnsupportedError):
+            continue  # this model has no such tensor
+        size += len(data := part.data())
+        if size > MAX_BYTES:
+            hint = "export a shorter text or a smaller model"
+            raise TooLargeError("the page", size, MAX_BYTES, "bytes of tensors", hint=hint)
+        encoded = base64.b64encode(data).decode()
+        tensors[name] = {"shape": part.shape, "dtype": part.dtype, "data": encoded}
+    lens: list[Any] = []
+    following: list[Any] = []
+    with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
+        positions = range(len(info.sequences[-1]))
+        lens = [logit_lens(trace, at) for at in positions]
+        following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
+    search, input = None, trace.prepared.input
+    if trace.kind in ("translate", "generate"):
+        search = search_tree(bundle, text=input.text or "", to=input.to)
+    return {
+        **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},
+        **{"search": search, "tensors": tensors},
+    }
+
+
+def _tensor_names(info: TraceInfo, model: ModelInfo) -> Iterator[str]:
+    yield from info.tensors
+    for attention in info.attentions:
+        for tail in ("dot", "scaled", "masked", "weights", "thumbnails"):
+            yield f"{attention.name}.{tail}"
+    for stack in model.outline.stacks:
+        for tail in ("growth", "lens.top", "lens.prob"):
+            yield f"{stack.name}.{tail}"
+        if stack.position.name:
+            for tail in ("table", "table_ahead", "similarity"):
+                yield f"{stack.position.name}.{tail}"

@@ -6,23 +6,16 @@ T positions, V vocabulary or labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import ConflictError, GlassformerError, ShapeError
-from glassformer.interpret.logit_lens import HeadReadout, head_readout
+from glassformer.errors import ConflictError, UnsupportedError
+from glassformer.interpret import schema
+from glassformer.interpret.outcomes import HeadReadout, head_readout
 from glassformer.interpret.outline import describe_stacks, residual_sites
-from glassformer.interpret.schema import (
-    DifferenceInfo,
-    FillOutcome,
-    ItemNotFoundError,
-    OutcomePair,
-    Prediction,
-    ProbabilityChange,
-    ResidualChange,
-)
 from glassformer.interpret.trace import Trace
 
 TOP: Final = 20  # predictions listed
@@ -30,7 +23,7 @@ MAX_LOGITS: Final = 1 << 22  # held at a time
 
 
 @torch.inference_mode()
-def compare_traces(before: Trace, after: Trace) -> DifferenceInfo:
+def compare_traces(before: Trace, after: Trace) -> schema.DifferenceInfo:
     """What changed from one trace to another of the same model.
 
     words: the predictions whose probability changed most, at the first mask of a masked text, else at the
@@ -39,27 +32,25 @@ def compare_traces(before: Trace, after: Trace) -> DifferenceInfo:
     """
     if before.bundle is not after.bundle:
         raise ConflictError(["before", "after"], "they are traces of different models")
-    words: tuple[ProbabilityChange, ...] = ()
-    kl: float | None = None
-    positions: tuple[float, ...] | None = None
-    if (readout := _readout(before)) is not None:
+    words, kl, positions = list[schema.ProbabilityChange](), None, None
+    with suppress(UnsupportedError):  # a head that predicts neither tokens nor labels
+        readout = head_readout(before.bundle)
         ours, theirs = (_main_logits(trace, readout) for trace in (before, after))
         p, q = readout.probabilities(ours), readout.probabilities(theirs)
         moved = (q - p).abs().topk(min(TOP, len(p))).indices.tolist()
-        words = tuple(
-            ProbabilityChange(word=Prediction(id=n, text=text), before=float(p[n]), after=float(q[n]))
-            for n, text in zip(moved, readout.texts(moved), strict=True)
-        )
+        for n, text in zip(moved, readout.texts(moved), strict=True):
+            word = schema.Prediction(id=n, text=text)
+            words.append(schema.ProbabilityChange(word=word, before=float(p[n]), after=float(q[n])))
         divergence = _divergence(readout, ours[None], theirs[None])
         if divergence is not None:
             kl, positions = float(divergence[0]), _by_position(before, after, readout)
-    return DifferenceInfo(
-        outcome=OutcomePair(before=before.outcome, after=after.outcome),
-        words=words,
+    return schema.DifferenceInfo(
+        outcome=schema.OutcomePair(before=before.outcome, after=after.outcome),
+        words=tuple(words),
         kl=kl,
         positions=positions,
         residual=tuple(
-            ResidualChange(stack=name, sites=tuple(sites), name=f"{name}.change")
+            schema.ResidualChange(stack=name, sites=tuple(sites), name=f"{name}.change")
             for name, sites in _sites(before).items()
             if _same_shapes(before, after, sites)
         ),
@@ -71,14 +62,9 @@ def residual_change(trace: Trace, other: Trace, stack: str) -> Tensor:
     """The distance between two residual streams over their mean norm, from 0 to 2: (sites, T)."""
     sites = _sites(trace).get(stack)
     if sites is None:
-        raise ItemNotFoundError("stack", stack, _sites(trace))
+        raise schema.ItemNotFoundError("stack", stack, _sites(trace))
     if trace.bundle is not other.bundle or not _same_shapes(trace, other, sites):
-        shape = other.record[sites[0]].shape if sites[0] in other.record else ()
-        raise ShapeError(
-            f"the {stack} of the other trace",
-            shape,
-            f"{tuple(trace.record[sites[0]].shape)}, as in this trace",
-        )
+        raise ConflictError(["trace", "minus"], f"their {stack}s read different models or lengths")
     rows = []
     for site in sites:
         ours, theirs = trace.record[site].float(), other.record[site].float()
@@ -87,26 +73,18 @@ def residual_change(trace: Trace, other: Trace, stack: str) -> Tensor:
     return torch.stack(rows).cpu()
 
 
-def _readout(trace: Trace) -> HeadReadout | None:
-    """How to read the head; None if it predicts neither tokens nor labels, or was not recorded."""
-    try:
-        return head_readout(trace.bundle) if "head.logits" in trace.record else None
-    except GlassformerError:
-        return None
-
-
 def _main_logits(trace: Trace, readout: HeadReadout) -> Tensor:
     """The logits (V,) of the first mask, the last position or the whole input."""
     logits = trace.record["head.logits"][0].float()
-    if readout.per == "input":
+    if readout.whole_input:
         return logits
-    masks = trace.outcome.masks if isinstance(trace.outcome, FillOutcome) else ()
+    masks = trace.outcome.masks if isinstance(trace.outcome, schema.FillOutcome) else ()
     return logits[masks[0].position if masks else -1]
 
 
 def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[float, ...] | None:
     ours, theirs = (trace.record["head.logits"][0] for trace in (before, after))
-    if readout.per == "input" or ours.shape != theirs.shape:
+    if readout.whole_input or ours.shape != theirs.shape:
         return None
     rows = max(1, MAX_LOGITS // ours.shape[-1])
     parts = zip(ours.split(rows), theirs.split(rows), strict=True)

@@ -6,11 +6,10 @@ import base64
 import io
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SeriesColumns, TraceInput
 from glassformer.tasks.forecasting import forecast_steps
@@ -51,9 +50,10 @@ def example_input(bundle: Bundle) -> TraceInput:
                 return TraceInput(text=f"A man is playing {bundle.job.gap or ''} the street.")
             prefix = task_prefix(bundle, lambda name: name.startswith("translation_"))
             text = _best_encoded(bundle, _TEXTS)
-            tags = None if prefix else target_languages(bundle)
-            language = "ko" if text == _TEXTS[-1] else "en"
-            return TraceInput(text=prefix + text, to=other_language(tags, language) if tags else None)
+            tags = [] if prefix else target_languages(bundle)
+            own = "ko" if text == _TEXTS[-1] else "en"
+            others = [tag for tag in tags if not tag.startswith(own)]
+            return TraceInput(text=prefix + text, to=next(iter(others or tags), None))
         case "generate":
             return TraceInput(text=_best_encoded(bundle, _PROMPTS))
         case "fill":
@@ -62,10 +62,8 @@ def example_input(bundle: Bundle) -> TraceInput:
             return TraceInput(question=_QUESTION, context=_CONTEXT)
         case "forecast":
             return TraceInput(series=_waves(bundle))
-        case "image":
-            return TraceInput(image=_drawing(bundle))
-        case "embed" if reads_images(bundle):
-            return TraceInput(image=_drawing(bundle))
+    if reads_images(bundle):
+        return TraceInput(image=_drawing(bundle))
     return TraceInput(text=_best_encoded(bundle, _REVIEWS))
 
 
@@ -74,20 +72,15 @@ def example_inputs(bundle: Bundle) -> list[TraceInput]:
     first = example_input(bundle)
     if first.text is None:
         return [first]
+    others: Iterable[TraceInput] = ()
     match model_kind(bundle):
         case "translate":
-            return [
-                first,
-                *(one for one in _translations(target_languages(bundle)) if one.text != first.text),
-            ]
+            others = _translations(target_languages(bundle))
         case "generate":
             unknown, fragmentation = _encoding_cost(bundle, first.text)
             limit = (unknown, fragmentation * _MAX_FRAGMENTATION)
-            starts = (
-                text for text in _STARTS if text != first.text and _encoding_cost(bundle, text) <= limit
-            )
-            return [first, *(TraceInput(text=text) for text in starts)]
-    return [first]
+            others = [TraceInput(text=text) for text in _STARTS if _encoding_cost(bundle, text) <= limit]
+    return [first, *(one for one in others if one.text != first.text)]
 
 
 def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
@@ -99,19 +92,9 @@ def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def other_language(tags: Sequence[str], language: str) -> str:
-    """The first tag of another language, by the first two letters of its code.
-
-    >>> other_language(["en", "de", "fr"], "en"), other_language(["eng"], "en")
-    ('de', 'eng')
-    """
-    return next((tag for tag in tags if not tag.startswith(language)), tags[0])
-
-
 def column_names(bundle: Bundle) -> tuple[str, ...]:
     """The columns of a forecasting model; numbered if its folder does not name them."""
     read: Any = getattr(bundle.spec, "input", None)
-    assert isinstance(read, specs.SeriesPatches)
     return bundle.job.columns or tuple(f"series {n + 1}" for n in range(read.channels))
 
 
@@ -124,17 +107,15 @@ def _translations(tags: Sequence[str]) -> Iterator[TraceInput]:
 
 
 def _best_encoded(bundle: Bundle, texts: tuple[str, ...]) -> str:
-    """The text that suits the tokenizer best."""
     return min(texts, key=lambda text: _encoding_cost(bundle, text))
 
 
 def _encoding_cost(bundle: Bundle, text: str) -> tuple[int, float]:
     """The number of unknown tokens, and the tokens per character."""
-    tokenizer = bundle.tokenizer
-    if tokenizer is None or not text:
+    if bundle.tokenizer is None:
         return 0, 0.0
-    ids = tokenizer.encode(text, special=False).ids
-    return ids.count(-1 if tokenizer.unk_id is None else tokenizer.unk_id), len(ids) / len(text)
+    ids = bundle.tokenizer.encode(text, special=False).ids
+    return sum(index == bundle.tokenizer.unk_id for index in ids), len(ids) / max(len(text), 1)
 
 
 def _waves(bundle: Bundle) -> SeriesColumns:
@@ -154,18 +135,14 @@ def _waves(bundle: Bundle) -> SeriesColumns:
     return SeriesColumns(columns=columns, truth=horizon)
 
 
-def _drawing(bundle: Bundle) -> str | None:
-    """A light seven on a dark background as a data: URL; None without Pillow."""
-    try:
-        from PIL import Image, ImageDraw
-    except ImportError:
-        return None
+def _drawing(bundle: Bundle) -> str:
+    """A light seven on a dark background as a data: URL."""
+    from PIL import Image, ImageDraw
+
     read: Any = getattr(bundle.spec, "input", None)
-    assert isinstance(read, specs.ImagePatches)
     height, width = read.image_size
     image = Image.new("L", (width, height), 0)
-    corners = [(0.28, 0.24), (0.74, 0.24), (0.44, 0.82)]
-    line = [(x * width, y * height) for x, y in corners]
+    line = [(x * width, y * height) for x, y in ((0.28, 0.24), (0.74, 0.24), (0.44, 0.82))]
     ImageDraw.Draw(image).line(line, fill=255, width=max(1, round(min(height, width) / 11)), joint="curve")
     file = io.BytesIO()
     image.save(file, "PNG")

@@ -18,8 +18,8 @@ B rows, H heads, T queries, S keys, P patterns.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import torch
@@ -39,41 +39,6 @@ NARROW: Final = (
     *("row", "column"),
 )
 BROAD: Final = ("local", "spread")
-_EULER: Final = 0.5772156649015329
-_TINY: Final = 1e-30  # keeps the logarithm of a zero weight finite
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatternTokens:
-    """The tokens of a sequence as patterns need them.
-
-    texts: None for special tokens and patches. grid: rows and columns of image patches, which follow `prefix`
-    tokens.
-    """
-
-    texts: Sequence[str | None]
-    special: Sequence[bool]
-    grid: tuple[int, int] | None = None
-    prefix: int = 0
-
-    def __len__(self) -> int:
-        return len(self.special)
-
-    @classmethod
-    def of(cls, sequence: TokenSequence) -> PatternTokens:
-        tokens = sequence.tokens
-        return cls(
-            texts=[None if one.special or one.raw is None else one.piece for one in tokens],
-            special=[one.special for one in tokens],
-            grid=sequence.grid,
-            prefix=sequence.prefix,
-        )
-
-    def patch_grid(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The row and column of each patch (T,), and which tokens are patches."""
-        assert self.grid is not None
-        index = torch.arange(len(self)) - self.prefix
-        return index // self.grid[1], index % self.grid[1], index >= 0
 
 
 def is_punctuation(text: str | None) -> bool:
@@ -86,7 +51,19 @@ def is_punctuation(text: str | None) -> bool:
     return bool(bare) and all(unicodedata.category(letter).startswith("P") for letter in bare)
 
 
-def self_patterns(tokens: PatternTokens) -> dict[str, Tensor]:
+def _texts(sequence: TokenSequence) -> list[str | None]:
+    """The text of each token; None for special tokens and patches."""
+    return [None if one.special or one.raw is None else one.piece for one in sequence.tokens]
+
+
+def _patch_grid(sequence: TokenSequence) -> tuple[Tensor, Tensor, Tensor]:
+    """The row and column of each image patch (T,), and which tokens are patches."""
+    assert sequence.grid is not None
+    index = torch.arange(len(sequence)) - sequence.prefix
+    return index // sequence.grid[1], index % sequence.grid[1], index >= 0
+
+
+def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
     """The patterns of self-attention, each (T, T).
 
     previous, next, self: relative to the query. first, last: ends of the sequence. same: the same text
@@ -102,7 +79,7 @@ def self_patterns(tokens: PatternTokens) -> dict[str, Tensor]:
     if tokens.grid is None:
         patterns["local"] = offset.abs() <= LOCAL
         return patterns
-    row, column, patch = tokens.patch_grid()
+    row, column, patch = _patch_grid(tokens)
     both = patch[:, None] & patch[None]
     patterns["row"] = both & (row[:, None] == row[None]) & (offset != 0)
     patterns["column"] = both & (column[:, None] == column[None]) & (offset != 0)
@@ -111,7 +88,7 @@ def self_patterns(tokens: PatternTokens) -> dict[str, Tensor]:
     return patterns
 
 
-def cross_patterns(queries: PatternTokens, keys: PatternTokens) -> dict[str, Tensor]:
+def cross_patterns(queries: TokenSequence, keys: TokenSequence) -> dict[str, Tensor]:
     """The patterns of cross-attention, each (T, S).
 
     alignment: near the diagonal, along which a translation in the same word order runs. The others: as in
@@ -123,43 +100,39 @@ def cross_patterns(queries: PatternTokens, keys: PatternTokens) -> dict[str, Ten
     return patterns
 
 
-def distances(queries: PatternTokens, keys: PatternTokens, kind: Literal["self", "cross"]) -> Tensor:
+def distances(queries: TokenSequence, keys: TokenSequence, kind: Literal["self", "cross"]) -> Tensor:
     """The distance of each key from each query (T, S): in tokens, in patches, or from the diagonal."""
     if kind == "cross":
         return _off_diagonal(queries, keys)
     at = torch.arange(len(keys)).float()
     if keys.grid is None:
         return (at[None] - at[:, None]).abs()
-    row, column, patch = keys.patch_grid()
+    row, column, patch = _patch_grid(keys)
     distance = torch.hypot((row[:, None] - row[None]).float(), (column[:, None] - column[None]).float())
     return distance * (patch[:, None] & patch[None])
 
 
-def _off_diagonal(queries: PatternTokens, keys: PatternTokens) -> Tensor:
+def _off_diagonal(queries: TokenSequence, keys: TokenSequence) -> Tensor:
     slope = (len(keys) - 1) / max(len(queries) - 1, 1)
     return (torch.arange(len(keys))[None] - torch.arange(len(queries))[:, None] * slope).abs()
 
 
-def _key_patterns(keys: PatternTokens, queries: int) -> dict[str, Tensor]:
-    """Patterns that mark the same keys for every query."""
+def _key_patterns(keys: TokenSequence, queries: int) -> dict[str, Tensor]:
     at = torch.arange(len(keys))
     marked = {
         "first": at == 0,
         "last": at == len(keys) - 1,
-        "separator": torch.tensor(keys.special, dtype=torch.bool) & (at != 0),
-        "punctuation": torch.tensor([is_punctuation(text) for text in keys.texts], dtype=torch.bool),
+        "separator": torch.tensor([one.special for one in keys.tokens]) & (at != 0),
+        "punctuation": torch.tensor([is_punctuation(text) for text in _texts(keys)]),
     }
     return {name: mask.expand(queries, -1) for name, mask in marked.items()}
 
 
-def _same_text(queries: PatternTokens, keys: PatternTokens) -> Tensor:
-    numbers: dict[str, int] = {}
-
-    def numbered(tokens: PatternTokens, none: int) -> Tensor:
-        ids = [none if text is None else numbers.setdefault(text, len(numbers)) for text in tokens.texts]
-        return torch.tensor(ids)
-
-    return numbered(queries, -1)[:, None] == numbered(keys, -2)[None]
+def _same_text(queries: TokenSequence, keys: TokenSequence) -> Tensor:
+    ids = {text: n for n, text in enumerate(dict.fromkeys(_texts(queries) + _texts(keys)))}
+    ours = torch.tensor([-1 if text is None else ids[text] for text in _texts(queries)])
+    theirs = torch.tensor([-2 if text is None else ids[text] for text in _texts(keys)])
+    return ours[:, None] == theirs[None]
 
 
 class PatternMatcher:
@@ -185,7 +158,7 @@ class PatternMatcher:
         shares = torch.where(self.choice.T[..., None], mass[:, :-1], 0.0).sum(0)
         by_head = (shares / self.queries.clamp(min=1)[:, None]).T.tolist()  # H x P
         distance = (mass[:, -1].sum(0) / self.real).tolist()
-        entropy = -(weights * weights.clamp(min=_TINY).log_()).sum(-1).mean(0)  # (H, T)
+        entropy = torch.special.entr(weights).sum(-1).mean(0)  # (H, T)
         spread, spread_chance, spread_queries = _spread(entropy, self.allowed)
         entropies = (entropy.sum(-1) / self.real).tolist()
         queries = dict(zip(self.names, self.queries.tolist(), strict=True))
@@ -202,25 +175,15 @@ class PatternMatcher:
                 if queries[name] >= MIN_QUERIES
             }
             role, nearest = _role(lifts)
-            heads.append(
-                HeadInfo(
-                    head=head,
-                    scores=scores,
-                    chances=chances,
-                    role=role,
-                    share=scores.get(nearest, 0.0),
-                    chance=chances.get(nearest, 0.0),
-                    entropy=entropies[head],
-                    distance=distance[head],
-                )
-            )
+            share, chance = scores.get(nearest, 0.0), chances.get(nearest, 0.0)
+            about = {"share": share, "chance": chance, "entropy": entropies[head], "distance": distance[head]}
+            heads.append(HeadInfo(head=head, scores=scores, chances=chances, role=role, **about))
         return heads
 
 
 def matcher_for(
-    record: Record, name: str, queries: PatternTokens, keys: PatternTokens, kind: Literal["self", "cross"]
+    record: Record, name: str, queries: TokenSequence, keys: TokenSequence, kind: Literal["self", "cross"]
 ) -> PatternMatcher:
-    """The matcher of one recorded attention layer."""
     patterns = self_patterns(keys) if kind == "self" else cross_patterns(queries, keys)
     device = record[f"{name}.q"].device
     allowed = record.attended[name].mask.permissions(len(queries), len(keys), device)
@@ -243,16 +206,13 @@ def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[Head
 
 
 def describe_heads(trace: Trace) -> HeadsInfo:
-    """The patterns of every head of a trace."""
-    tokens = {one.name: PatternTokens.of(one) for one in trace.sequences}
     matchers: dict[tuple[Any, ...], PatternMatcher] = {}
     attentions = []
     for one in trace.attentions():
         key = (one.queries, one.keys, one.kind, id(trace.record.attended[one.name].mask))
         if key not in matchers:
-            matchers[key] = matcher_for(
-                trace.record, one.name, tokens[one.queries], tokens[one.keys], one.kind
-            )
+            queries, keys = trace.sequence(one.queries), trace.sequence(one.keys)
+            matchers[key] = matcher_for(trace.record, one.name, queries, keys, one.kind)
         heads = match_heads(trace.record, one.name, matchers[key])
         attentions.append(AttentionHeads(name=one.name, heads=tuple(heads)))
     return HeadsInfo(attentions=tuple(attentions))
@@ -276,7 +236,7 @@ def _spread(entropy: Tensor, allowed: Tensor) -> tuple[Tensor, float, int]:
         return entropy.new_zeros(len(entropy)), 0.0, 0
     count = allowed[free].double()
     highest = count.log()
-    random = (torch.digamma(count + 1) - (1 - _EULER)) / highest
+    random = (torch.digamma(count + 1) - torch.digamma(count.new_tensor(2.0))) / highest
     return (entropy[:, free] / highest).mean(-1), float(random.mean()), int(free.sum())
 
 

@@ -6,9 +6,11 @@ time. B rows, S source positions, T target positions, D d_model, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,56 +21,33 @@ from glassformer.core.block import Block
 from glassformer.core.embeddings import ImageInput, TokenInput
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
-from glassformer.core.model import EncoderDecoder, EncoderOnly
+from glassformer.core.model import EncoderDecoder
 from glassformer.core.observe import Observer
-from glassformer.core.positions import AlibiBias
+from glassformer.core.positions import (
+    AlibiBias,
+    LearnedPositions,
+    PositionTerms,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+    sinusoids,
+)
 from glassformer.core.reading import across, inferred, placed
 from glassformer.core.series import SeriesInput
 from glassformer.errors import (
-    ConflictError,
     InvalidValueError,
     MissingValueError,
     NonFiniteError,
     UnknownNameError,
+    UnsupportedError,
 )
 from glassformer.generation.decoder import PrefillResult
 from glassformer.generation.inference_model import max_positions
-from glassformer.interpret.schema import (
-    MAX_SCALE,
-    MAX_STRETCH,
-    HeadOff,
-    Intervention,
-    LayerOff,
-    MaskToken,
-    ScaleResidual,
-    StretchPositions,
-    SwapTokens,
-)
-from glassformer.interpret.stretched_positions import replace_parts, stretch_positions
+from glassformer.interpret import schema
+from glassformer.interpret.outline import InputNames, find_submodule, input_names
 
 Edit = Callable[[Tensor], Tensor]
-
-
-class InputNames(NamedTuple):
-    """The forward arguments and modules of one sequence of a model."""
-
-    ids: str
-    embed: str
-    stack: str
-    mask: str
-    positions: str
-
-
-def input_names(model: nn.Module) -> dict[str, InputNames]:
-    """The names for each sequence of the model."""
-    if isinstance(model, EncoderDecoder):
-        return {
-            "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
-            "target": InputNames("tgt", "tgt_embed", "decoder", "tgt_mask", "tgt_positions"),
-        }
-    if isinstance(model, EncoderOnly):
-        return {"input": InputNames("inputs", "embed", "encoder", "mask", "positions")}
-    return {"input": InputNames("ids", "embed", "decoder", "mask", "positions")}
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def all_real_mask(name: str, ids: Tensor, read: specs.Input, *, first: int = 0) -> dict[str, Tensor]:
@@ -82,100 +61,74 @@ def all_real_mask(name: str, ids: Tensor, read: specs.Input, *, first: int = 0) 
     return {name: torch.ones_like(ids, dtype=torch.bool)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class IntervenedForward:
-    """Arguments of `observe(model, inputs, edit=edit)` that run the interventions.
+    """A forward with interventions: run it with `observe(model, inputs, edit=edit)`.
 
-    orders: for each sequence with swapped tokens, the original index of the token now at each position.
+    The given model and inputs are not modified. orders: for each sequence with swapped tokens, the original
+    index of the token now at each position.
     """
 
-    model: Any
-    inputs: dict[str, Any]
-    edit: dict[str, Edit]
-    orders: dict[str, list[int]]
-
-
-def apply_interventions(
-    model: Any, inputs: Mapping[str, Any], interventions: Iterable[Intervention]
-) -> IntervenedForward:
-    """Prepare a forward with interventions; the given model and inputs are not modified."""
-    builder = _ForwardBuilder(model, inputs)
-    for intervention in interventions:
-        builder.add(intervention)
-    return builder.build()
-
-
-class _ForwardBuilder:
-    def __init__(self, model: Any, inputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Any, inputs: Mapping[str, Any], interventions: Iterable[schema.Intervention]
+    ) -> None:
         self.model, self.inputs = model, dict(inputs)
         self.names = input_names(model)
-        self.edits: dict[str, list[Edit]] = {}
-        self.layers_off: list[str] = []
-        self.stretched: set[str] = set()
-        self.masked: dict[str, set[int]] = {}
-        self.orders: dict[str, list[int]] = {}
         self.lengths = {name: self._length(names) for name, names in self.names.items()}
+        self.orders: dict[str, list[int]] = {}
+        self._edits: dict[str, list[Edit]] = {}
+        self._layers_off: list[str] = []
+        self._masked: dict[str, set[int]] = {}
+        for intervention in interventions:
+            self._add(intervention)
+        for name, order in self.orders.items():
+            self._swap(name, order)
+        for name, positions in self._masked.items():
+            self._mask(name, positions)
+        for name in self._layers_off:  # the block's input after all other edits is its output before them
+            stored: dict[str, Tensor] = {}
+            self._edit(f"{name}.resid_in", partial(stored.setdefault, "x"))
+            self._edits.setdefault(f"{name}.resid_out", []).insert(0, lambda _, kept=stored: kept.pop("x"))  # type: ignore[misc]
+        self.edit = {name: _chain(edits) for name, edits in self._edits.items()}
 
-    def add(self, intervention: Intervention) -> None:
+    def _add(self, intervention: schema.Intervention) -> None:
         match intervention:
-            case HeadOff(attention=name, head=head):
+            case schema.HeadOff(attention=name, head=head):
                 attention = self._submodule(name, MultiHeadAttention, "attention")
                 if not 0 <= head < attention.num_heads:
                     raise InvalidValueError("head", head, f"0 to {attention.num_heads - 1}")
-                self._edit(f"{name}.heads", _scale_slice(1, head, 0.0))
-            case LayerOff(block=name):
+                self._edit(f"{name}.heads", _scale_slice(head, 0.0))
+            case schema.LayerOff(block=name):
                 self._submodule(name, Block, "block")
-                self.layers_off.append(name)
-            case MaskToken(sequence=name, position=position):
+                self._layers_off.append(name)
+            case schema.MaskToken(sequence=name, position=position):
                 self._check_position(name, position)
-                self.masked.setdefault(name, set()).add(position)
-            case SwapTokens(sequence=name, positions=(one, other)):
+                self._masked.setdefault(name, set()).add(position)
+            case schema.SwapTokens(sequence=name, positions=(one, other)):
                 self._check_position(name, one)
                 self._check_position(name, other)
                 order = self.orders.setdefault(name, list(range(self.lengths[name])))
                 order[one], order[other] = order[other], order[one]
-            case ScaleResidual(name=name, position=position, scale=scale):
-                if not abs(scale) <= MAX_SCALE:
-                    raise InvalidValueError("scale", scale, f"{-MAX_SCALE:g} to {MAX_SCALE:g}")
-                stack = self._check_residual_site(name)
-                sequence = next(n for n, names in self.names.items() if names.stack == stack)
-                self._check_position(sequence, position)
-                self._edit(name, _scale_slice(1, position, scale))
-            case StretchPositions(stack=name, stretch=stretch):
-                self._stretch(name, stretch)
-
-    def build(self) -> IntervenedForward:
-        for name, order in self.orders.items():
-            self._swap(name, self.names[name], order)
-        for name, positions in self.masked.items():
-            self._mask(self.names[name], self.lengths[name], positions, causal_start=name == "target")
-        for (
-            name
-        ) in self.layers_off:  # remember the block's input after all other edits; return it before them
-            stored: list[Tensor] = []
-            self._edit(f"{name}.resid_in", _store(stored))
-            self.edits.setdefault(f"{name}.resid_out", []).insert(0, lambda x, stored=stored: stored[-1])  # type: ignore[misc]
-        edit = {name: _chain(edits) for name, edits in self.edits.items()}
-        return IntervenedForward(model=self.model, inputs=self.inputs, edit=edit, orders=self.orders)
+            case schema.ScaleResidual(name=name, position=position, scale=scale):
+                self._check_position(self._sequence_of(self._check_residual_site(name)), position)
+                self._edit(name, _scale_slice(position, scale))
+            case schema.StretchPositions(stack=stack, stretch=stretch):
+                if not stretch > 0:
+                    raise InvalidValueError("stretch", stretch, "above 0")
+                sequence = self._sequence_of(stack)
+                embed, length = self.names[sequence].embed, self.lengths[sequence]
+                self.model = stretch_positions(self.model, stack, embed, stretch, length)
 
     def _edit(self, name: str, edit: Edit) -> None:
-        self.edits.setdefault(name, []).append(edit)
+        self._edits.setdefault(name, []).append(edit)
 
-    def _stretch(self, stack: str, stretch: float) -> None:
-        found = next(((n, names) for n, names in self.names.items() if names.stack == stack), None)
-        if found is None:
-            raise UnknownNameError("stack", stack, [names.stack for names in self.names.values()])
-        if not 0 < stretch <= MAX_STRETCH:
-            raise InvalidValueError("stretch", stretch, f"above 0 and at most {MAX_STRETCH:g}")
-        if stack in self.stretched:
-            raise ConflictError(["stretch", "stretch"], f"the positions of the {stack} can be stretched once")
-        sequence, names = found
-        self.stretched.add(stack)
-        self.model = stretch_positions(
-            self.model, stack=stack, embed=names.embed, stretch=stretch, length=self.lengths[sequence]
-        )
+    def _sequence_of(self, stack: str) -> str:
+        sequences = {names.stack: sequence for sequence, names in self.names.items()}
+        if stack not in sequences:
+            raise UnknownNameError("stack", stack, sequences)
+        return sequences[stack]
 
-    def _swap(self, name: str, names: InputNames, order: list[int]) -> None:
+    def _swap(self, name: str, order: list[int]) -> None:
+        names = self.names[name]
         embed = getattr(self.model, names.embed)
         if isinstance(embed, TokenInput):
             ids: Tensor = self.inputs[names.ids]
@@ -188,15 +141,16 @@ class _ForwardBuilder:
         patches = [position - first for position in order[first:]]
         self._edit(f"{names.embed}.patch", lambda x: x[:, torch.tensor(patches, device=x.device)])
 
-    def _mask(self, names: InputNames, length: int, positions: set[int], *, causal_start: bool) -> None:
+    def _mask(self, name: str, positions: set[int]) -> None:
         """Mask tokens like padding, but keep the position ids of all others."""
+        names, length = self.names[name], self.lengths[name]
         embed, ids = getattr(self.model, names.embed), self.inputs[names.ids]
         mask = inferred(embed, ids, self.inputs.get(names.mask), names.mask)
         rows = ids.shape[0] * (embed.channels if isinstance(embed, SeriesInput) else 1)
         padding = torch.ones(rows, length, dtype=torch.bool, device=ids.device)
         if mask.padding is not None:
             padding = mask.padding.clone()
-            if causal_start and self.inputs.get(names.mask) is None:
+            if name == "target" and self.inputs.get(names.mask) is None:
                 padding[:, 0] = True  # as the model reads it: a target may start with the pad token
         if isinstance(embed, TokenInput) and self.inputs.get(names.positions) is None:
             own = placed(Mask(padding=padding, segments=mask.segments), 0, ids, names.mask)
@@ -214,9 +168,7 @@ class _ForwardBuilder:
 
     def _length(self, names: InputNames) -> int:
         embed, ids = getattr(self.model, names.embed), self.inputs[names.ids]
-        if isinstance(embed, ImageInput):
-            return int(embed.position.shape[1])
-        return int(embed.position.shape[0]) if isinstance(embed, SeriesInput) else int(ids.shape[1])
+        return int(ids.shape[1] if isinstance(embed, TokenInput) else embed.position.shape[-2])
 
     def _check_position(self, sequence: str, position: int) -> None:
         if sequence not in self.names:
@@ -225,44 +177,27 @@ class _ForwardBuilder:
             raise InvalidValueError(f"{sequence} position", position, f"0 to {self.lengths[sequence] - 1}")
 
     def _check_residual_site(self, name: str) -> str:
-        """The stack of a residual site."""
         path, _, site = name.rpartition(".")
         block = self._submodule(path, Block, "block")
-        sites = ["resid_in", "resid_out"]
-        if not block.wiring.startswith("parallel"):
-            sites.insert(1, "resid_self")
-            if block.cross_attn is not None:
-                sites.insert(2, "resid_cross")
+        parallel = block.wiring.startswith("parallel")
+        sites = ["resid_in", "resid_out", *([] if parallel else ["resid_self"])]
+        sites += ["resid_cross"] if block.cross_attn is not None else []
         if site not in sites:
             raise UnknownNameError(f"residual of {path}", site, sites)
         return path.split(".")[0]
 
-    def _submodule(self, path: str, kind: Any, what: str) -> Any:
-        try:
-            module = self.model.get_submodule(path) if path else None
-        except AttributeError:
-            module = None
-        if not isinstance(module, kind):
+    def _submodule(self, path: str, kind: type[nn.Module], what: str) -> Any:
+        module = find_submodule(self.model, path, (kind,))
+        if module is None:
             known = [name for name, one in self.model.named_modules() if isinstance(one, kind)]
             raise UnknownNameError(what, path, known)
         return module
 
 
-def _scale_slice(dim: int, index: int, scale: float) -> Edit:
-    """Multiply one slice of a tensor (B, ...)."""
-
+def _scale_slice(index: int, scale: float) -> Edit:
     def edit(x: Tensor) -> Tensor:
         x = x.clone()
-        one = x.select(dim, index)
-        one.mul_(scale) if scale else one.zero_()
-        return x
-
-    return edit
-
-
-def _store(stored: list[Tensor]) -> Edit:
-    def edit(x: Tensor) -> Tensor:
-        stored[:] = [x]
+        x[:, index] = x[:, index] * scale if scale else 0
         return x
 
     return edit
@@ -284,7 +219,7 @@ class IntervenedModel(nn.Module):
     source is read once. Interventions name positions of one source, so it takes one at a time, unpadded.
     """
 
-    def __init__(self, model: EncoderDecoder, interventions: Sequence[Intervention]) -> None:
+    def __init__(self, model: EncoderDecoder, interventions: Sequence[schema.Intervention]) -> None:
         super().__init__()
         self.model = replace_parts(model, head=_LastPositionHead(model.head))
         self.interventions = tuple(interventions)
@@ -296,7 +231,6 @@ class IntervenedModel(nn.Module):
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """Read a source (1, S)."""
         if not start_ids:
             raise MissingValueError("start_ids", "to start the target")
         assert bool(mask.all())
@@ -313,7 +247,7 @@ class IntervenedModel(nn.Module):
             **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, self.spec.target, first=1)},
         }
         applicable = [one for one in self.interventions if _target_length(one) <= tgt.shape[1]]
-        return apply_interventions(self.model, inputs, applicable)
+        return IntervenedForward(self.model, inputs, applicable)
 
 
 class _LastPositionHead(nn.Module):
@@ -367,13 +301,109 @@ class _IntervenedDecoder:
         self.src, self.tgt, self.memory = (x.index_select(0, rows) for x in (self.src, self.tgt, self.memory))
 
 
-def _target_length(intervention: Intervention) -> int:
+def _target_length(intervention: schema.Intervention) -> int:
     """The length a target must have for the intervention to apply."""
     match intervention:
-        case MaskToken(sequence="target", position=position):
+        case schema.MaskToken(sequence="target", position=position):
             return position + 1
-        case SwapTokens(sequence="target", positions=positions):
+        case schema.SwapTokens(sequence="target", positions=positions):
             return max(positions) + 1
-        case ScaleResidual(name=name, position=position) if name.startswith("decoder."):
+        case schema.ScaleResidual(name=name, position=position) if name.startswith("decoder."):
             return position + 1
     return 0
+
+
+# Stretched positions: only the modules on the path to the positions are copied; all weights are shared. A
+# sinusoidal table is recomputed, a learned one is interpolated, rotary frequencies and ALiBi slopes are
+# scaled, and relative distances are rounded.
+
+
+def stretch_positions(model: Part, stack: str, embed: str, stretch: float, length: int) -> Part:
+    """The model with the positions of one stack, and of the `embed` that feeds it, stretched for T tokens."""
+    source, blocks = getattr(model, embed), getattr(model, stack)
+    parts: dict[str, nn.Module] = {}
+    if (stretched := _stretch_embedding(source, stretch, length)) is not None:
+        parts[embed] = stretched
+    if blocks.position is not None:
+        parts[stack] = replace_parts(blocks, position=_stretch_attention_positions(blocks.position, stretch))
+    if not parts:
+        raise UnsupportedError(f"the {stack}", "stretched positions: it has none")
+    return replace_parts(model, **parts)
+
+
+def replace_parts(module: Part, **parts: Any) -> Part:
+    """A shallow copy of one module with other submodules, parameters, buffers or attributes."""
+    result = copy.copy(module)
+    result._modules, result._parameters = dict(module._modules), dict(module._parameters)
+    result._buffers = dict(module._buffers)
+    for name, part in parts.items():
+        if name in result._parameters:
+            result._parameters[name] = nn.Parameter(part, requires_grad=False)
+        elif name in result._buffers:
+            result._buffers[name] = part
+        elif isinstance(part, nn.Module):
+            result._modules[name] = part
+        else:
+            setattr(result, name, part)
+    return result
+
+
+def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Module | None:
+    """The embedding with its added positions stretched; None if it adds none."""
+    position: Any = getattr(embed, "position", None)
+    if isinstance(embed, ImageInput):
+        rows, columns = (i // p for i, p in zip(embed.image_size, embed.patch_size, strict=True))
+        first = embed.prefix.shape[1]
+        grid = position[0, first:].unflatten(0, (rows, columns))  # (rows, columns, D)
+        grid = _interpolate(grid, stretch, rows)
+        grid = _interpolate(grid.transpose(0, 1), stretch, columns).transpose(0, 1)
+        return replace_parts(embed, position=torch.cat((position[:, :first], grid.flatten(0, 1)[None]), 1))
+    if isinstance(embed, SeriesInput):
+        first = 0 if embed.prefix is None else embed.prefix.shape[1]
+        moved = _interpolate(position[first:], stretch, len(position) - first)
+        return replace_parts(embed, position=torch.cat((position[:first], moved)))
+    if isinstance(position, SinusoidalPositions):
+        positions = torch.arange(length, dtype=torch.float64) * stretch
+        table = sinusoids(positions, position.d_model, position.layout, position.base).to(position.table)
+        return replace_parts(embed, position=replace_parts(position, table=table, max_len=length))
+    if isinstance(position, LearnedPositions):
+        before = position.weight[: position.offset]
+        moved = _interpolate(position.weight[position.offset :], stretch, length)
+        weight = torch.cat((before, moved))
+        return replace_parts(embed, position=replace_parts(position, weight=weight, max_len=length))
+    return None
+
+
+def _interpolate(table: Tensor, stretch: float, length: int) -> Tensor:
+    """Rows 0, stretch, 2 * stretch, ... of a table (N, ...), interpolated linearly: (T, ...)."""
+    at = torch.arange(length, dtype=torch.float64, device=table.device) * stretch
+    if length and float(at[-1]) > len(table) - 1:
+        limit = (len(table) - 1) / max(length - 1, 1)
+        raise InvalidValueError(
+            "stretch", stretch, f"at most {limit:.3g}: the model has {len(table)} learned positions"
+        )
+    low = at.floor().long()
+    share = (at - low).to(table.dtype).view(-1, *[1] * (table.dim() - 1))
+    with torch.no_grad():
+        return torch.lerp(table[low], table[(low + 1).clamp(max=len(table) - 1)], share)
+
+
+def _stretch_attention_positions(position: nn.Module, stretch: float) -> nn.Module:
+    if isinstance(position, RotaryPositions):
+        return replace_parts(position, freq=position.freq * stretch)
+    if isinstance(position, AlibiBias):
+        return replace_parts(position, slopes=position.slopes * stretch)
+    assert isinstance(position, RelativeBias)
+    return _StretchedRelativeBias(position, stretch)
+
+
+class _StretchedRelativeBias(RelativeBias):
+    """A relative bias that shares its weights and multiplies every distance."""
+
+    def __init__(self, other: RelativeBias, stretch: float) -> None:
+        nn.Module.__init__(self)
+        self.buckets, self.max_distance, self.both_ways = other.buckets, other.max_distance, other.both_ways
+        self.weight, self.stretch = other.weight, stretch
+
+    def at(self, distance: Tensor) -> PositionTerms:
+        return super().at((distance * self.stretch).round().long())

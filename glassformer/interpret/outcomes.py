@@ -1,35 +1,39 @@
-"""The outcome of a forward, read from the recorded output as the tasks report it. C channels, Q quantiles."""
+"""Reading a model's head: predictions from logits, and the outcome of a forward as the tasks report it.
+
+C channels, D d_model, N vectors, Q quantiles, T positions, V vocabulary or labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import Span, Twice
+from glassformer.core.heads import (
+    ClassifyHead,
+    ClassifyTwiceHead,
+    Context,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    Span,
+    TokenClassifyHead,
+    Twice,
+)
+from glassformer.core.model import EncoderOnly
 from glassformer.core.observe import Record
+from glassformer.errors import UnsupportedError
+from glassformer.interpret import schema
 from glassformer.interpret.inputs import PastValues, PreparedInput
 from glassformer.interpret.outline import describe_stacks, stack_output
-from glassformer.interpret.schema import (
-    AnswerOutcome,
-    EmbeddingOutcome,
-    FillOutcome,
-    ForecastOutcome,
-    ForecastTensors,
-    LabelProbability,
-    LabelsOutcome,
-    MaskPredictions,
-    Outcome,
-    Prediction,
-    TextOutcome,
-)
 from glassformer.tasks.base import require_tokenizer
-from glassformer.tasks.classification import LabelScorer
+from glassformer.tasks.classification import LabelScorer, label_activation, label_names
 from glassformer.tasks.forecasting import LEVELS, quantiles
 from glassformer.tasks.images import reads_images
 from glassformer.tasks.question_answering import QuestionAnswerer
@@ -37,113 +41,169 @@ from glassformer.tasks.text_generation import decode_continuation
 
 MAX_GUESSES = 10  # for each mask
 
-Result = tuple[Outcome, Mapping[str, Tensor]]
+Result = tuple[schema.Outcome, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadReadout:
+    """How to read a model's head as predictions.
+
+    stack: whose vectors the head reads. whole_input: one row of logits for the input, not one per position.
+    """
+
+    bundle: Bundle
+    stack: Literal["encoder", "decoder"]
+    whole_input: bool
+    labels: Sequence[str] | None  # None: it predicts tokens
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        """The norm between the last block and the head, if any."""
+        norm: nn.Module | None = getattr(self.bundle.model, self.stack).final_norm
+        return norm
+
+    def sites(self) -> list[str]:
+        """The residual stream before the first block and after each."""
+        blocks = getattr(self.bundle.model, self.stack).blocks
+        path = f"{self.stack}.blocks"
+        return [f"{path}.0.resid_in", *(f"{path}.{n}.resid_out" for n in range(len(blocks)))]
+
+    def logits(self, residual: Tensor, context: Context) -> Tensor:
+        """The head's logits for a residual (1, N, D), as if no block followed: (N, V), or (1, V)."""
+        x = residual if self.final_norm is None else self.final_norm(residual)
+        model: Any = self.bundle.model
+        output: Any = model.head(x, context)
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return logits[0].float() if logits.dim() == 3 else logits.float()
+
+    @property
+    def _scorer(self) -> LabelScorer:
+        names = self.labels
+        return LabelScorer((), "softmax" if names is None else label_activation(self.bundle, len(names)))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Logits (V,) as probabilities, by softmax or as the model's labels are defined."""
+        return self._scorer.probabilities(logits)
+
+    def log_probabilities(self, logits: Tensor) -> Tensor | None:
+        """Logits (N, V) as log-probabilities (N, M); None for a regression.
+
+        With independent labels, those of each label followed by those of its complement.
+        """
+        match self._scorer.activation:
+            case "softmax":
+                return logits.log_softmax(-1)
+            case "sigmoid":
+                return F.logsigmoid(torch.cat((logits, -logits), -1))
+        return None
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        if self.labels is not None:
+            return [self.labels[index] for index in ids]
+        if (tokenizer := self.bundle.tokenizer) is None:
+            return [f"<id {index}>" for index in ids]
+        side: Literal["source", "target"] = "target" if self.stack == "decoder" else "source"
+        return [tokenizer.pieces([index], side=side)[0] for index in ids]
+
+    def top(self, logits: Tensor, count: int) -> tuple[schema.Prediction, ...]:
+        """The `count` best predictions of a row of logits (V,)."""
+        values, ids = logits.topk(min(count, len(logits)))
+        texts, probability = self.texts(ids.tolist()), self.probabilities(logits)[ids].tolist()
+        rows = zip(ids.tolist(), texts, probability, values.tolist(), strict=True)
+        return tuple(schema.Prediction(id=n, text=t, probability=p, logit=v) for n, t, p, v in rows)
+
+
+def head_readout(bundle: Bundle) -> HeadReadout:
+    """How to read the head of a model that predicts tokens or labels."""
+    model: Any = bundle.model
+    tokens = isinstance(model.head, LanguageModelHead | MaskedLanguageModelHead)
+    whole_input = isinstance(model.head, ClassifyHead | ClassifyTwiceHead)
+    if not (tokens or whole_input or isinstance(model.head, TokenClassifyHead)):
+        raise UnsupportedError(bundle.display_name, "predictions of tokens or labels")
+    return HeadReadout(
+        bundle=bundle,
+        stack="encoder" if isinstance(model, EncoderOnly) else "decoder",
+        whole_input=whole_input,
+        labels=None if tokens else label_names(bundle, model.spec.head.num_labels),
+    )
 
 
 @torch.inference_mode()
 def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
     """The outcome by the model's kind, and the tensors that it refers to by name."""
+    output: Any = record.output
     match prepared.kind:
         case "translate":
             target = prepared.sequences[1]
-            return _text(prepared, target.text or "", len(target) - prepared.start), {}
+            text, written = target.text or "", len(target) - prepared.start
+            return schema.TextOutcome(kind="translate", text=text, written=written, ended=prepared.ended), {}
         case "generate":
             ids = prepared.inputs["ids"][0].tolist()
             prompt, generated = ids[: prepared.start], ids[prepared.start :]
-            text = decode_continuation(require_tokenizer(bundle), prompt, generated)
-            return _text(prepared, text, len(generated)), {}
+            text, written = decode_continuation(require_tokenizer(bundle), prompt, generated), len(generated)
+            return schema.TextOutcome(kind="generate", text=text, written=written, ended=prepared.ended), {}
         case "fill":
-            return FillOutcome(masks=_fill(bundle, prepared, record.output[0])), {}
+            is_mask = prepared.inputs["inputs"][0] == require_tokenizer(bundle).mask_id
+            masks = is_mask.nonzero()[:, 0].tolist() if isinstance(is_mask, Tensor) else []
+            top = head_readout(bundle).top
+            guesses = {n: top(output[0, n].float(), MAX_GUESSES) for n in masks}
+            return schema.FillOutcome(
+                masks=tuple(schema.MaskPredictions(position=n, guesses=guesses[n]) for n in masks)
+            ), {}
         case "classify" | "image":
-            return LabelsOutcome(kind=prepared.kind, labels=_labels(bundle, record.output)), {}
+            logits: Tensor = output.logits if isinstance(output, Twice) else output
+            scored = LabelScorer.of(bundle)(logits[0].cpu())
+            labels = tuple(schema.LabelProbability(label=one.label, probability=one.score) for one in scored)
+            return schema.LabelsOutcome(kind=prepared.kind, labels=labels), {}
         case "answer":
-            return _answer(bundle, prepared, record.output), {}
+            return _answer(bundle, prepared, output), {}
         case "forecast":
             assert prepared.past is not None
-            return _forecast(prepared.past, record.output)
+            return _forecast(prepared.past, output)
         case "embed":
             return _embedding(bundle, prepared, record)
 
 
-def _text(prepared: PreparedInput, text: str, generated: int) -> TextOutcome:
-    kind: Any = prepared.kind
-    return TextOutcome(kind=kind, text=text, written=generated, ended=prepared.ended)
-
-
-def _fill(bundle: Bundle, prepared: PreparedInput, logits: Tensor) -> tuple[MaskPredictions, ...]:
-    """The best tokens at each mask; logits (T, V)."""
-    tokenizer = require_tokenizer(bundle)
-    mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else -1
-    masks = []
-    for position in prepared.inputs["inputs"][0].eq(mask_id).nonzero()[:, 0].tolist():
-        probability = logits[position].float().softmax(-1)
-        best = probability.topk(min(MAX_GUESSES, len(probability))).indices.tolist()
-        guesses = tuple(
-            Prediction(
-                id=n,
-                text=tokenizer.pieces([n])[0],
-                probability=float(probability[n]),
-                logit=float(logits[position, n]),
-            )
-            for n in best
-        )
-        masks.append(MaskPredictions(position=position, guesses=guesses))
-    return tuple(masks)
-
-
-def _labels(bundle: Bundle, output: Any) -> tuple[LabelProbability, ...]:
-    logits: Tensor = output.logits if isinstance(output, Twice) else output
-    labels = LabelScorer.of(bundle)(logits[0].cpu())
-    return tuple(LabelProbability(label=one.label, probability=one.score) for one in labels)
-
-
-def _answer(bundle: Bundle, prepared: PreparedInput, output: Span) -> AnswerOutcome:
+def _answer(bundle: Bundle, prepared: PreparedInput, output: Span) -> schema.AnswerOutcome:
     assert prepared.question is not None
     scores = [(output.start[0].float().cpu(), output.end[0].float().cpu())]
     best = QuestionAnswerer(bundle).postprocess(prepared.question, scores)
-    return AnswerOutcome(text=best.text, start=best.start, end=best.end, score=best.score)
+    return schema.AnswerOutcome(text=best.text, start=best.start, end=best.end, score=best.score)
 
 
 def _forecast(past: PastValues, output: Any) -> Result:
     """The output (1, N, C) in the units of the columns, with tensors (C, steps)."""
     point = output if isinstance(output, Tensor) else output.mean
     arrays = {
-        "forecast.past": past.values.T,
-        "forecast.values": past.scale.inverse(point[0].float().cpu().numpy()).T,
-        "forecast.persistence": np.repeat(past.values[-1:].T, past.horizon, 1),
+        "past": past.values.T,
+        "forecast": past.scale.inverse(point[0].float().cpu().numpy()).T,
+        "persistence": np.repeat(past.values[-1:].T, past.horizon, 1),
     }
     if past.truth is not None:
-        arrays["forecast.truth"] = past.truth.T
-    levels: tuple[float, ...] | None = None
+        arrays["truth"] = past.truth.T
     if not isinstance(output, Tensor):
-        levels = tuple(LEVELS)
         values = quantiles(output, LEVELS)[:, 0].float().cpu().numpy()  # (Q, N, C)
-        arrays["forecast.quantiles"] = past.scale.inverse(values).transpose(2, 0, 1)
-    outcome = ForecastOutcome(
+        arrays["quantiles"] = past.scale.inverse(values).transpose(2, 0, 1)
+    outcome = schema.ForecastOutcome(
         columns=past.names,
         horizon=past.horizon,
         past=len(past.values),
-        quantiles=levels,
-        names=ForecastTensors(
-            past="forecast.past",
-            forecast="forecast.values",
-            truth="forecast.truth" if past.truth is not None else None,
-            quantiles="forecast.quantiles" if levels else None,
-            persistence="forecast.persistence",
-        ),
+        quantiles=tuple(LEVELS) if "quantiles" in arrays else None,
+        names=schema.ForecastTensors(**{name: f"forecast.{name}" for name in arrays}),
     )
-    return outcome, {name: torch.from_numpy(np.ascontiguousarray(one)) for name, one in arrays.items()}
+    tensors = {f"forecast.{name}": torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return outcome, tensors
 
 
 def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
-    """The embedding of a text or image, pooled by the model's head or as `embed` does."""
-    tensors: dict[str, Tensor] = {}
     if isinstance(bundle.spec.head, specs.Embed):
-        name, vector = "head.embedding", record["head.embedding"]
+        name, vector, tensors = "head.embedding", record["head.embedding"], {}
     else:
         x = record[stack_output(describe_stacks(bundle)[-1])]  # (1, T, D)
         first = reads_images(bundle) and prepared.sequences[0].prefix > 0
         name, vector = "embedding", x[:, 0] if first else x.mean(1)
-        tensors[name] = vector
-    outcome = EmbeddingOutcome(vector_name=name, dims=vector.shape[-1], norm=float(vector[0].float().norm()))
+        tensors = {name: vector}
+    outcome = schema.EmbeddingOutcome(
+        vector_name=name, dims=vector.shape[-1], norm=float(vector[0].float().norm())
+    )
     return outcome, tensors

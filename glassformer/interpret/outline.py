@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.observe import Record
 from glassformer.errors import UnsupportedError
-from glassformer.interpret.schema import (
-    AttentionInfo,
-    Kind,
-    PositionInfo,
-    SequenceName,
-    StackInfo,
-    StackName,
-    Station,
-)
+from glassformer.interpret import schema
+
+DERIVED = ("table", "table_ahead", "similarity")  # computed from the position scheme, not recorded
+Step = tuple[str, Any, int | None, dict[str, str]]  # name, kind, layer, roles
 
 
-def check_transformer(bundle: Bundle) -> None:
-    """Reject baselines, which have no attention to trace."""
-    if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
-        raise UnsupportedError(
-            bundle.display_name, f"tracing: it is a baseline without attention ({type(bundle.spec).__name__})"
-        )
+def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ...]) -> Any:
+    try:
+        module = model.get_submodule(path) if path else None
+    except AttributeError:
+        return None
+    return module if isinstance(module, kinds) else None
 
 
-def model_kind(bundle: Bundle) -> Kind:
+def model_kind(bundle: Bundle) -> schema.Kind:
     """What a model is for, by its input and its head."""
-    check_transformer(bundle)
+    if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
+        kind = type(bundle.spec).__name__
+        raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
     spec, head = bundle.spec, bundle.spec.head
     read = spec.source if isinstance(spec, specs.EncoderDecoder) else spec.input
     match read, head:
@@ -60,38 +55,42 @@ def model_kind(bundle: Bundle) -> Kind:
     )
 
 
-def describe_stacks(bundle: Bundle) -> tuple[StackInfo, ...]:
-    """The stacks in the order the data flows."""
-    spec, model = bundle.spec, bundle.model
-    match spec:
-        case specs.EncoderDecoder():
-            return (
-                _describe_stack("encoder", spec.encoder, "src_embed", spec.source, "source", model),
-                _describe_stack("decoder", spec.decoder, "tgt_embed", spec.target, "target", model),
-            )
-        case specs.EncoderOnly():
-            return (_describe_stack("encoder", spec.encoder, "embed", spec.input, "input", model),)
-        case specs.DecoderOnly():
-            return (_describe_stack("decoder", spec.decoder, "embed", spec.input, "input", model),)
+class InputNames(NamedTuple):
+    """The forward arguments and modules of one sequence of a model."""
+
+    ids: str
+    embed: str
+    stack: schema.StackName
+    mask: str
+    positions: str
 
 
-def _describe_stack(
-    name: StackName,
-    stack: specs.Stack,
-    embed: str,
-    read: specs.Input,
-    sequence: SequenceName,
-    model: AnyModel,
-) -> StackInfo:
+def input_names(model: nn.Module) -> dict[Any, InputNames]:
+    """The names for each sequence of the model, in the order the data flows."""
+    if isinstance(model, EncoderDecoder):
+        return {
+            "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
+            "target": InputNames("tgt", "tgt_embed", "decoder", "tgt_mask", "tgt_positions"),
+        }
+    if isinstance(model, EncoderOnly):
+        return {"input": InputNames("inputs", "embed", "encoder", "mask", "positions")}
+    return {"input": InputNames("ids", "embed", "decoder", "mask", "positions")}
+
+
+def describe_stacks(bundle: Bundle) -> tuple[schema.StackInfo, ...]:
+    return tuple(_describe_stack(bundle, *pair) for pair in input_names(bundle.model).items())
+
+
+def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputNames) -> schema.StackInfo:
+    stack, read = getattr(bundle.spec, names.stack), getattr(bundle.spec, sequence)
     block, attention = stack.block, stack.block.attention
-    wiring: Any = "parallel" if block.wiring.startswith("parallel") else block.wiring
-    return StackInfo(
-        name=name,
-        embed=embed,
+    return schema.StackInfo(
+        name=names.stack,
+        embed=names.embed,
         embed_scale=getattr(read, "scale", 1.0),
         sequence=sequence,
         layers=stack.num_layers,
-        wiring=wiring,
+        wiring="parallel" if block.wiring.startswith("parallel") else block.wiring,
         causal=stack.causal,
         window=attention.window,
         norm=type(block.norm).__name__,
@@ -104,71 +103,63 @@ def _describe_stack(
         gated=isinstance(block.feed_forward, specs.GatedFeedForward),
         biases=block.feed_forward.biases,
         cross=block.cross_attention is not None,
-        position=_describe_position(name, stack, embed, read),
-        parameters=_count_parameters(model.get_submodule(name), model.get_submodule(embed)),
+        position=_describe_position(names.stack, stack, names.embed, read),
+        parameters=_count_parameters(bundle.model, names),
     )
 
 
-def _describe_position(name: str, stack: specs.Stack, embed: str, read: specs.Input) -> PositionInfo:
+def _describe_position(name: str, stack: specs.Stack, embed: str, read: specs.Input) -> schema.PositionInfo:
     inside, before = f"{name}.position", f"{embed}.position"
     match stack.position:
         case specs.Rotary(base=base):
-            return PositionInfo(kind="rotary", base=base, name=inside)
+            return schema.PositionInfo(kind="rotary", base=base, name=inside)
         case specs.Relative(max_distance=far):
-            return PositionInfo(kind="relative", max_len=far, name=inside)
+            return schema.PositionInfo(kind="relative", max_len=far, name=inside)
         case specs.Alibi():
-            return PositionInfo(kind="alibi", name=inside)
+            return schema.PositionInfo(kind="alibi", name=inside)
     match read:
         case specs.Tokens(position=specs.Sinusoidal(max_len=most, base=base, layout=layout)):
-            return PositionInfo(kind="sinusoidal", max_len=most, base=base, layout=layout, name=before)
+            return schema.PositionInfo(kind="sinusoidal", max_len=most, base=base, layout=layout, name=before)
         case specs.Tokens(position=specs.Learned(max_len=most)):
-            return PositionInfo(kind="learned", max_len=most, name=before)
-        case specs.ImagePatches():
-            return PositionInfo(kind="learned", max_len=read.prefix + read.num_patches, name=before)
-        case specs.SeriesPatches(position="learned"):
-            return PositionInfo(kind="learned", max_len=read.prefix + read.num_patches, name=before)
-        case specs.SeriesPatches():
+            return schema.PositionInfo(kind="learned", max_len=most, name=before)
+        case specs.ImagePatches() | specs.SeriesPatches():
             rows = read.prefix + read.num_patches
-            return PositionInfo(
-                kind="sinusoidal", max_len=rows, base=10000.0, layout="interleaved", name=before
-            )
-    return PositionInfo(kind="none")
+            if isinstance(read, specs.ImagePatches) or read.position == "learned":
+                return schema.PositionInfo(kind="learned", max_len=rows, name=before)
+            layout = "interleaved"
+            return schema.PositionInfo(kind="sinusoidal", max_len=rows, base=1e4, layout=layout, name=before)
+    return schema.PositionInfo(kind="none")
 
 
 _PARTS = {"self_attn": "self_attention", "cross_attn": "cross_attention", "ffn": "feed_forward"}
 
 
-def _count_parameters(stack: nn.Module, embed: nn.Module) -> dict[str, int]:
-    """Parameter counts by kind of layer."""
-    counts = {"embedding": sum(one.numel() for one in embed.parameters())}
-    for name, one in stack.named_parameters():
+def _count_parameters(model: nn.Module, names: InputNames) -> dict[str, int]:
+    counts = {"embedding": sum(one.numel() for one in model.get_submodule(names.embed).parameters())}
+    for name, one in model.get_submodule(names.stack).named_parameters():
         parts = name.split(".")
         part = _PARTS.get(parts[2], "norm") if parts[0] == "blocks" else parts[0].removeprefix("final_")
         counts[part] = counts.get(part, 0) + one.numel()
     return counts
 
 
-def describe_attentions(model: AnyModel, record: Record) -> tuple[AttentionInfo, ...]:
+def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.AttentionInfo, ...]:
     """The recorded attention layers, in the order the data flowed."""
-    has_source = hasattr(model, "src_embed")
+    sequences = {names.stack: sequence for sequence, names in input_names(model).items()}
     attentions = []
     for name in record.attentions():
-        stack, _, layer, part = name.split(".")
+        stack: Any = name.split(".")[0]
         module: Any = model.get_submodule(name)
-        assert isinstance(module, MultiHeadAttention)
-        cross = part == "cross_attn"
-        own: SequenceName = "input"
-        if has_source:
-            own = "source" if stack == "encoder" else "target"
+        cross = name.endswith("cross_attn")
         used = record.attended[name]
         attentions.append(
-            AttentionInfo(
+            schema.AttentionInfo(
                 name=name,
-                stack="encoder" if stack == "encoder" else "decoder",
-                layer=int(layer),
+                stack=stack,
+                layer=int(name.split(".")[2]),
                 kind="cross" if cross else "self",
-                queries=own,
-                keys="source" if cross else own,
+                queries=sequences[stack],
+                keys="source" if cross else sequences[stack],
                 heads=module.num_heads,
                 kv_heads=module.num_kv_heads,
                 scale=used.scale,
@@ -181,7 +172,7 @@ def describe_attentions(model: AnyModel, record: Record) -> tuple[AttentionInfo,
     return tuple(attentions)
 
 
-def residual_sites(stack: StackInfo, record: Record) -> list[str]:
+def residual_sites(stack: schema.StackInfo, record: Record) -> list[str]:
     """The recorded sites of a stack's residual stream, from the embedding to the last layer."""
     sites = [f"{stack.embed}.out"]
     for layer in range(stack.layers):
@@ -190,102 +181,61 @@ def residual_sites(stack: StackInfo, record: Record) -> list[str]:
     return [site for site in sites if site in record]
 
 
-def stack_output(stack: StackInfo) -> str:
-    """The name of the tensor that leaves a stack."""
+def stack_output(stack: schema.StackInfo) -> str:
     if stack.final_norm:
         return f"{stack.name}.final_norm"
     return f"{stack.name}.blocks.{stack.layers - 1}.resid_out" if stack.layers else f"{stack.embed}.out"
 
 
-def describe_stations(stacks: Sequence[StackInfo], record: Record) -> tuple[Station, ...]:
+def describe_stations(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Station, ...]:
     """The steps of the data flow; a role whose tensor was not recorded is left out."""
-    stations: list[Station] = []
-    memory = stack_output(stacks[0])
+    stations = []
     for stack in stacks:
-        stations += _input_stations(stack)
-        for layer in range(stack.layers):
-            stations += (
-                _parallel_layer(stack, layer, record)
-                if stack.wiring == "parallel"
-                else _layer(stack, layer, memory)
+        for name, kind, layer, roles in _steps(stack, stack_output(stacks[0]), record):
+            path = stack.name if layer is None else f"{stack.name}.{layer}"
+            stations.append(
+                schema.Station(
+                    id=f"{path}.{name}",
+                    kind=kind,
+                    stack=stack.name,
+                    layer=layer,
+                    sequence=stack.sequence,
+                    tensors={role: one for role, one in roles.items() if one in record or role in DERIVED},
+                )
             )
-        if stack.final_norm:
-            roles = {"before": residual_sites(stack, record)[-1], "after": stack_output(stack)}
-            stations.append(_station(stack, "final", "final_norm", roles))
-    last = stacks[-1]
     heads = {name.removeprefix("head."): name for name in record if name.startswith("head.")}
-    stations.append(
-        Station(
-            id="head",
-            kind="head",
-            stack=None,
-            layer=None,
-            sequence=last.sequence,
-            tensors={"before": stack_output(last), **heads},
-        )
-    )
-    return tuple(_only_recorded(station, record) for station in stations)
+    tensors, last = {"before": stack_output(stacks[-1]), **heads}, stacks[-1].sequence
+    head = schema.Station(id="head", kind="head", stack=None, layer=None, sequence=last, tensors=tensors)
+    return (*stations, head)
 
 
-def _only_recorded(station: Station, record: Record) -> Station:
-    derived = ("table", "table_ahead", "similarity")
-    tensors = {role: name for role, name in station.tensors.items() if name in record or role in derived}
-    return replace(station, tensors=tensors)
-
-
-def _station(
-    stack: StackInfo, name: str, kind: Any, tensors: Mapping[str, str], layer: int | None = None
-) -> Station:
-    path = stack.name if layer is None else f"{stack.name}.{layer}"
-    return Station(
-        id=f"{path}.{name}",
-        kind=kind,
-        stack=stack.name,
-        layer=layer,
-        sequence=stack.sequence,
-        tensors=tensors,
-    )
-
-
-def _input_stations(stack: StackInfo) -> Iterator[Station]:
-    """Tokens, embedding and positions."""
-    yield _station(stack, "tokens", "tokens", {})
-    names = ("scaled", "token", "patch", "kind", "norm", "out")
-    yield _station(stack, "embed", "embedding", {name: f"{stack.embed}.{name}" for name in names})
+def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Step]:
+    yield "tokens", "tokens", None, {}
+    parts = ("scaled", "token", "patch", "kind", "norm", "out")
+    yield "embed", "embedding", None, {part: f"{stack.embed}.{part}" for part in parts}
     position = stack.position
-    if position.name is None:
-        return
-    roles = {"table": f"{position.name}.table", "similarity": f"{position.name}.similarity"}
-    if position.kind in ("relative", "alibi") and not stack.causal:
-        roles["table_ahead"] = f"{position.name}.table_ahead"
-    added = {"added": f"{stack.embed}.position", "after": f"{stack.embed}.out"}
-    yield _station(stack, "position", "position", {**added, **roles})
+    if position.name is not None:
+        roles = {"added": f"{stack.embed}.position", "after": f"{stack.embed}.out"}
+        roles |= {table: f"{position.name}.{table}" for table in DERIVED}
+        if stack.causal or position.kind not in ("relative", "alibi"):
+            del roles["table_ahead"]
+        yield "position", "position", None, roles
+    for layer in range(stack.layers):
+        at = f"{stack.name}.blocks.{layer}"
+        steps = _parallel_layer(at, record) if stack.wiring == "parallel" else _layer(stack, at, memory)
+        for name, kind, roles in steps:
+            yield name, kind, layer, roles
+    if stack.final_norm:
+        roles = {"before": residual_sites(stack, record)[-1], "after": stack_output(stack)}
+        yield "final", "final_norm", None, roles
 
 
-def _attention(stack: StackInfo, layer: int, part: str, read: str, memory: str) -> Station:
-    name = f"{stack.name}.blocks.{layer}.{part}_attn"
-    roles = {"in": read, **({"memory": memory} if part == "cross" else {})}
-    roles |= {role: f"{name}.{role}" for role in ("q", "k", "v", "heads", "out")}
-    return _station(stack, part, "attention", roles, layer)
-
-
-def _feed_forward(stack: StackInfo, layer: int, read: str) -> Station:
-    name = f"{stack.name}.blocks.{layer}.ffn"
-    roles = {"in": read, **{role: f"{name}.{role}" for role in ("gate", "up", "act", "down")}}
-    return _station(stack, "ffn", "feed_forward", roles, layer)
-
-
-def _layer(stack: StackInfo, layer: int, memory: str) -> Iterator[Station]:
+def _layer(stack: schema.StackInfo, at: str, memory: str) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Each sub-layer and its add & norm; the norm is before the sub-layer ("pre") or after the sum."""
-    at = f"{stack.name}.blocks.{layer}"
     before = f"{at}.resid_in"
     for part in ("self", "cross", "ffn") if stack.cross else ("self", "ffn"):
         norm, after = f"{at}.norm_{part}", f"{at}.resid_{'out' if part == 'ffn' else part}"
-        read = norm if stack.wiring == "pre" else before
-        if part == "ffn":
-            yield _feed_forward(stack, layer, read)
-        else:
-            yield _attention(stack, layer, part, read, memory)
+        yield _sublayer(at, part, norm if stack.wiring == "pre" else before, memory)
         roles = {
             "before": before,
             "sublayer": f"{at}.ffn.down" if part == "ffn" else f"{at}.{part}_attn.out",
@@ -293,15 +243,13 @@ def _layer(stack: StackInfo, layer: int, memory: str) -> Iterator[Station]:
             "normed": norm,
             "after": after,
         }
-        yield _station(stack, f"norm_{part}", "add_norm", roles, layer)
+        yield f"norm_{part}", "add_norm", roles
         before = after
 
 
-def _parallel_layer(stack: StackInfo, layer: int, record: Record) -> Iterator[Station]:
-    """Attention and feed-forward in parallel, added together."""
-    at = f"{stack.name}.blocks.{layer}"
-    yield _attention(stack, layer, "self", f"{at}.norm_self", "")
-    yield _feed_forward(stack, layer, f"{at}.norm_ffn" if f"{at}.norm_ffn" in record else f"{at}.norm_self")
+def _parallel_layer(at: str, record: Record) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    yield _sublayer(at, "self", f"{at}.norm_self")
+    yield _sublayer(at, "ffn", f"{at}.norm_ffn" if f"{at}.norm_ffn" in record else f"{at}.norm_self")
     roles = {
         "before": f"{at}.resid_in",
         "normed": f"{at}.norm_self",
@@ -311,4 +259,12 @@ def _parallel_layer(stack: StackInfo, layer: int, record: Record) -> Iterator[St
         "sum": f"{at}.resid_out",
         "after": f"{at}.resid_out",
     }
-    yield _station(stack, "norm_self", "add_norm", roles, layer)
+    yield "norm_self", "add_norm", roles
+
+
+def _sublayer(at: str, part: str, read: str, memory: str = "") -> tuple[str, Any, dict[str, str]]:
+    roles = {"in": read, **({"memory": memory} if part == "cross" else {})}
+    if part == "ffn":
+        return part, "feed_forward", roles | {one: f"{at}.ffn.{one}" for one in ("gate", "up", "act", "down")}
+    parts = ("q", "k", "v", "heads", "out")
+    return part, "attention", roles | {one: f"{at}.{part}_attn.{one}" for one in parts}

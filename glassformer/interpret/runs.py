@@ -1,25 +1,37 @@
-"""A run folder, read while training may still write it: curves, samples, and the weights of its steps."""
+"""A run folder, read while training may still write it: curves, samples, and traces with its snapshots."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, Final, TypeVar
 
 from glassformer.bundle import Bundle, load
 from glassformer.core.build import canonical, materialise
-from glassformer.errors import FileProblemError, GlassformerError
-from glassformer.interpret.schema import CheckpointInfo, Curve, RunInfo, SampleInfo, ValidationSamples
+from glassformer.errors import FileProblemError, GlassformerError, UnsupportedError
+from glassformer.interpret import schema
+from glassformer.interpret.examples import example_input, split_language_tag
+from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.outline import model_kind
+from glassformer.interpret.trace import MAX_STORED_BYTES, Trace, TraceStore, trace_model
 from glassformer.pretrained import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
+from glassformer.tasks.text_generation import TextGenerator
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict
 from glassformer.weights.store import open_weights
 
+MAX_FRAMES: Final = 12
+CACHE_SIZE: Final = 120  # frames and inputs that are remembered
+SAMPLE_TOKENS: Final = 32  # of a language model
+MAX_WEIGHT_BYTES: Final = MAX_STORED_BYTES * 3 // 4  # of all frames together
 MAX_POINTS: Final = 2000  # of a curve
 MAX_VALIDATIONS: Final = 60  # whose samples are listed
 CURVES: Final = ("loss", "perplexity", "lr", "grad_norm", "units_per_second")
@@ -48,28 +60,27 @@ class Snapshot:
     def stamp_and_size(self) -> tuple[str, int]:
         """A stamp that changes when the weights are overwritten, and their size in bytes."""
         weights = self.path / "model" if self.checkpoint else self.path
-        try:
+        files = []
+        with suppress(OSError):
             files = [file.stat() for file in weights.glob("*.safetensors")]
-        except OSError:
-            files = []
         if not files:
             raise SnapshotUnreadableError(self.step, "they were deleted")
         return f"{max(file.st_mtime_ns for file in files):x}", sum(file.st_size for file in files)
 
 
-def describe_run(folder: str | Path, *, id: str, curves: bool = True) -> RunInfo:
+def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
     """The state of a run; without `curves` a summary.
 
     Curves are named train.loss, valid.loss, ... A checkpoint's loss is that of the validation at its step, or
     of the last step logged before it.
     """
-    root = Path(folder)
     history = read_run_history(root)
-    facts = history.facts()
-    recipe = _read_recipe(root)
+    facts, recipe = history.facts(), dict[str, Any]()
+    with suppress(GlassformerError):
+        recipe = read_recipe_dict(root / RECIPE)
     last = max((line["step"] for line in (*history.steps, *history.validations)), default=0)
     total = facts.get("total steps") or (recipe.get("training") or {}).get("steps")
-    return RunInfo(
+    return schema.RunInfo(
         id=id,
         name=root.name,
         job=str(facts.get("job") or recipe.get("job") or ""),
@@ -78,7 +89,7 @@ def describe_run(folder: str | Path, *, id: str, curves: bool = True) -> RunInfo
         total=total if isinstance(total, int) else None,
         curves=_curves(history) if curves else {},
         checkpoints=tuple(
-            CheckpointInfo(
+            schema.CheckpointInfo(
                 step=one.step, path=str(one.path.relative_to(root)), loss=loss_at(history, one.step)
             )
             for one in list_snapshots(root)
@@ -88,38 +99,26 @@ def describe_run(folder: str | Path, *, id: str, curves: bool = True) -> RunInfo
 
 
 def read_run_history(root: Path) -> History:
-    """The metrics that a run has logged."""
     try:
         return read_history(root)
     except OSError as error:
         raise FileProblemError(root, f"not a training run ({error.strerror or error})") from None
 
 
-def _read_recipe(root: Path) -> dict[str, Any]:
-    try:
-        return read_recipe_dict(root / RECIPE)
-    except GlassformerError:
-        return {}
-
-
-def _curves(history: History) -> dict[str, Curve]:
+def _curves(history: History) -> dict[str, schema.Curve]:
+    rows = [
+        (line["step"], {f"train.{name}": line.get(name) for name in CURVES}) for line in history.steps
+    ] + [
+        (line["step"], {f"valid.{name}": value for name, value in (line.get("metrics") or {}).items()})
+        for line in history.validations
+    ]
     points: dict[str, list[tuple[int, float]]] = {}
-    for line in history.steps:
-        _add_points(points, line["step"], {f"train.{name}": line.get(name) for name in CURVES})
-    for line in history.validations:
-        metrics = line.get("metrics")
-        if isinstance(metrics, dict):
-            _add_points(points, line["step"], {f"valid.{name}": value for name, value in metrics.items()})
-    return {
-        name: Curve(step=tuple(step for step, _ in few), value=tuple(value for _, value in few))
-        for name, few in ((name, thin_out(many, MAX_POINTS)) for name, many in points.items())
-    }
-
-
-def _add_points(points: dict[str, list[tuple[int, float]]], step: int, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            points.setdefault(name, []).append((step, float(value)))
+    for step, values in rows:
+        for name, value in values.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                points.setdefault(name, []).append((step, float(value)))
+    curves = {name: zip(*thin_out(many, MAX_POINTS), strict=True) for name, many in points.items()}
+    return {name: schema.Curve(step=step, value=value) for name, (step, value) in curves.items()}
 
 
 def thin_out(items: list[Item], most: int) -> list[Item]:
@@ -133,20 +132,21 @@ def thin_out(items: list[Item], most: int) -> list[Item]:
     return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]
 
 
-def _samples(history: History) -> tuple[ValidationSamples, ...]:
+def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
     validations = [line for line in history.validations if line.get("samples")]
+
+    def sample(one: Line) -> schema.SampleInfo:
+        return schema.SampleInfo(
+            source=one.get("source", ""), wanted=one.get("expected"), got=one.get("got", "")
+        )
+
     return tuple(
-        ValidationSamples(step=line["step"], items=tuple(_sample(one) for one in line["samples"]))
+        schema.ValidationSamples(step=line["step"], items=tuple(map(sample, line["samples"])))
         for line in thin_out(validations, MAX_VALIDATIONS)
     )
 
 
-def _sample(one: Line) -> SampleInfo:
-    return SampleInfo(source=one.get("source", ""), wanted=one.get("expected"), got=one.get("got", ""))
-
-
-def first_sample(history: History) -> SampleInfo | None:
-    """The first sample that the run predicts at every validation, if any."""
+def first_sample(history: History) -> schema.SampleInfo | None:
     samples = _samples(history)
     return samples[0].items[0] if samples and samples[0].items else None
 
@@ -161,9 +161,8 @@ def loss_at(history: History, step: int) -> float | None:
     return float(before[-1]["loss"]) if before else None
 
 
-def list_snapshots(folder: str | Path) -> list[Snapshot]:
+def list_snapshots(root: Path) -> list[Snapshot]:
     """The weights in a run folder by step; for the same step a model folder is preferred to a checkpoint."""
-    root = Path(folder)
     snapshots: dict[int, Snapshot] = {}
     for step, path in _step_folders(root / "checkpoints"):
         snapshots[step] = Snapshot(step=step, path=path, checkpoint=True)
@@ -177,11 +176,7 @@ def list_snapshots(folder: str | Path) -> list[Snapshot]:
 
 
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
-    try:
-        paths = list(root.iterdir())
-    except OSError:
-        return []
-    return [(int(match[1]), path) for path in paths if (match := _STEP.fullmatch(path.name))]
+    return [(int(match[1]), path) for path in root.glob("step-*") if (match := _STEP.fullmatch(path.name))]
 
 
 def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
@@ -195,20 +190,20 @@ def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
     return None
 
 
-def load_snapshot(folder: str | Path, snapshot: Snapshot) -> Bundle:
+def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
     """The model with the weights of a snapshot; those of a checkpoint go into a model folder of the run."""
     try:
         if not snapshot.checkpoint:
             return load(snapshot.path)
-        bundle = load(_model_folder(Path(folder), snapshot))
+        bundle = load(_model_folder(root, snapshot))
         weights = open_weights(snapshot.path / "model")
         own = canonical(bundle.model)
         if {name: tuple(one.shape) for name, one in own.items()} != weights.shapes:
             raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
-    except SnapshotUnreadableError:
-        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if isinstance(error, SnapshotUnreadableError):
+            raise
         raise SnapshotUnreadableError(snapshot.step, str(error)) from error
     materialise(bundle.model, tensors)
     bundle.model.eval()
@@ -226,3 +221,120 @@ def _model_folder(root: Path, snapshot: Snapshot) -> Path:
         if (path / "spec.json").is_file() or (path / "config.json").is_file():
             return path
     raise SnapshotUnreadableError(snapshot.step, f"the run '{root.name}' has not saved a model yet")
+
+
+class SnapshotViewer:
+    """Reads inputs with the snapshots of runs and puts the traces into a store. Thread-safe.
+
+    A frame is cached until its weights are overwritten, and computed again if its trace was dropped.
+    """
+
+    def __init__(self, store: TraceStore) -> None:
+        self._store, self._lock = store, Lock()
+        self._cache: OrderedDict[str, Any] = OrderedDict()  # frames and inputs
+
+    def frames(
+        self,
+        root: Path,
+        *,
+        id: str,
+        text: str | None = None,
+        target: str | None = None,
+        most: int = MAX_FRAMES,
+    ) -> schema.SnapshotsInfo:
+        """At most `most` frames, spread over the run; fewer of large models.
+
+        text: by default the first sample of the run's validations. target: what every frame reads as the
+        target, so that frames can be compared; by default the reference, else what the last weights generate.
+        Snapshots that can no longer be read are left out.
+        """
+        with self._lock:
+            snapshots = _spread(list_snapshots(root), most)
+            history = read_run_history(root)
+            input: schema.TraceInput | None = None
+            frames = []
+            for snapshot in reversed(snapshots):  # the last weights determine the input
+                try:
+                    input = input or self._input(root, snapshot, text, target)
+                    frame = self._frame(root, id, snapshot, input)
+                except SnapshotUnreadableError:
+                    continue
+                frames.append(replace(frame, loss=loss_at(history, snapshot.step)))
+        return schema.SnapshotsInfo(frames=tuple(frames[::-1]), text=None if input is None else input.text)
+
+    def _input(
+        self, root: Path, snapshot: Snapshot, text: str | None, target: str | None
+    ) -> schema.TraceInput:
+        key = json.dumps([str(root), snapshot.step, snapshot.stamp_and_size()[0], text, target])
+        if key not in self._cache:
+            self._remember(key, _choose_input(root, load_snapshot(root, snapshot), text, target))
+        return self._cache[key]
+
+    def _frame(
+        self, root: Path, id: str, snapshot: Snapshot, input: schema.TraceInput
+    ) -> schema.SnapshotFrame:
+        stamp, size = snapshot.stamp_and_size()
+        model = f"{id}@{snapshot.step}-{stamp}"
+        key = f"{root} {model} {json.dumps(schema.to_json(input))}"
+        if key not in self._cache or self._store.find(self._cache[key].trace) is None:
+            bundle = load_snapshot(root, snapshot)
+            trace = trace_model(bundle, input, model=model)
+            self._store.put(trace, weight_bytes=size)
+            sample, heads = _sample(bundle, trace), describe_heads(trace)
+            frame = schema.SnapshotFrame(
+                step=snapshot.step, trace=trace.id, heads=heads, sample=sample, loss=None
+            )
+            self._remember(key, frame)
+        return self._cache[key]
+
+    def _remember(self, key: str, value: Any) -> None:
+        self._cache[key] = value
+        while len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
+
+
+def _spread(snapshots: list[Snapshot], most: int) -> list[Snapshot]:
+    """Snapshots spread over the run, as many as memory allows."""
+    sizes = []
+    for snapshot in snapshots:
+        with suppress(SnapshotUnreadableError):
+            sizes.append(snapshot.stamp_and_size()[1])
+    return thin_out(snapshots, max(2, min(most, MAX_WEIGHT_BYTES // max(sizes, default=1))))
+
+
+def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | None) -> schema.TraceInput:
+    input, sample = example_input(bundle), first_sample(read_run_history(root))
+    if input.text is None:
+        if text is not None:
+            raise UnsupportedError(bundle.display_name, "text input")
+        return input
+    if text is None and sample is not None and sample.source.strip():
+        text, target = sample.source, sample.wanted if target is None else target
+    if text is not None:
+        text, to = split_language_tag(bundle, text)
+        input = schema.TraceInput(text=text, target=target, to=to or input.to)
+    if model_kind(bundle) != "translate":
+        return replace(input, target=None)
+    if input.target is None:
+        outcome = trace_model(bundle, input).outcome
+        assert isinstance(outcome, schema.TextOutcome)
+        return replace(input, target=outcome.text)
+    return input
+
+
+def _sample(bundle: Bundle, trace: Trace) -> str | None:
+    input = trace.prepared.input
+    match trace.outcome:
+        case schema.TextOutcome(kind="translate"):
+            outcome = trace_model(bundle, replace(input, target=None)).outcome
+            return outcome.text if isinstance(outcome, schema.TextOutcome) else None
+        case schema.TextOutcome():
+            task = TextGenerator(bundle, max_new_tokens=SAMPLE_TOKENS, do_sample=False, num_beams=1)
+            return task(input.text or "").text
+        case schema.LabelsOutcome(labels=labels):
+            return f"{labels[0].label} ({labels[0].probability:.0%})"
+        case schema.FillOutcome(masks=masks):
+            return " ".join(one.guesses[0].text.strip() for one in masks) or None
+        case schema.AnswerOutcome(text=text):
+            return text
+    return None

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 from glassformer.errors import GlassformerError, UnknownNameError
 
@@ -37,25 +36,28 @@ class TooLargeError(GlassformerError):
 
 
 MAX_INTERVENTIONS: Final = 256  # in one trace
-MAX_SCALE: Final = 1000.0  # of a residual
-MAX_STRETCH: Final = 64.0  # of positions
-FORBID_EXTRA: Final = {"extra": "forbid"}  # for the server, which validates requests with pydantic
 OMIT: Final = {"omit_none": True}  # metadata of a field that is left out of the JSON if it is None
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Schema:
+    """Every subclass is a frozen dataclass with keyword arguments."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
 
 # Requests
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeriesColumns:
+class SeriesColumns(Schema):
     """Columns of equal length; the last `truth` values of each are held back from the model."""
 
     columns: Mapping[str, tuple[float, ...]]
     truth: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceInput:
+class TraceInput(Schema):
     """The input of one trace; the model's kind decides which fields count.
 
     text: the source, prompt or text. target: what was generated so far, as ids or text; without it an
@@ -78,10 +80,9 @@ class TraceInput:
         >>> TraceInput.from_json({"text": "a", "target": [5, 6]}).target
         (5, 6)
         """
-        known = {one.name for one in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise UnknownNameError("input field", str(name), sorted(known))
+        known = [one.name for one in fields(cls)]
+        for name in values.keys() - known:
+            raise UnknownNameError("input field", name, known)
         result: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         if isinstance(series := result.get("series"), Mapping):
             columns = {name: tuple(column) for name, column in series["columns"].items()}
@@ -89,92 +90,67 @@ class TraceInput:
         return cls(**result)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadOff:
+class Change(Schema):
+    """An intervention. The server validates it with pydantic."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+
+
+class HeadOff(Change):
     """The output of one attention head becomes zero."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["head_off"] = "head_off"
     attention: str
     head: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerOff:
+class LayerOff(Change):
     """A block such as `encoder.blocks.3` passes its input on unchanged."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["layer_off"] = "layer_off"
     block: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskToken:
+class MaskToken(Change):
     """No token may attend to this one; all positions stay the same."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["mask_token"] = "mask_token"
     sequence: str
     position: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SwapTokens:
+class SwapTokens(Change):
     """Two tokens, or image patches, change places."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["swap"] = "swap"
     sequence: str
     positions: tuple[int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaleResidual:
+class ScaleResidual(Change):
     """The residual stream at one site (`decoder.blocks.2.resid_out`) is multiplied at one position."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["residual"] = "residual"
     name: str
     position: int
     scale: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class StretchPositions:
+class StretchPositions(Change):
     """All position ids of a stack are multiplied."""
 
-    __pydantic_config__: ClassVar = FORBID_EXTRA
     kind: Literal["positions"] = "positions"
     stack: str
     stretch: float
 
 
 Intervention = HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions
-INTERVENTIONS: Mapping[str, type[Intervention]] = {
-    "head_off": HeadOff,
-    "layer_off": LayerOff,
-    "mask_token": MaskToken,
-    "swap": SwapTokens,
-    "residual": ScaleResidual,
-    "positions": StretchPositions,
-}
-
-
-def intervention_from_json(values: Mapping[str, Any]) -> Intervention:
-    """An intervention from a validated request.
-
-    >>> intervention_from_json({"kind": "swap", "sequence": "source", "positions": [0, 2]})
-    SwapTokens(kind='swap', sequence='source', positions=(0, 2))
-    """
-    options: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
-    return INTERVENTIONS[options["kind"]](**options)
 
 
 # Models
 
 
-@dataclass(frozen=True, kw_only=True)
-class PositionInfo:
+class PositionInfo(Schema):
     """The position scheme of a stack. name: prefix of the names of its derived tensors."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
@@ -184,8 +160,7 @@ class PositionInfo:
     name: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackInfo:
+class StackInfo(Schema):
     """An encoder or decoder stack and the embedding that feeds it; all layers are alike.
 
     embed_scale: factor of the token embeddings. biases: the feed-forward projections that have a bias.
@@ -213,10 +188,7 @@ class StackInfo:
     parameters: Mapping[str, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputHeadInfo:
-    """The model's output head."""
-
+class OutputHeadInfo(Schema):
     kind: str
     vocab: int | None
     labels: int | None
@@ -224,17 +196,13 @@ class OutputHeadInfo:
     bias: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelOutline:
-    """The parts of a model and their sizes."""
-
+class ModelOutline(Schema):
     d_model: int
     stacks: tuple[StackInfo, ...]
     head: OutputHeadInfo
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageInfo:
+class ImageInfo(Schema):
     """How a model cuts an image into patches. patch: height, width. grid: rows, columns."""
 
     height: int
@@ -244,8 +212,7 @@ class ImageInfo:
     grid: tuple[int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeriesInfo:
+class SeriesInfo(Schema):
     """How a forecasting model cuts a series into patches."""
 
     context: int
@@ -256,8 +223,7 @@ class SeriesInfo:
     scaling: Literal["std", "mean", "none"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Schema):
     """A model as the page lists it.
 
     languages: those it can translate to. examples: inputs to choose from, the default first; empty if there
@@ -271,7 +237,6 @@ class ModelInfo:
     kind: Kind
     parameters: int
     bytes: int
-    max_length: int | None
     labels: tuple[str, ...] | None
     languages: tuple[str, ...] | None
     outline: ModelOutline
@@ -284,8 +249,7 @@ class ModelInfo:
 # Traces
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceToken:
+class TraceToken(Schema):
     """One position of a sequence.
 
     piece: readable text. raw: the vocabulary entry. start, end: characters of the sequence's text.
@@ -304,8 +268,7 @@ class TraceToken:
     span: tuple[int, int] | None = field(default=None, metadata=OMIT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenSequence:
+class TokenSequence(Schema):
     """The input of one stack. grid: rows, columns of patches. prefix: tokens before the input's own."""
 
     name: SequenceName
@@ -319,8 +282,7 @@ class TokenSequence:
         return len(self.tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Station:
+class Station(Schema):
     """One step of the data flow. tensors: role at this step -> name of the recorded tensor."""
 
     id: str
@@ -333,8 +295,7 @@ class Station:
     tensors: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionInfo:
+class AttentionInfo(Schema):
     """One attention layer. queries, keys: the sequences they come from."""
 
     name: str
@@ -352,18 +313,14 @@ class AttentionInfo:
     window: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """A token or label that the model's head predicts."""
-
+class Prediction(Schema):
     id: int
     text: str
     probability: float | None = field(default=None, metadata=OMIT)
     logit: float | None = field(default=None, metadata=OMIT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextOutcome:
+class TextOutcome(Schema):
     """Generated text. written: tokens of the target after its start tokens. ended: why generation stopped."""
 
     kind: Literal["translate", "generate"]
@@ -372,22 +329,17 @@ class TextOutcome:
     ended: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskPredictions:
-    """The most likely tokens at one mask."""
-
+class MaskPredictions(Schema):
     position: int
     guesses: tuple[Prediction, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FillOutcome:
+class FillOutcome(Schema):
     kind: Literal["fill"] = "fill"
     masks: tuple[MaskPredictions, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingOutcome:
+class EmbeddingOutcome(Schema):
     """An embedding; the vector itself is the tensor `vector_name`."""
 
     kind: Literal["embed"] = "embed"
@@ -396,22 +348,19 @@ class EmbeddingOutcome:
     norm: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelProbability:
+class LabelProbability(Schema):
     label: str
     probability: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelsOutcome:
+class LabelsOutcome(Schema):
     """The labels of a classifier, most likely first."""
 
     kind: Literal["classify", "image"]
     labels: tuple[LabelProbability, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerOutcome:
+class AnswerOutcome(Schema):
     """An extracted answer; start, end: characters of the context."""
 
     kind: Literal["answer"] = "answer"
@@ -421,19 +370,17 @@ class AnswerOutcome:
     score: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForecastTensors:
+class ForecastTensors(Schema):
     """The names of a forecast's tensors: (C, steps), quantiles (C, Q, steps)."""
 
     past: str
     forecast: str
-    truth: str | None
-    quantiles: str | None
+    truth: str | None = None
+    quantiles: str | None = None
     persistence: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForecastOutcome:
+class ForecastOutcome(Schema):
     """A forecast in the units of the columns. past: steps read. quantiles: the predicted levels."""
 
     kind: Literal["forecast"] = "forecast"
@@ -447,17 +394,13 @@ class ForecastOutcome:
 Outcome = TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceSeconds:
-    """Where the time went: the observed forward, generating the target, and everything else."""
+class TraceSeconds(Schema):
+    """Where the time went. forward: the observed forward."""
 
     forward: float = 0.0
-    trace: float = 0.0
-    writing: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceInfo:
+class TraceInfo(Schema):
     """A trace without its tensors.
 
     tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the
@@ -483,8 +426,7 @@ class TraceInfo:
 # Views of a trace
 
 
-@dataclass(frozen=True, kw_only=True)
-class NextInfo:
+class NextInfo(Schema):
     """The model's prediction at one position, best first. logits: the tensor that holds all of them."""
 
     position: int
@@ -494,8 +436,7 @@ class NextInfo:
     logits: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LensLayer:
+class LensLayer(Schema):
     """What the head would predict after one layer.
 
     entropy: in nats; None for a regression. rank_of_final: rank of the model's final choice, 1 the best.
@@ -507,25 +448,20 @@ class LensLayer:
     rank_of_final: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LensInfo:
-    """The logit lens at one position."""
-
+class LensInfo(Schema):
     position: int
     stack: str
     layers: tuple[LensLayer, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitInfo:
+class UnitInfo(Schema):
     """The tokens whose logits a feed-forward unit raises and lowers most."""
 
     promotes: tuple[Prediction, ...] = ()
     suppresses: tuple[Prediction, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadInfo:
+class HeadInfo(Schema):
     """How one head's attention compares with known patterns.
 
     scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no
@@ -543,36 +479,27 @@ class HeadInfo:
     distance: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionHeads:
-    """The heads of one attention layer."""
-
+class AttentionHeads(Schema):
     name: str
     heads: tuple[HeadInfo, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadsInfo:
-    """The heads of all attention layers of a trace."""
-
+class HeadsInfo(Schema):
     attentions: tuple[AttentionHeads, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutcomePair:
+class OutcomePair(Schema):
     before: Outcome
     after: Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbabilityChange:
+class ProbabilityChange(Schema):
     word: Prediction
     before: float
     after: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResidualChange:
+class ResidualChange(Schema):
     """Where the residual streams of two traces can be compared; the tensor `name` is (sites, T)."""
 
     stack: str
@@ -580,8 +507,7 @@ class ResidualChange:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferenceInfo:
+class DifferenceInfo(Schema):
     """What differs between two traces. words: largest changes in probability. positions: KL by position."""
 
     outcome: OutcomePair
@@ -591,8 +517,7 @@ class DifferenceInfo:
     residual: tuple[ResidualChange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepInfo:
+class StepInfo(Schema):
     """One generation step: the candidates for the next token, and the tokens generated so far."""
 
     words: tuple[Prediction, ...]
@@ -604,8 +529,7 @@ class StepInfo:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchNode:
+class SearchNode(Schema):
     """One candidate of a beam search. parent: index of the node before. place: rank among the results."""
 
     id: int
@@ -622,8 +546,7 @@ class SearchNode:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
+class SearchResult(Schema):
     place: int
     text: str
     ids: tuple[int, ...]
@@ -631,8 +554,7 @@ class SearchResult:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchInfo:
+class SearchInfo(Schema):
     """A beam search as a tree. formula: how a finished hypothesis is scored."""
 
     num_beams: int
@@ -645,14 +567,12 @@ class SearchInfo:
 # Runs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(Schema):
     step: tuple[int, ...]
     value: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointInfo:
+class CheckpointInfo(Schema):
     """Weights of one step; path is relative to the run folder."""
 
     step: int
@@ -660,21 +580,18 @@ class CheckpointInfo:
     loss: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleInfo:
+class SampleInfo(Schema):
     source: str
     wanted: str | None
     got: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidationSamples:
+class ValidationSamples(Schema):
     step: int
     items: tuple[SampleInfo, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
+class RunInfo(Schema):
     """A training run. live: whether a process trains in the folder now. total: planned steps."""
 
     id: str
@@ -688,8 +605,7 @@ class RunInfo:
     samples: tuple[ValidationSamples, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotFrame:
+class SnapshotFrame(Schema):
     """One input read with the weights of one step. trace: id. sample: what these weights predict."""
 
     step: int
@@ -699,8 +615,7 @@ class SnapshotFrame:
     loss: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotsInfo:
+class SnapshotsInfo(Schema):
     """The same input read with weights from several steps of a run. text: the input, if it is text."""
 
     frames: tuple[SnapshotFrame, ...]
@@ -712,13 +627,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):
-        named = ((name, getattr(value, name), omit) for name, omit in _json_fields(type(value)))
-        return {name: to_json(one) for name, one, omit in named if one is not None or not omit}
+        named = ((one, getattr(value, one.name)) for one in fields(value))
+        return {one.name: to_json(item) for one, item in named if item is not None or one.metadata != OMIT}
     if isinstance(value, Mapping):
         return {str(name): to_json(one) for name, one in value.items()}
     return [to_json(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-@cache
-def _json_fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    return tuple((one.name, "omit_none" in one.metadata) for one in fields(kind))

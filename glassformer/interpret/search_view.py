@@ -6,7 +6,7 @@ Both use the same ids, settings and scores as `translate` and `generate`. V voca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
-from glassformer.errors import InputTooLongError, InvalidValueError
+from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.logits_processors import LogitsProcessors
@@ -29,16 +29,11 @@ from glassformer.interpret.inputs import (
     positions_left,
     vocab_size,
 )
-from glassformer.interpret.logit_lens import head_readout
-from glassformer.interpret.outline import check_transformer
+from glassformer.interpret.outcomes import head_readout
+from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SearchInfo, SearchNode, SearchResult, StepInfo
 from glassformer.interpret.tokens import generated_tokens
-from glassformer.tasks.text_generation import (
-    Segment,
-    TextGenerationTask,
-    generation_architecture,
-    memory_errors,
-)
+from glassformer.tasks.text_generation import generation_architecture, memory_errors
 from glassformer.tokenization.tokenizer import Side
 
 MAX_GENERATED: Final = 256  # tokens
@@ -48,41 +43,27 @@ MAX_NODES: Final = 2048  # steps times beams
 DECODED_BEFORE: Final = 4  # tokens decoded with a node: a character may be spread over several
 
 
-@dataclass(frozen=True)
 class _Generation:
-    """A task and the source or prompt that it reads."""
-
-    task: TextGenerationTask
-    segment: Segment
-
-    @property
-    def has_source(self) -> bool:
-        return self.task.architecture == "encoder-decoder"
-
-    @property
-    def prefix(self) -> list[int]:
-        """What precedes the first generated token: the decoder start ids or the prompt."""
-        if not self.has_source:
-            return self.segment.ids
-        return list(decoder_start_ids(self.task.bundle.model, self.task.request.start_ids))
-
-    @property
-    def limit(self) -> int:
-        """The most tokens generated, including the end token."""
-        return min(self.task.request.limit(len(self.segment.ids), len(self.prefix)), MAX_GENERATED)
-
-    @property
-    def side(self) -> Side:
-        return "target" if self.has_source else "source"
+    def __init__(self, bundle: Bundle, text: str, to: str | None, options: Mapping[str, Any]) -> None:
+        model_kind(bundle)  # rejects baselines
+        self.has_source = generation_architecture(bundle) == "encoder-decoder"
+        self.task = generation_task(bundle, to, **options)
+        self.segment = encode_segment(self.task, text)
+        self.request = self.task.request
+        # what precedes the first generated token: the decoder start ids or the prompt
+        self.prefix = self.segment.ids
+        if self.has_source:
+            self.prefix = list(decoder_start_ids(bundle.model, self.request.start_ids))
+        self.limit = min(self.request.limit(len(self.segment.ids), len(self.prefix)), MAX_GENERATED)
+        self.side: Side = "target" if self.has_source else "source"
 
     def text(self, generated: Sequence[int]) -> str:
-        """The generated text as the task returns it."""
-        eos_ids = self.task.request.eos_ids
+        eos_ids = self.request.eos_ids
         return self.task.decode(self.segment, [index for index in generated if index not in eos_ids])
 
     def logits_processors(self, limit: int) -> LogitsProcessors:
         """What the options do to the logits of this text, decoded greedily."""
-        request, vocabulary = self.task.request, vocab_size(self.task.bundle)
+        request, vocabulary = self.request, vocab_size(self.task.bundle)
         request.check_forced_ids(vocabulary)
         greedy = replace(request.config, do_sample=False, num_beams=1, num_return_sequences=1)
         return LogitsProcessors.build(
@@ -94,27 +75,15 @@ class _Generation:
         )
 
     def next_logits(self, generated: list[int]) -> Tensor:
-        """The model's logits for the next token (V,)."""
         model: Any = self.task.bundle.model
-
-        def row(ids: Sequence[int]) -> Tensor:
-            return torch.tensor([list(ids)], device=self.task.bundle.device)
-
-        decoded = row([*self.prefix, *generated])
+        decoded = torch.tensor([[*self.prefix, *generated]], device=self.task.bundle.device)
         if self.has_source:
-            source = row(self.segment.ids)
+            source = decoded.new_tensor([self.segment.ids])
             x, context = model.hidden_states(source, decoded, src_mask=Mask(), tgt_mask=Mask())
         else:
             x, context = model.hidden_states(decoded, mask=Mask())
         logits: Tensor = model.head(x[:, -1:], Context(ids=context.ids))
         return logits[0, -1].float()
-
-
-def _prepare(bundle: Bundle, text: str, to: str | None, options: Mapping[str, Any]) -> _Generation:
-    check_transformer(bundle)
-    generation_architecture(bundle)
-    task = generation_task(bundle, to, **options)
-    return _Generation(task, encode_segment(task, text))
 
 
 @torch.inference_mode()
@@ -132,11 +101,9 @@ def next_step(
     Logits processors (penalties, lengths, forced tokens) apply; temperature, top-k and top-p are left to the
     caller. A candidate's probability is exp(logit - logsumexp). ended: nothing follows.
     """
-    generation = _prepare(bundle, text, to, {"num_beams": 1, **(settings or {})})
-    request = generation.task.request
+    generation = _Generation(bundle, text, to, {"num_beams": 1, **(settings or {})})
+    request = generation.request
     check_token_ids("written", written, vocab_size(bundle))
-    if len(written) > MAX_GENERATED:
-        raise InputTooLongError(len(written), MAX_GENERATED)
     ids, tokenizer, stop = list(written), generation.task.tokenizer, request.config.stop_strings
     finished = bool(ids) and (
         ids[-1] in request.eos_ids or (bool(stop) and completes_stop(ids, stop, tokenizer.decode))
@@ -170,17 +137,16 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         beams = generation_task(bundle, to).request.config.num_beams
         beams = beams if 1 < beams <= MAX_BEAMS else DEFAULT_BEAMS
     returned = beams if beams > 1 else None
-    generation = _prepare(
-        bundle, text, to, {**settings, "num_beams": beams, "num_return_sequences": returned}
-    )
-    decoding, tokenizer = generation.task.request.config, generation.task.tokenizer
+    options = {**settings, "num_beams": beams, "num_return_sequences": returned}
+    generation = _Generation(bundle, text, to, options)
+    decoding, tokenizer = generation.request.config, generation.task.tokenizer
     if decoding.num_beams > MAX_BEAMS:
         raise InvalidValueError("num_beams", decoding.num_beams, f"at most {MAX_BEAMS}")
     if decoding.num_beams * generation.limit > MAX_NODES:
         raise InvalidValueError(
             "max_new_tokens", generation.limit, f"at most {MAX_NODES // decoding.num_beams} with these beams"
         )
-    request = replace(generation.task.request, max_new_tokens=generation.limit, return_tree=True)
+    request = replace(generation.request, max_new_tokens=generation.limit, return_tree=True)
     with memory_errors():
         (outputs,) = generate_batched(bundle.inference_model(), [generation.segment.ids], request)
     tree = outputs[0].tree
@@ -191,21 +157,22 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         return tokenizer.pieces(ids, side=generation.side)[-1]
 
     reasons = {node.place: node.why for node in tree.nodes}
+    results = [
+        SearchResult(
+            place=place,
+            text=generation.text(one.ids),
+            ids=tuple(one.ids),
+            score=one.score,
+            why=reasons.get(place, one.finish_reason),
+        )
+        for place, one in enumerate(outputs)
+    ]
     return SearchInfo(
         num_beams=decoding.num_beams,
         length_penalty=decoding.length_penalty,
         formula=_score_formula(decoding),
         nodes=tuple(SearchNode(id=n, **asdict(node), text=piece(node)) for n, node in enumerate(tree.nodes)),
-        results=tuple(
-            SearchResult(
-                place=place,
-                text=generation.text(one.ids),
-                ids=tuple(one.ids),
-                score=one.score,
-                why=reasons.get(place, one.finish_reason),
-            )
-            for place, one in enumerate(outputs)
-        ),
+        results=tuple(results),
     )
 
 

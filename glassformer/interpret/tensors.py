@@ -1,7 +1,7 @@
 """Any tensor of a trace by name and slice: recorded ones, and those computed on demand.
 
 A slice is written `0,3,:,5:9`: one item per dimension, each an index (which drops the dimension), `a:b`,
-`a:b:step` or `:`. B rows, H heads, T queries, S keys.
+`a:b:step` or `:`. B rows, D d_model, H heads, L positions, R rotated width, S keys, T queries.
 """
 
 from __future__ import annotations
@@ -9,42 +9,44 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.errors import InvalidValueError, ShapeError
+from glassformer.core.model import AnyModel
+from glassformer.core.positions import (
+    AlibiBias,
+    LearnedPositions,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import thumbnails
 from glassformer.interpret.logit_lens import lens_table
-from glassformer.interpret.outline import describe_stacks, residual_sites
-from glassformer.interpret.position_tables import TABLES, position_tensor
+from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
 from glassformer.interpret.trace import Trace
 
-Dtype = Literal["float32", "float64", "uint8", "int32"]
 Item = int | slice
 STAGES = ("dot", "scaled", "masked", "weights")
 MAX_BYTES = 32_000_000  # of one response
 MAX_COMPUTED = 128_000_000  # numbers, before pooling
+MAX_DISTANCE = 512  # positions shown of an unbounded scheme, and distances compared
 _ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
 
 class TensorSlice(NamedTuple):
-    """Part of a tensor, of one of four dtypes."""
+    """Part of a tensor, as float32, float64, uint8 or int32."""
 
     values: Tensor
 
     @property
-    def dtype(self) -> Dtype:
-        names: dict[torch.dtype, Dtype] = {
-            torch.uint8: "uint8",
-            torch.int32: "int32",
-            torch.float64: "float64",
-        }
-        return names.get(self.values.dtype, "float32")
+    def dtype(self) -> str:
+        return str(self.values.dtype).removeprefix("torch.")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,16 +87,6 @@ def _parse_item(text: str, size: int) -> Item:
     return slice(begin, end, by)
 
 
-def sliced_shape(items: Sequence[Item], shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a tensor of this shape after slicing.
-
-    >>> sliced_shape((0, slice(2, 5, 2)), (1, 8))
-    (2,)
-    """
-    pairs = zip(items, shape, strict=True)
-    return tuple(len(range(*item.indices(size))) for item, size in pairs if isinstance(item, slice))
-
-
 def read_tensor(
     trace: Trace, name: str, slices: str = "", *, pool: int | None = None, minus: Trace | None = None
 ) -> TensorSlice:
@@ -103,8 +95,6 @@ def read_tensor(
     pool: reduce the last two dimensions to at most this many entries each, by maximum. minus: subtract the
     same part of another trace; equal entries, including two of minus infinity, give 0.
     """
-    if pool is not None and pool < 1:
-        raise InvalidValueError("pool", pool, "at least 1")
     if minus is not None and name.endswith(".change"):
         table = residual_change(trace, minus, name.removesuffix(".change"))
         found = table[parse_slice(slices, table.shape)]
@@ -113,10 +103,10 @@ def read_tensor(
         if minus is not None:
             found = _difference(found, _part(minus, name, slices), name)
     found = found if pool is None else _max_pool(found, pool)
-    dtypes = {torch.uint8, torch.int32}
+    exact = [torch.uint8, torch.int32]
     if name.startswith("forecast."):  # in the units of the data: small changes may ride on a large offset
-        dtypes.add(torch.float64)
-    dtype = found.dtype if found.dtype in dtypes else torch.float32
+        exact.append(torch.float64)
+    dtype = found.dtype if found.dtype in exact else torch.float32
     if (size := found.numel() * dtype.itemsize) > MAX_BYTES:
         raise TooLargeError(name, size, MAX_BYTES, "bytes", hint="slice or pool it")
     return TensorSlice(found.detach().to("cpu", dtype))
@@ -128,40 +118,44 @@ def _part(trace: Trace, name: str, slices: str) -> Tensor:
         return _attention_matrix(trace, owner, tail, slices)
     if tail in ("top", "prob") and owner.endswith(".lens"):
         return _lens(trace, owner.removesuffix(".lens"), tail, slices)
-    whole = _whole_tensor(trace, name)
+    if name in trace.record:
+        whole = trace.record[name]
+    else:
+        if name not in trace.derived:
+            trace.derived[name] = _derive(trace, name)
+        whole = trace.derived[name]
     items = parse_slice(slices, whole.shape)
     _check_size(name, items, whole.shape)
     return whole[items]
 
 
 def _check_size(name: str, items: Sequence[Item], shape: Sequence[int]) -> None:
-    if (count := math.prod(sliced_shape(items, shape))) > MAX_COMPUTED:
-        raise TooLargeError(
-            name, count, MAX_COMPUTED, "numbers", hint="slice it to one head or fewer positions"
-        )
+    pairs = zip(items, shape, strict=True)
+    count = math.prod(len(range(*item.indices(size))) for item, size in pairs if isinstance(item, slice))
+    if count > MAX_COMPUTED:
+        raise TooLargeError(name, count, MAX_COMPUTED, "numbers", hint="slice it")
 
 
-def _attention_matrix(trace: Trace, attention: str, stage: str, slices: str) -> Tensor:
+@torch.inference_mode()
+def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> Tensor:
     """Part of the scores or weights (B, H, T, S); only the requested heads are computed."""
     record = trace.record
     q, k = record[f"{attention}.q"], record[f"{attention}.k"]
-    shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    shape = (*q.shape[:3], k.shape[2])
     items = parse_slice(slices, shape)
     rows, heads, *rest = items
     selected = [heads] if isinstance(heads, int) else list(range(*heads.indices(shape[1])))
     _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), *rest), shape)
-    with torch.inference_mode():
-        if len(selected) == shape[1]:
-            return _stage(trace, attention, stage, None)[items]
-        each = [_stage(trace, attention, stage, head)[(slice(None), *rest)] for head in selected]
-        return (each[0] if isinstance(heads, int) else torch.stack(each, 1))[rows]
 
+    def matrix(head: int | None) -> Tensor:
+        return (
+            record.weights(attention, head) if stage == "weights" else record.scores(attention, head, stage)
+        )
 
-def _stage(trace: Trace, attention: str, stage: str, head: int | None) -> Tensor:
-    match stage:
-        case "dot" | "scaled" | "masked":
-            return trace.record.scores(attention, head, stage)
-    return trace.record.weights(attention, head)
+    if len(selected) == shape[1]:
+        return matrix(None)[items]
+    each = [matrix(head)[(slice(None), *rest)] for head in selected]
+    return (each[0] if isinstance(heads, int) else torch.stack(each, 1))[rows]
 
 
 def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
@@ -172,30 +166,19 @@ def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
     return lens_table(trace, stack, positions)[("top", "prob").index(which)][items]
 
 
-def _whole_tensor(trace: Trace, name: str) -> Tensor:
-    """A recorded tensor, or one derived from the trace, which is then stored with it."""
-    if name in trace.record:
-        return trace.record[name]
-    if name not in trace.derived:
-        trace.derived[name] = _derive(trace, name)
-    return trace.derived[name]
-
-
 def _derive(trace: Trace, name: str) -> Tensor:
     stacks = {stack.name: stack for stack in describe_stacks(trace.bundle)}
     owner, _, tail = name.rpartition(".")
     if tail == "growth" and owner in stacks:
-        return residual_norms(trace, stacks[owner])
+        return _residual_norms(trace, stacks[owner])
     if tail == "thumbnails" and owner in trace.record.attended:
         return thumbnails(trace.record.weights(owner))
-    for table in TABLES:
-        if tail == table and owner.endswith(".position"):
-            return position_tensor(trace.bundle.model, owner.removesuffix(".position"), table)
+    if tail in DERIVED and owner.endswith(".position"):
+        return position_tensor(trace.bundle.model, owner.removesuffix(".position"), tail)
     raise ItemNotFoundError("tensor", name, trace.record)
 
 
-def residual_norms(trace: Trace, stack: StackInfo) -> Tensor:
-    """The norms of the residual stream (sites, T), averaged over rows."""
+def _residual_norms(trace: Trace, stack: StackInfo) -> Tensor:
     sites = residual_sites(stack, trace.record)
     return torch.stack([trace.record[site].float().norm(dim=-1).mean(0) for site in sites])
 
@@ -209,12 +192,66 @@ def _difference(one: Tensor, other: Tensor, name: str) -> Tensor:
 
 def _max_pool(x: Tensor, most: int) -> Tensor:
     """Reduce the last two dimensions (or the only one) to at most `most` entries, by maximum."""
-    if x.dim() == 0:
+    if not x.dim() or not x.numel():
         return x
     flat = x.float().reshape(-1, x.shape[-2] if x.dim() > 1 else 1, x.shape[-1])
-    if not flat.numel():
-        return x
-    patch = [-(-size // most) for size in flat.shape[1:]]
-    small = F.max_pool2d(flat, patch, ceil_mode=True)
+    small = F.max_pool2d(flat, [-(-size // most) for size in flat.shape[1:]], ceil_mode=True)
     shape = (*x.shape[:-2], *small.shape[1:]) if x.dim() > 1 else small.shape[2:]
     return small.reshape(shape).to(x.dtype)
+
+
+@torch.inference_mode()
+def position_tensor(model: AnyModel, owner: str, table: str) -> Tensor:
+    """The tensor `<owner>.position.<table>`; owner is a stack or its embedding.
+
+    table: (L, D) for added positions; (L, R) for rotary ones, cosines then sines; (H, L) the attention bias
+    by distance 0 to L-1 to earlier keys. table_ahead: the same to later keys, if the stack is not causal.
+    similarity: (L,) by distance, 1 at distance 0. For added positions the mean dot product of two rows, for
+    rotary ones the mean cosine of the rotation, for a bias the mean over heads of exp(bias), the factor on
+    the unnormalized attention weight.
+    """
+    try:
+        module: Any = model.get_submodule(owner)
+    except AttributeError:
+        module = None
+    scheme = getattr(module, "position", None)
+    biased = isinstance(scheme, RelativeBias | AlibiBias)
+    if table == "table_ahead" and (not biased or module.causal):
+        raise ItemNotFoundError("position table", table, ("table", "similarity"))
+    match scheme:
+        case SinusoidalPositions():
+            return _added(scheme.table, table)
+        case LearnedPositions():
+            return _added(scheme.weight[scheme.offset :], table)
+        case Tensor():  # of patches: (L, D), or (1, L, D)
+            return _added(scheme.reshape(-1, scheme.shape[-1]), table)
+        case RotaryPositions():
+            angle = torch.arange(MAX_DISTANCE, device=scheme.freq.device)[:, None] * scheme.freq  # (L, R/2)
+            return torch.cat((angle.cos(), angle.sin()), 1) if table == "table" else angle.cos().mean(1)
+        case RelativeBias() | AlibiBias():
+            return _bias(scheme, table)
+    raise ItemNotFoundError("tensor", f"{owner}.position.{table}")
+
+
+def _added(vectors: Tensor, table: str) -> Tensor:
+    vectors = vectors.detach().float()
+    if table == "table":
+        return vectors
+    rows = vectors[:MAX_DISTANCE]
+    products = rows @ rows.T  # (L, L)
+    means = torch.stack([products.diagonal(d).mean() for d in range(len(rows))])
+    if not means[0] > 0:
+        raise UnsupportedError("a position table of zeros", "similarities")
+    return means / means[0]
+
+
+def _bias(scheme: RelativeBias | AlibiBias, table: str) -> Tensor:
+    device = next(iter((*scheme.parameters(), *scheme.buffers()))).device
+    positions = torch.arange(MAX_DISTANCE, device=device)
+    # ahead: from position 0 to each later one; back: from each later one to position 0
+    ahead = table == "table_ahead"
+    queries, keys = (positions[:1], positions) if ahead else (positions, positions[:1])
+    bias = scheme(queries[None], keys[None]).bias  # (1, H, L, 1), or (1, H, 1, L) ahead
+    assert bias is not None
+    by_distance = bias[0].flatten(1).float()  # (H, L)
+    return by_distance if table != "similarity" else (by_distance - by_distance[:, :1]).exp().mean(0)

@@ -24,21 +24,15 @@ def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "source") -
             id=index,
             piece=piece,
             raw=raw,
-            bytes=part.hex() if isinstance(part, bytes) and not _is_utf8(part) else None,
+            bytes=part.hex()
+            if isinstance(part, bytes) and "\ufffd" in part.decode(errors="replace")
+            else None,
             special=index in special,
         )
         for index, piece, raw, part in zip(
             ids, display_parts(parts), tokenizer.tokens(ids, side=side), parts, strict=True
         )
     )
-
-
-def _is_utf8(part: bytes) -> bool:
-    try:
-        part.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def encoded_sequence(
@@ -82,7 +76,9 @@ def generated_tokens(
     parts = tokenizer.parts(ids, side=side)
     data, owners = b"", list[int]()
     for n, part in enumerate(parts):
-        own = part if isinstance(part, bytes) else part.encode() if not tokens[n].special else b""
+        own = part if isinstance(part, bytes) else part.encode()
+        if tokens[n].special and own.decode(errors="replace") not in text:
+            own = b""
         data += own
         owners += [n] * len(own)
     spans: dict[int, tuple[int, int]] = {}
@@ -129,13 +125,9 @@ def image_sequence(read: specs.ImagePatches) -> TokenSequence:
 def series_sequence(read: specs.SeriesPatches) -> TokenSequence:
     """The patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
     skipped = (read.context_length - read.patch_length) % read.stride
-    starts = [skipped + n * read.stride for n in range(read.num_patches)]
-    tokens = [
-        TraceToken(
-            piece=f"{start}\u2013{start + read.patch_length - 1}", span=(start, start + read.patch_length)
-        )
-        for start in starts
-    ]
+    starts = range(skipped, skipped + read.num_patches * read.stride, read.stride)
+    size = read.patch_length
+    tokens = [TraceToken(piece=f"{n}\u2013{n + size - 1}", span=(n, n + size)) for n in starts]
     return TokenSequence(
         name="input", kind="series", tokens=(*_prefix_tokens(read.prefix), *tokens), prefix=read.prefix
     )

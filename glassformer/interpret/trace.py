@@ -8,38 +8,29 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.observe import Record, observe
+from glassformer.interpret import schema
 from glassformer.interpret.inputs import PreparedInput, prepare_input
-from glassformer.interpret.interventions import apply_interventions
+from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outcomes import read_outcome
 from glassformer.interpret.outline import (
-    check_transformer,
     describe_attentions,
     describe_stacks,
     describe_stations,
     residual_sites,
 )
-from glassformer.interpret.schema import (
-    AttentionInfo,
-    Intervention,
-    Kind,
-    Outcome,
-    TokenSequence,
-    TooLargeError,
-    TraceInfo,
-    TraceInput,
-    TraceSeconds,
-    to_json,
-)
 from glassformer.tasks.base import select_tokens
 
 MAX_BYTES = 3 << 30  # of one trace
+MAX_TRACES, MAX_STORED_BYTES = 48, 1 << 30  # of a store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +45,24 @@ class Trace:
     model: str
     bundle: Bundle
     prepared: PreparedInput
-    interventions: tuple[Intervention, ...]
+    interventions: tuple[schema.Intervention, ...]
     record: Record
-    outcome: Outcome
-    seconds: TraceSeconds
+    outcome: schema.Outcome
+    seconds: schema.TraceSeconds
     derived: dict[str, Tensor] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> schema.Kind:
         return self.prepared.kind
 
     @property
-    def sequences(self) -> tuple[TokenSequence, ...]:
+    def sequences(self) -> tuple[schema.TokenSequence, ...]:
         return self.prepared.sequences
 
-    def sequence(self, name: str) -> TokenSequence:
-        """The sequence "source", "target" or "input"."""
+    def sequence(self, name: str) -> schema.TokenSequence:
         return next(one for one in self.sequences if one.name == name)
 
-    def attentions(self) -> tuple[AttentionInfo, ...]:
-        """All attention layers, in the order the data flowed."""
+    def attentions(self) -> tuple[schema.AttentionInfo, ...]:
         return describe_attentions(self.bundle.model, self.record)
 
     @property
@@ -81,17 +70,12 @@ class Trace:
         """The memory the trace uses; a tensor recorded under two names counts once."""
         tensors = [*self.record.tensors.values(), *self.derived.values()]
         tensors += [used.bias for used in self.record.attended.values() if used.bias is not None]
-        sizes = {
-            one.untyped_storage().data_ptr(): one.untyped_storage().nbytes()
-            for one in tensors
-            if not one.is_sparse
-        }
-        return sum(sizes.values())
+        storages = [one.untyped_storage() for one in tensors]
+        return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
-    def info(self) -> TraceInfo:
-        """Everything but the tensors."""
+    def info(self) -> schema.TraceInfo:
         stacks = describe_stacks(self.bundle)
-        return TraceInfo(
+        return schema.TraceInfo(
             id=self.id,
             model=self.model,
             kind=self.kind,
@@ -109,9 +93,9 @@ class Trace:
         )
 
 
-def trace_id(model: str, input: TraceInput, interventions: Sequence[Intervention]) -> str:
+def trace_id(model: str, input: schema.TraceInput, interventions: Sequence[schema.Intervention]) -> str:
     """An id that depends on nothing but the request."""
-    request = json.dumps([model, to_json(input), to_json(tuple(interventions))], sort_keys=True)
+    request = json.dumps([model, schema.to_json(input), schema.to_json(tuple(interventions))], sort_keys=True)
     return hashlib.sha256(request.encode()).hexdigest()[:20]
 
 
@@ -132,8 +116,8 @@ def estimate_bytes(bundle: Bundle, prepared: PreparedInput) -> int:
 
 def trace_model(
     bundle: Bundle,
-    input: TraceInput,
-    interventions: Sequence[Intervention] = (),
+    input: schema.TraceInput,
+    interventions: Sequence[schema.Intervention] = (),
     *,
     model: str = "model",
 ) -> Trace:
@@ -142,19 +126,18 @@ def trace_model(
     model: the name that the trace gives the model. Attention matrices are not computed here: see
     `interpret.tensors`.
     """
-    check_transformer(bundle)
-    begin = time.perf_counter()
     prepared = prepare_input(bundle, input, interventions)
-    writing = time.perf_counter() - begin if prepared.generated else 0.0
     if (needed := estimate_bytes(bundle, prepared)) > MAX_BYTES:
-        raise TooLargeError("a trace of this input", needed, MAX_BYTES, "bytes", hint="shorten the input")
-    forward = apply_interventions(bundle.model, prepared.inputs, interventions)
+        raise schema.TooLargeError(
+            "a trace of this input", needed, MAX_BYTES, "bytes", hint="shorten the input"
+        )
+    forward = IntervenedForward(bundle.model, prepared.inputs, interventions)
     prepared = _reorder(replace(prepared, inputs=forward.inputs), forward.orders)
-    before = time.perf_counter()
+    begin = time.perf_counter()
     record = observe(forward.model, forward.inputs, edit=forward.edit)
-    seconds = time.perf_counter() - before
+    seconds = time.perf_counter() - begin
     outcome, tensors = read_outcome(bundle, prepared, record)
-    trace = Trace(
+    return Trace(
         id=trace_id(model, input, interventions),
         model=model,
         bundle=bundle,
@@ -162,22 +145,61 @@ def trace_model(
         interventions=tuple(interventions),
         record=record,
         outcome=outcome,
-        seconds=TraceSeconds(),
+        seconds=schema.TraceSeconds(forward=seconds),
         derived={**prepared.tensors, **tensors},
     )
-    rest = time.perf_counter() - begin - writing - seconds
-    return replace(trace, seconds=TraceSeconds(forward=seconds, trace=rest, writing=writing))
 
 
 def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedInput:
-    """The input with the tokens of swapped positions swapped too."""
-    if not orders:
-        return prepared
     sequences = tuple(
-        replace(one, tokens=tuple(one.tokens[n] for n in orders[one.name])) if one.name in orders else one
+        replace(one, tokens=tuple(one.tokens[n] for n in orders.get(one.name, range(len(one)))))
         for one in prepared.sequences
     )
     question = prepared.question
     if question is not None and "input" in orders:  # an answer is located by its tokens
         question = replace(question, encoded=select_tokens(question.encoded, orders["input"]))
     return replace(prepared, sequences=sequences, question=question)
+
+
+class TraceStore:
+    """Traces by id; the least recently used are dropped when there are too many or they are too large.
+
+    The newest is always kept, however large it is. Thread-safe.
+    """
+
+    def __init__(self, *, max_traces: int = MAX_TRACES, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self._max_traces, self._max_bytes = max_traces, max_bytes
+        self._traces: OrderedDict[str, tuple[Trace, int]] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def bytes(self) -> int:
+        """The memory that all traces use."""
+        with self._lock:
+            return sum(size for _, size in self._traces.values())
+
+    def put(self, trace: Trace, *, weight_bytes: int = 0) -> None:
+        """Add a trace. weight_bytes: size of weights that only this trace keeps alive."""
+        size = trace.bytes + weight_bytes
+        with self._lock:
+            self._traces.pop(trace.id, None)
+            self._traces[trace.id] = trace, size
+            total = sum(size for _, size in self._traces.values())
+            while len(self._traces) > 1 and (len(self._traces) > self._max_traces or total > self._max_bytes):
+                _, (_, size) = self._traces.popitem(last=False)
+                total -= size
+
+    def find(self, id: str) -> Trace | None:
+        """The trace, now the most recently used; None if it was dropped or never existed."""
+        with self._lock:
+            if id not in self._traces:
+                return None
+            self._traces.move_to_end(id)
+            return self._traces[id][0]
+
+    def get(self, id: str) -> Trace:
+        """Like `find`, but raises schema.ItemNotFoundError."""
+        trace = self.find(id)
+        if trace is None:
+            raise schema.ItemNotFoundError("trace", id, hint="it may have been dropped; request it again")
+        return trace

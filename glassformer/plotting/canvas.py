@@ -21,7 +21,6 @@ BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Apply the style of all figures."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
@@ -55,7 +54,6 @@ def blank(width: float, height: float) -> Figure:
 
 
 def bare(axes: Axes) -> None:
-    """Remove tick marks and frame."""
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 

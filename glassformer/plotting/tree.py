@@ -191,7 +191,6 @@ class _Drawing:
         self.won = set() if best is None else {id(node) for node in tree.path(best)}
 
     def band(self, band: Band, top: float) -> None:
-        """Headings, lines and boxes of some steps."""
         nodes, first = self.tree.nodes, top + HEAD + ROW / 2
         rows = _rows(self.tree, band)
         centre = {n: (_centre(c), first + nodes[n].rank * ROW) for n, c in band.columns.items()}
@@ -273,7 +272,6 @@ class _Drawing:
             self.ending(node, (x + WIDTH / 2 + 0.06, top - 0.02))
 
     def ending(self, node: SearchNode, corner: Point) -> None:
-        """Why a text ended, and its rank among the results."""
         rank = "" if node.place is None else f"{node.place + 1}: "
         frame = {"boxstyle": "round,pad=0.22", "facecolor": GREEN if rank else PAPER, "edgecolor": GREEN}
         self.axes.text(
@@ -294,7 +292,6 @@ def _centre(column: int) -> float:
 
 
 def _results(tree: SearchTree, pieces: Pieces, cells: int) -> list[str]:
-    """The texts that the search found, best first, each with its score."""
     ends = sorted((node.place, n) for n, node in enumerate(tree.nodes) if node.place is not None)
     lines = []
     for place, n in ends[:MAX_RESULTS]:

@@ -10,6 +10,7 @@ import anyio.to_thread
 import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -17,7 +18,6 @@ from glassformer import __version__
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.catalog import Catalog
-from glassformer.server import metrics as metrics_module
 from glassformer.server.errors import (
     ErrorResponse,
     UnavailableError,
@@ -27,10 +27,10 @@ from glassformer.server.errors import (
 )
 from glassformer.server.explorer import mount_page, trace_router
 from glassformer.server.limits import Limits, LimitsMiddleware
-from glassformer.server.metrics import Metrics
+from glassformer.server.metrics import CONTENT_TYPE, Metrics
 from glassformer.server.models import ModelRegistry
 from glassformer.server.openai import openai_router
-from glassformer.server.openapi import docs_router, openapi_document
+from glassformer.server.openapi import openapi_document, render
 from glassformer.server.schema import Health
 from glassformer.server.security import Address, SecurityMiddleware
 from glassformer.server.tasks import tasks_router
@@ -48,7 +48,8 @@ def create_app(
 ) -> FastAPI:
     """The application over these models and training runs. slots: texts that a model generates at a time."""
     address = address or Address()
-    models, metrics = ModelRegistry(bundles, slots=slots), Metrics()
+    models = ModelRegistry(bundles, slots=slots)
+    metrics = Metrics(models)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -68,7 +69,6 @@ def create_app(
     )
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     _handle_errors(app)
-    _add_gauges(metrics, models)
 
     @app.get("/health", tags=["server"])
     async def health() -> Health:
@@ -78,30 +78,21 @@ def create_app(
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def prometheus() -> Response:
         """Metrics for Prometheus."""
-        return Response(metrics.render(), media_type=metrics_module.CONTENT_TYPE)
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(render(app.openapi()))
 
     app.include_router(openai_router(models, metrics))
     app.include_router(tasks_router(models, metrics))
     app.include_router(trace_router(Catalog(bundles, runs)))
-    app.include_router(docs_router(app))
     mount_page(app)
     # the last one added runs first
     app.add_middleware(LimitsMiddleware, limits=limits or Limits(), metrics=metrics)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=address.allowed_hosts, www_redirect=False)
     app.add_middleware(SecurityMiddleware, address=address)
     return app
-
-
-def _add_gauges(metrics: Metrics, models: ModelRegistry) -> None:
-    def active() -> dict[str, float]:
-        return {name: one.generation.stats().rows for name, one in models.items() if one.generation}
-
-    def waiting() -> dict[str, float]:
-        return {name: one.generation.stats().waiting for name, one in models.items() if one.generation}
-
-    metrics.add_gauge("slots_used", "Texts being generated.", "model", active)
-    metrics.add_gauge("queue_length", "Texts that wait for a slot.", "model", waiting)
-    metrics.add_gauge("memory_bytes", "Memory of this process.", "kind", metrics_module.memory)
 
 
 def _handle_errors(app: FastAPI) -> None:

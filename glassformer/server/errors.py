@@ -21,7 +21,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.errors import GlassformerError
 from glassformer.generation.continuous import (
     GenerationFailedError,
     SchedulerClosedError,
@@ -49,55 +49,57 @@ class ErrorResponse(BaseModel):
     error: ErrorInfo
 
 
-@dataclass(eq=False)
-class InvalidApiKeyError(GlassformerError):
-    """The API token is missing or wrong."""
+class HttpError(GlassformerError):
+    """An error of the server itself; others, e.g. an input that is too long, have the status 422."""
 
+    status: ClassVar[int]
+
+
+@dataclass(eq=False)
+class InvalidApiKeyError(HttpError):
+    status = 401
     template: ClassVar[str] = "missing or wrong token; send it as 'Authorization: Bearer TOKEN'"
 
 
 @dataclass(eq=False)
-class CrossOriginError(GlassformerError):
-    """A browser sent the request from a page of another origin."""
-
+class CrossOriginError(HttpError):
     origin: str
+    status = 403
     template: ClassVar[str] = "pages of the origin {origin} may not use this server"
 
 
 @dataclass(eq=False)
-class ModelNotFoundError(GlassformerError):
-    """No served model has this name."""
-
+class ModelNotFoundError(HttpError):
     name: str
     known: list[str]
+    status = 404
 
     def message(self) -> str:
         return f"unknown model {self.name!r}; this server has {', '.join(self.known)}"
 
 
 @dataclass(eq=False)
-class RouteNotFoundError(GlassformerError):
-    """Nothing is served under this path."""
-
+class RouteNotFoundError(HttpError):
     path: str
+    status = 404
     template: ClassVar[str] = "nothing is served under {path}; see /docs"
 
 
 @dataclass(eq=False)
-class MethodNotAllowedError(GlassformerError):
-    """The path exists for another HTTP method."""
-
+class MethodNotAllowedError(HttpError):
     method: str
     allowed: str
+    status = 405
     template: ClassVar[str] = "this path takes {allowed}, not {method}; see /docs"
 
 
 @dataclass(eq=False)
-class InvalidRequestError(GlassformerError):
+class InvalidRequestError(HttpError):
     """A body or query that does not match the schema. problems: what is wrong with `name`."""
 
     name: str | None
     problems: list[str]
+    status = 422
 
     def message(self) -> str:
         text = "; or ".join(self.problems[:4])
@@ -105,58 +107,51 @@ class InvalidRequestError(GlassformerError):
 
 
 @dataclass(eq=False)
-class PayloadTooLargeError(GlassformerError):
-    """More was sent, or asked for, than one request may have."""
-
+class PayloadTooLargeError(HttpError):
     what: str
     limit: int
+    status = 413
     template: ClassVar[str] = "the request has more than {limit:,} {what}"
 
 
 @dataclass(eq=False)
-class QueueFullError(GlassformerError):
-    """As many requests as may wait are waiting."""
-
+class QueueFullError(HttpError):
     limit: int
+    status = 429
     template: ClassVar[str] = "{limit:,} requests are already in progress or queued; try again in a second"
 
 
 @dataclass(eq=False)
-class RequestTimeoutError(GlassformerError):
-    """The response took longer than the server allows."""
-
+class RequestTimeoutError(HttpError):
     seconds: float
+    status = 503
     template: ClassVar[str] = "no response within {seconds:g} seconds"
 
 
 @dataclass(eq=False)
-class UnavailableError(GlassformerError):
+class UnavailableError(HttpError):
     """The server cannot answer this request: it is out of memory, or has a bug."""
 
     reason: str
+    status = 503
     template: ClassVar[str] = "{reason}"
 
 
 STATUS: dict[type[GlassformerError], int] = {
-    InvalidApiKeyError: 401,
-    CrossOriginError: 403,
-    ModelNotFoundError: 404,
-    RouteNotFoundError: 404,
     ItemNotFoundError: 404,
-    MethodNotAllowedError: 405,
-    PayloadTooLargeError: 413,
     TooLargeError: 413,
-    QueueFullError: 429,
     SchedulerFullError: 429,
     SchedulerClosedError: 503,
     GenerationFailedError: 503,
-    RequestTimeoutError: 503,
-    UnavailableError: 503,
 }
 HEADERS: dict[type[GlassformerError], dict[str, str]] = {
     InvalidApiKeyError: {"WWW-Authenticate": 'Basic realm="Glassformer, any user name", charset="UTF-8"'},
     QueueFullError: {"Retry-After": "1"},
 }
+
+
+def _status(error: GlassformerError) -> int:
+    return error.status if isinstance(error, HttpError) else STATUS.get(type(error), 422)
 
 
 def error_body(error: GlassformerError) -> dict[str, Any]:
@@ -165,7 +160,7 @@ def error_body(error: GlassformerError) -> dict[str, Any]:
     >>> error_body(ModelNotFoundError("x", ["pocket"]))["error"]["code"]
     'model_not_found'
     """
-    status = STATUS.get(type(error), 422)
+    status = _status(error)
     kind = "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
     param = "model" if isinstance(error, ModelNotFoundError) else error.fields.get("name")
     fields = {"message": str(error), "type": kind, "code": error.code, "param": param, "fields": error.fields}
@@ -176,8 +171,7 @@ def error_body(error: GlassformerError) -> dict[str, Any]:
 def error_response(
     error: GlassformerError, headers: Mapping[str, str] | None = None, *, status: int | None = None
 ) -> Response:
-    """An error as a response."""
-    status = status or STATUS.get(type(error), 422)
+    status = status or _status(error)
     content = json.dumps(error_body(error))  # ASCII: a client may have sent unpaired surrogates
     headers = {**HEADERS.get(type(error), {}), **(headers or {})}
     return Response(content, status, headers=headers, media_type="application/json")
@@ -200,17 +194,11 @@ def _explain(problem: dict[str, Any]) -> str:
 
 
 def http_error(request: Request, error: HTTPException) -> GlassformerError:
-    """Starlette's own errors as ours."""
     if error.status_code == 404:
         return RouteNotFoundError(request.url.path)
     if error.status_code == 405:
         return MethodNotAllowedError(request.method, (error.headers or {}).get("Allow", "another method"))
     return InvalidRequestError(None, [str(error.detail) or HTTPStatus(error.status_code).phrase])
-
-
-def unsupported(model: str, feature: str, hint: str = "") -> UnsupportedError:
-    """The error of a request that this model cannot serve."""
-    return UnsupportedError(f"the model {model!r}", feature, hint)
 
 
 def _clip(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
@@ -11,30 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.staticfiles import StaticFiles
 
 from glassformer.errors import GlassformerError
-from glassformer.explorer.page import FOLDER, files
+from glassformer.explorer import FOLDER, page_files
 from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
-from glassformer.interpret.runs import describe_run
+from glassformer.interpret.runs import MAX_FRAMES, SnapshotViewer, describe_run
 from glassformer.interpret.search_view import next_step, search_tree
-from glassformer.interpret.snapshots import MAX_FRAMES, SnapshotViewer
 from glassformer.interpret.tensors import read_tensor
-from glassformer.server.schema import (
-    MAX_COLUMNS,
-    MAX_IDS,
-    MAX_IMAGE,
-    MAX_NEW_TOKENS,
-    MAX_STEPS,
-    GenerationParameters,
-    Language,
-    ModelName,
-    RequestModel,
-    Text,
-    TokenId,
-)
+from glassformer.server import schema as http
+from glassformer.server.schema import GenerationParameters, Language, ModelName, RequestModel, Text, TokenId
 
 NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Glassformer</title>
 <p>This installation of Glassformer has no page. The <a href="docs">HTTP interface</a> works.</p></html>
@@ -50,10 +37,10 @@ class TraceSeries(RequestModel):
     """Columns of numbers; the last `truth` values of each are held back."""
 
     columns: Annotated[
-        dict[str, Annotated[list[float], Field(max_length=MAX_STEPS)]],
-        Field(min_length=1, max_length=MAX_COLUMNS),
+        dict[str, Annotated[list[float], Field(max_length=http.MAX_STEPS)]],
+        Field(min_length=1, max_length=http.MAX_COLUMNS),
     ]
-    truth: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
+    truth: Annotated[int, Field(ge=0, le=http.MAX_STEPS)] | None = None
 
 
 class TraceRequest(RequestModel):
@@ -63,8 +50,8 @@ class TraceRequest(RequestModel):
 
     model: ModelName
     text: Text | None = None
-    target: Text | Annotated[list[TokenId], Field(max_length=MAX_IDS)] | None = None
-    image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
+    target: Text | Annotated[list[TokenId], Field(max_length=http.MAX_IDS)] | None = None
+    image: Annotated[str, Field(max_length=http.MAX_IMAGE)] | None = None
     series: TraceSeries | None = None
     to: Language | None = None
     question: Text | None = None
@@ -80,8 +67,6 @@ class TraceRequest(RequestModel):
 
 
 class SentencesRequest(RequestModel):
-    """POST /trace/sentences."""
-
     model: ModelName
     text: Text
     to: Language | None = None
@@ -90,7 +75,7 @@ class SentencesRequest(RequestModel):
 class StepRequest(SentencesRequest):
     """POST /trace/step: which tokens may follow those generated so far."""
 
-    written: Annotated[list[TokenId], Field(max_length=MAX_NEW_TOKENS)] | None = None
+    written: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
     count: Annotated[int, Field(ge=1, le=1000)] = 50
     settings: GenerationParameters | None = None
 
@@ -104,20 +89,15 @@ class SearchRequest(GenerationParameters):
 
 
 class ModelsResponse(BaseModel):
-    """The models and training runs that can be explored."""
-
     models: list[schema.ModelInfo]
     runs: list[schema.RunInfo]
 
 
 class SentencesResponse(BaseModel):
-    """The sentences of a text."""
-
     sentences: list[str]
 
 
 def trace_router(catalog: Catalog) -> APIRouter:
-    """The routes over these models, runs and traces."""
     router = APIRouter(tags=["trace"])
     snapshots = SnapshotViewer(catalog.store)
 
@@ -188,15 +168,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:
         """One step of generation."""
-        found = next_step(
-            catalog.bundle(body.model),
-            text=body.text,
-            written=body.written or (),
-            to=body.to,
-            count=body.count,
-            settings=body.settings.generation_options() if body.settings is not None else {},
-        )
-        return _json(found)
+        bundle, settings = catalog.bundle(body.model), body.settings or GenerationParameters()
+        options = {"count": body.count, "settings": settings.generation_options()}
+        return _json(next_step(bundle, text=body.text, written=body.written or (), to=body.to, **options))
 
     @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:
@@ -226,31 +200,21 @@ def _json(content: Any) -> JSONResponse:
     return JSONResponse(schema.to_json(content))
 
 
-class PageFiles(StaticFiles):
-    """Static files with cache headers: names below assets/ contain a hash of their content."""
-
-    def file_response(self, full_path: PathLike[str] | str, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(full_path, *args, **kwargs)
-        immutable = "/assets/" in str(full_path)
-        response.headers["cache-control"] = "public, max-age=31536000, immutable" if immutable else "no-cache"
-        return response
-
-
 def mount_page(app: FastAPI) -> None:
     """Serve the built page: /, /index.html, /assets/... and a route for each other file."""
     try:
-        names = files()
+        names = page_files()
     except GlassformerError:
         app.add_api_route("/", lambda: HTMLResponse(NOT_BUILT), methods=["GET"], include_in_schema=False)
         return
-    static = PageFiles(directory=FOLDER)
-
-    async def index(request: Request) -> Response:
-        return await static.get_response("index.html", request.scope)
+    static = StaticFiles(directory=FOLDER)
 
     async def file(request: Request) -> Response:
-        return await static.get_response(request.url.path.lstrip("/"), request.scope)
+        name = request.url.path.lstrip("/") or "index.html"
+        response = await static.get_response(name, request.scope)
+        immutable = name.startswith("assets/")  # their names contain a hash of their content
+        response.headers["cache-control"] = "public, max-age=31536000, immutable" if immutable else "no-cache"
+        return response
 
-    app.add_api_route("/", index, methods=["GET"], include_in_schema=False)
-    for name in names:
+    for name in ("", *names):
         app.add_api_route(f"/{name}", file, methods=["GET"], include_in_schema=False)

@@ -66,7 +66,7 @@ class LimitsMiddleware:
 
     def _count(self, change: int) -> None:
         self.active += change
-        self.metrics.set_active(self.active)
+        self.metrics.active.set(self.active)
 
     async def _respond(self, scope: Scope, receive: Receive, response: _Response) -> None:
         try:
@@ -75,7 +75,7 @@ class LimitsMiddleware:
         except TimeoutError:
             raise RequestTimeoutError(self.limits.seconds) from None
         if body is None:
-            self.metrics.count_disconnect()
+            self.metrics.disconnects.inc()
             return
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
         disconnected = asyncio.Event()
@@ -98,7 +98,7 @@ class LimitsMiddleware:
             if work.done() or response.complete:
                 await work
             elif watcher.done():
-                self.metrics.count_disconnect()
+                self.metrics.disconnects.inc()
             elif response.status == 0:
                 error = RequestTimeoutError(self.limits.seconds)
                 await error_response(error, {"Connection": "close"})(scope, replay, response)
@@ -112,25 +112,22 @@ class LimitsMiddleware:
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body; None if the client disconnects before its end."""
         declared = Headers(scope=scope).get("content-length", "0")
-        chunks, length = [], int(declared[:15]) if declared.isdecimal() else 0
-        if length > self.limits.body:
-            raise PayloadTooLargeError("bytes", self.limits.body)
-        length = 0
-        while True:
+        body, declared_length = bytearray(), int(declared[:15]) if declared.isdecimal() else 0
+        more = True
+        while more:
+            if max(len(body), declared_length) > self.limits.body:
+                raise PayloadTooLargeError("bytes", self.limits.body)
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            chunks.append(message.get("body", b""))
-            length += len(chunks[-1])
-            if length > self.limits.body:
-                raise PayloadTooLargeError("bytes", self.limits.body)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        if len(body) > self.limits.body:
+            raise PayloadTooLargeError("bytes", self.limits.body)
+        return bytes(body)
 
 
 class _Response:
-    """`send`, with the status and whether the response is complete."""
-
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status, self.complete = 0, False

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
+from glassformer.server.models import ModelRegistry, ServedModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -21,69 +17,51 @@ BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 class Metrics:
     """The metrics of one server; a route is its template, e.g. /trace/{id}."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: ModelRegistry) -> None:
         self.registry = CollectorRegistry()
-        options: dict[str, Any] = {"registry": self.registry}
-        self._requests = Counter(
-            "glassformer_requests", "Requests answered.", ("route", "method", "status"), **options
-        )
+        counter = partial(Counter, registry=self.registry, namespace="glassformer")
+        gauge = partial(Gauge, registry=self.registry, namespace="glassformer")
+        self._requests = counter("requests", "Requests answered.", ("route", "method", "status"))
+        about = "Seconds to the end of the response."
         self._seconds = Histogram(
-            "glassformer_request_seconds",
-            "Seconds to the end of the response.",
+            "request_seconds",
+            about,
             ("route",),
             buckets=BUCKETS,
-            **options,
+            registry=self.registry,
+            namespace="glassformer",
         )
-        self._read = Counter("glassformer_tokens_read", "Prompt tokens.", ("model",), **options)
-        self._generated = Counter("glassformer_tokens_generated", "Generated tokens.", ("model",), **options)
-        self._active = Gauge("glassformer_requests_active", "Requests in progress or queued.", **options)
-        self._disconnects = Counter(
-            "glassformer_disconnects", "Clients that left before the end of their response.", **options
-        )
+        self._read = counter("tokens_read", "Prompt tokens.", ("model",))
+        self._generated = counter("tokens_generated", "Generated tokens.", ("model",))
+        self.active = gauge("requests_active", "Requests in progress or queued.")
+        self.disconnects = counter("disconnects", "Clients that left before the end of their response.")
+        gauge("memory_bytes", "Memory of this process.", ("kind",)).labels("resident").set_function(_memory)
+        slots = gauge("slots_used", "Texts being generated.", ("model",))
+        queue = gauge("queue_length", "Texts that wait for a slot.", ("model",))
+        for name, model in models.items():
+            slots.labels(name).set_function(partial(_stat, model, "rows"))
+            queue.labels(name).set_function(partial(_stat, model, "waiting"))
 
     def record(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request that is done."""
         method = method if method in ("GET", "POST") else "other"
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def count_tokens(self, model: str, *, read: int, generated: int) -> None:
-        """Count tokens that went through a model."""
         self._read.labels(model).inc(read)
         self._generated.labels(model).inc(generated)
 
-    def set_active(self, count: int) -> None:
-        """Set the number of requests in progress or queued."""
-        self._active.set(count)
-
-    def count_disconnect(self) -> None:
-        """Count a client that left early."""
-        self._disconnects.inc()
-
-    def add_gauge(self, name: str, about: str, label: str, values: Callable[[], dict[str, float]]) -> None:
-        """Add a gauge that is computed when it is read: one value for each label."""
-        self.registry.register(_ComputedGauge(f"glassformer_{name}", about, label, values))
-
     def render(self) -> bytes:
-        """All metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
-class _ComputedGauge:
-    def __init__(self, name: str, about: str, label: str, values: Callable[[], dict[str, float]]) -> None:
-        self._name, self._about, self._label, self._values = name, about, label, values
-
-    def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(self._name, self._about, labels=[self._label])
-        for label, value in self._values().items():
-            family.add_metric([label], value)
-        yield family
+def _stat(model: ServedModel, name: str) -> float:
+    return 0.0 if model.generation is None else float(getattr(model.generation.stats(), name))
 
 
-def memory() -> dict[str, float]:
-    """Resident bytes of this process; empty if the system does not say."""
+def _memory() -> float:
+    """Resident bytes of this process; 0 if the system does not say."""
     try:
-        pages = int(Path(f"/proc/{os.getpid()}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return {}
-    return {"resident": float(pages * resource.getpagesize())}
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0.0

@@ -1,4 +1,4 @@
-"""The served models by name; each has a thread for the tasks that read and a scheduler for generation."""
+"""The served models; each has a thread for the tasks that read and a scheduler for generation."""
 
 from __future__ import annotations
 
@@ -6,23 +6,125 @@ import asyncio
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, InputTooLongError
+from glassformer.generation import GenerationOutput, GenerationRequest, Token
+from glassformer.generation.continuous import Request, Scheduler, Stats
 from glassformer.interpret.runs import run_of
 from glassformer.pretrained import is_run, result_of
 from glassformer.server.errors import ModelNotFoundError
-from glassformer.server.generation import GenerationService
 from glassformer.tasks.base import require_tokenizer
-from glassformer.tasks.text_generation import generation_architecture, target_language
+from glassformer.tasks.text_generation import Architecture, generation_architecture, target_language
 
 T = TypeVar("T")
 Predicate = Callable[[Bundle], bool]
+OnToken = Callable[[Token], None]
+MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
+MAX_QUEUED = 16_384  # texts that wait for a slot
+MAX_CONCURRENT = 32  # texts of one request that are submitted at a time, so that others get their turn
+
+
+class GenerationTask:
+    """One text that is being generated. tokens: those generated so far, if somebody listens to them."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self.outputs: asyncio.Future[list[GenerationOutput]] = asyncio.get_running_loop().create_future()
+        self.request: Request | None = None
+
+    def cancel(self) -> None:
+        if self.request is not None:
+            self.request.cancel()
+
+    def finish(self, result: list[GenerationOutput] | Exception) -> None:
+        """Store the result; called in the event loop."""
+        if self.outputs.done():
+            return
+        if isinstance(result, list):
+            self.outputs.set_result(result)
+        else:
+            self.outputs.set_exception(result)
+        self.outputs.exception()  # mark it as retrieved: nobody may be waiting any more
+
+
+class GenerationService:
+    def __init__(self, bundle: Bundle, *, slots: int) -> None:
+        self._scheduler = Scheduler(bundle.inference_model(), slots=slots, queue=MAX_QUEUED)
+        self._reads_source = generation_architecture(bundle) == "encoder-decoder"
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        ids: list[int],
+        caller: Hashable,
+        on_token: OnToken | None = None,
+        *,
+        top: int | None = None,
+    ) -> GenerationTask:
+        """Start to generate from these ids.
+
+        caller: identifies the HTTP request; requests take turns. on_token: called in the running event loop.
+        top: how many of the most likely tokens to report at each step; None: no probabilities.
+        """
+        if self._reads_source and len(ids) > MAX_SOURCE:
+            raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
+        task, loop = GenerationTask(), asyncio.get_running_loop()
+
+        def receive(token: Token) -> None:
+            task.tokens.append(token)
+            if on_token is not None:
+                on_token(token)
+
+        listening = on_token is not None or top is not None
+        request = replace(
+            request,
+            top_logprobs=top or 0,
+            on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
+        )
+        task.request = self._scheduler.submit(
+            ids,
+            request,
+            caller=caller,
+            on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
+        )
+        return task
+
+    async def generate_all(
+        self, request: GenerationRequest, sources: Sequence[list[int]]
+    ) -> list[list[GenerationOutput]]:
+        """Generate from each source, some at a time; if one fails, the others are cancelled."""
+        free, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
+
+        async def generate(ids: list[int]) -> list[GenerationOutput]:
+            async with free:
+                return (await wait_for([self.submit(request, ids, caller)]))[0]
+
+        tasks = [asyncio.ensure_future(generate(ids)) for ids in sources]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def stats(self) -> Stats:
+        return self._scheduler.stats()
+
+    def close(self) -> None:
+        self._scheduler.close()
+
+
+async def wait_for(tasks: Sequence[GenerationTask]) -> list[list[GenerationOutput]]:
+    try:
+        return list(await asyncio.gather(*(task.outputs for task in tasks)))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,49 +142,34 @@ class ServedModel:
         return await asyncio.wrap_future(self.thread.submit(work, self.bundle))
 
     def close(self) -> None:
-        """Finish the work in progress and end the threads."""
         if self.generation is not None:
             self.generation.close()
         self.thread.shutdown(wait=True, cancel_futures=True)
 
 
-class ModelRegistry(Mapping[str, ServedModel]):
-    """The models by name, in the order they were given."""
-
+class ModelRegistry(dict[str, ServedModel]):
     def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32) -> None:
-        self._models = {
-            name: ServedModel(
+        super().__init__()
+        for name, bundle in bundles.items():
+            self[name] = ServedModel(
                 id=name,
                 bundle=bundle,
                 generation=GenerationService(bundle, slots=slots) if generates(bundle) else None,
                 created=int(time.time()),
                 thread=ThreadPoolExecutor(1, thread_name_prefix=f"read-{name}"),
             )
-            for name, bundle in bundles.items()
-        }
-
-    def __getitem__(self, name: str) -> ServedModel:
-        return self._models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)
 
     def select(self, name: str | None, *preferences: Predicate) -> ServedModel:
         """The model of that name; without a name, the first model that meets the earliest preference."""
         if name is None:
-            models = self._models.values()
-            fitting = (model for test in preferences for model in models if test(model.bundle))
-            return next(fitting, next(iter(models)))
-        if name not in self._models:
-            raise ModelNotFoundError(name, list(self._models))
-        return self._models[name]
+            fitting = (model for test in preferences for model in self.values() if test(model.bundle))
+            return next(fitting, next(iter(self.values())))
+        if name not in self:
+            raise ModelNotFoundError(name, list(self))
+        return self[name]
 
     def close(self) -> None:
-        """Finish with all of them."""
-        for model in self._models.values():
+        for model in self.values():
             model.close()
 
 
@@ -98,25 +185,15 @@ def holds(check: Callable[[Bundle], object]) -> Predicate:
     return test
 
 
-def check_generates(bundle: Bundle) -> None:
-    """Raise an error if a model does not generate text, or has no tokenizer."""
-    generation_architecture(bundle)
+def architecture(bundle: Bundle) -> Architecture:
+    """The architecture of a model that generates text; an error for any other, or without a tokenizer."""
     require_tokenizer(bundle)
+    return generation_architecture(bundle)
 
 
-def generates(bundle: Bundle) -> bool:
-    """Whether a model generates text."""
-    return holds(lambda one: generation_architecture(one) and require_tokenizer(one) is not None)(bundle)
-
-
-def continues(bundle: Bundle) -> bool:
-    """Whether a model continues a prompt, as a language model does."""
-    return generates(bundle) and generation_architecture(bundle) == "decoder-only"
-
-
-def rewrites(bundle: Bundle) -> bool:
-    """Whether a model maps a source to a target, as a translator does."""
-    return generates(bundle) and generation_architecture(bundle) == "encoder-decoder"
+generates = holds(architecture)
+continues = holds(lambda bundle: architecture(bundle) == "decoder-only")  # a prompt
+rewrites = holds(lambda bundle: architecture(bundle) == "encoder-decoder")  # a source, e.g. to translate
 
 
 def translates(to: str | None) -> Predicate:

@@ -1,4 +1,4 @@
-"""Run the server: one process that finishes the responses in progress when it is told to stop."""
+"""Run the server: one process that finishes the responses in progress on a signal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ SHUTDOWN_SECONDS = 30
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -37,12 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; a second signal stops at once."""
-    make_server(app, on_ready=on_ready).run(sockets=[sock])
-
-
-def make_server(app: ASGIApp, *, on_ready: Callable[[], None]) -> uvicorn.Server:
-    """The uvicorn server; `on_ready` is called once it accepts connections."""
+    """Serve until SIGTERM or Ctrl-C; a second signal stops at once. on_ready: called when it listens."""
     config = uvicorn.Config(
         app,
         log_level="error",
@@ -55,7 +49,7 @@ def make_server(app: ASGIApp, *, on_ready: Callable[[], None]) -> uvicorn.Server
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=65_536,
     )
-    return _Server(config, on_ready)
+    _Server(config, on_ready).run(sockets=[sock])
 
 
 class _Server(uvicorn.Server):

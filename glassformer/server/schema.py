@@ -65,8 +65,6 @@ class RequestModel(BaseModel):
 
 
 class StreamOptions(RequestModel):
-    """Options of a stream."""
-
     include_usage: bool = False
     include_obfuscation: bool = False
 
@@ -121,8 +119,6 @@ class CompletionChoice(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens read and generated."""
-
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -157,20 +153,13 @@ class Embedding(BaseModel):
     embedding: list[float] | str
 
 
-class EmbeddingUsage(BaseModel):
-    """Tokens read."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingResponse(BaseModel):
     """The vectors in the order of the inputs."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
     model: str
-    usage: EmbeddingUsage
+    usage: Usage
 
 
 class ModelCard(BaseModel):
@@ -183,8 +172,6 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The served models."""
-
     object: Literal["list"] = "list"
     data: list[ModelCard]
 
@@ -255,8 +242,6 @@ class ClassifyRequest(RequestModel):
 
 
 class LabelScore(BaseModel):
-    """A label and its probability."""
-
     label: str
     score: float
 
@@ -299,8 +284,6 @@ class ForecastResponse(BaseModel):
 
 
 class Health(BaseModel):
-    """The server is up."""
-
     status: Literal["ok"] = "ok"
     version: str
     models: list[str]

@@ -8,10 +8,10 @@ A browser lets any page on the web send requests to a server on the reader's mac
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -58,22 +58,17 @@ class Address:
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise MissingValueError(
-                "token",
-                f"to listen on {self.host}, which other machines can reach",
-                "set GLASSFORMER_TOKEN, or listen on 127.0.0.1",
-            )
+            reason = f"to listen on {self.host}, which other machines can reach"
+            raise MissingValueError("token", reason, "set GLASSFORMER_TOKEN, or listen on 127.0.0.1")
         if self.token is not None and not re.fullmatch(rf"[!-~]{{{MIN_TOKEN},}}", self.token):
-            raise InvalidValueError(
-                "token",
-                f"{len(self.token)} characters",
-                f"at least {MIN_TOKEN} ASCII characters without spaces",
-            )
+            expected = f"at least {MIN_TOKEN} ASCII characters without spaces"
+            raise InvalidValueError("token", f"{len(self.token)} characters", expected)
 
     @property
     def url(self) -> str:
         """The URL for a browser on this machine."""
-        host = "127.0.0.1" if _is_unspecified(self.host) else self.host
+        anywhere = is_ip(self.host) and ipaddress.ip_address(self.host).is_unspecified
+        host = "127.0.0.1" if anywhere else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
@@ -109,7 +104,6 @@ class SecurityMiddleware:
             await self.app(scope, receive, send_with_headers)
 
     def check(self, headers: Headers) -> None:
-        """Raise an error if this request is not allowed."""
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
             raise CrossOriginError(origin)
@@ -129,10 +123,8 @@ def _credentials(authorization: str) -> str:
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme.lower() == "basic":
-        try:
+        with suppress(ValueError):
             return base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
     return ""
 
 
@@ -142,14 +134,10 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0")
     (True, True, False)
     """
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _is_unspecified(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
+def is_ip(host: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False

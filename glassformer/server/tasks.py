@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections import Counter
 from typing import Any
 
 from fastapi import APIRouter
 
 from glassformer.bundle import Bundle
-from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
-from glassformer.generation import GenerationOutput
-from glassformer.server.errors import PayloadTooLargeError, unsupported
+from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
+from glassformer.interpret.inputs import image_bytes
+from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
-from glassformer.server.models import ModelRegistry, ServedModel, check_generates, holds, rewrites, translates
+from glassformer.server.models import ModelRegistry, ServedModel, architecture, holds, rewrites, translates
 from glassformer.server.schema import (
     ClassifyRequest,
     ClassifyResponse,
@@ -37,7 +35,6 @@ TIME = "ds"
 
 
 def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
-    """The routes of the tasks."""
     router = APIRouter(tags=["tasks"])
 
     @router.post("/translate")
@@ -58,7 +55,11 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             read=sum(len(ids) for row in sources for ids in row),
             generated=sum(len(output.ids) for row in rows for output in row),
         )
-        translations = [_translation(task, *pair) for pair in zip(documents, rows, strict=True)]
+        results = [
+            task.postprocess(document, [[output] for output in row])
+            for document, row in zip(documents, rows, strict=True)
+        ]
+        translations = [Translation.model_validate(one, from_attributes=True) for one in results]
         return TranslateResponse(model=model.id, translations=translations)
 
     @router.post("/classify")
@@ -75,8 +76,8 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         _check_one_of(texts=body.texts, images=body.images)
         if reads_images(model.bundle) != of_images:
             feature, instead = ("images", "texts") if of_images else ("texts", "images")
-            raise unsupported(model.id, feature, f"send {instead}")
-        inputs: Any = body.texts if body.images is None else [_decode_image(image) for image in body.images]
+            raise UnsupportedError(f"the model {model.id!r}", feature, f"send {instead}")
+        inputs: Any = body.texts if body.images is None else [image_bytes(image) for image in body.images]
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
 
     @router.post("/forecast")
@@ -98,32 +99,10 @@ def _check_one_of(**values: object) -> None:
 
 def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, list[Document]]:
     _check_one_of(text=body.text, texts=body.texts)
-    check_generates(model.bundle)
+    architecture(model.bundle)  # fails if it does not generate
     options = {**body.generation_options(), "num_return_sequences": 1}
     task = Translator(model.bundle, to=body.to, prefix=body.prefix, split=body.split, **options)
     return task, list(task.preprocess([body.text] if body.text is not None else body.texts or []))
-
-
-def _translation(task: Translator, document: Document, outputs: list[GenerationOutput]) -> Translation:
-    result = task.postprocess(document, [[output] for output in outputs])
-    return Translation(
-        text=result.text,
-        score=result.score,
-        num_tokens=result.num_tokens,
-        finish_reason=result.finish_reason,
-        warnings=list(result.warnings),
-    )
-
-
-def _decode_image(image: str) -> bytes:
-    """The bytes of an image from a data: URL or from base64 alone."""
-    head, comma, rest = image.partition(",")
-    try:
-        if comma and not (head.startswith("data:image/") and head.endswith(";base64")):
-            raise binascii.Error
-        return base64.b64decode(rest if comma else image, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidValueError("images", image[:40], "base64, or a data:image/png;base64,... URL") from None
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:

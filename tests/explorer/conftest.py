@@ -15,11 +15,11 @@ from playwright.sync_api import Browser, Page
 import glassformer
 from glassformer.bundle import Bundle
 from glassformer.interpret.examples import example_input
-from glassformer.interpret.schema import TraceInput, intervention_from_json, to_json
+from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.trace import Trace, trace_model
 from tests.explorer.made import GIVEN, RUN, make
-from tests.explorer.seen import settled
-from tests.explorer.tabs import Look, Tabs
+from tests.explorer.seen import Look, Tabs, settled
+from tests.interpret.models import interventions
 from tests.server.harness import Server, serving
 
 Opened = Callable[..., Any]
@@ -47,7 +47,7 @@ def traced(bundles: dict[str, Bundle]) -> Traced:
     @cache
     def taken(name: str, told: str) -> Trace:
         given = json.loads(told)
-        changes = tuple(map(intervention_from_json, given.pop("changes", ())))
+        changes = interventions(given.pop("changes", ()))
         example = to_json(example_input(bundles[name]))
         return trace_model(bundles[name], TraceInput.from_json({**example, **given}), changes, model=name)
 

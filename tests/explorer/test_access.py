@@ -162,31 +162,6 @@ def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Tr
         page.wait_for_selector("[data-open]", state="detached")
 
 
-def test_the_keyboard_alone_uses_a_station(opened: Opened) -> None:
-    words = {"at": "encoder.0.self", "tab": "scores", "head": 0}
-    with opened(address(RUN, **GIVEN[RUN], **words)) as page:
-        page.locator('svg [data-station="encoder.0.self"]').first.focus()
-        cell = page.locator('[data-figure$="-cell"] h3')
-        met = []
-        while not met or (not met[-1]["figure"].endswith("-dot") or met[-1]["kind"] == "button"):
-            met.append(tab(page))
-            assert len(met) < 60
-            if met[-1]["kind"] == "radio" and "head" in met[-1]:
-                page.keyboard.press("ArrowRight")
-                page.wait_for_selector('[role=radio][data-head="1"][aria-checked=true]')
-            elif met[-1]["kind"] == "tab":
-                for key, choice in (("ArrowLeft", "qkv"), ("ArrowRight", "scores")):
-                    page.keyboard.press(key)
-                    page.wait_for_selector(f"[role=tab][data-choice={choice}][aria-selected=true]")
-                settled(page)
-        was = cell.inner_text()
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function(
-            "was => document.querySelector('[data-figure$=-cell] h3').innerText !== was", arg=was
-        )
-        assert {"radio", "tab"} <= {one["kind"] for one in met}
-
-
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_language_and_theme_are_chosen_by_the_browser_and_switched(opened: Opened, language: str) -> None:
     other = {"en": "ko", "ko": "en"}[language]

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import glassformer
+from glassformer import baselines
 from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
@@ -59,30 +61,6 @@ def test_it_shows_what_the_model_wrote(
         assert page.get_attribute("html", "lang") == "ko"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_it_invites_to_nothing_that_cannot_be_done_in_it(
-    exported: dict[str, Path], opened: Opened, name: str
-) -> None:
-    with opened(exported[name].as_uri()) as page:
-        given = page.locator("[data-tour=input]").locator("input:visible, select, textarea, button")
-        assert given.count() and all(one.is_disabled() for one in given.all())
-        page.get_by_role("button", name="Tour").click()
-        card, told = page.locator("[role=dialog]"), {}
-        while True:
-            step = card.get_attribute("data-step")
-            page.wait_for_selector(".ring")
-            told[step] = card.locator(".body").inner_text()
-            if card.locator("button.main").inner_text() == "Done":
-                break
-            card.locator("button.main").click()
-            page.wait_for_function(
-                "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=step
-            )
-        assert "change" not in told and "saved" in told["input"]
-        invited = r"your own|another (word|model)|anew|[Cc]ompare|[Ss]witch"
-        assert not [words for words in told.values() if re.search(invited, words)]
-
-
 def test_its_policy_allows_its_own_script_alone(exported: dict[str, Path]) -> None:
     text = exported["translator"].read_text("utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
@@ -120,3 +98,29 @@ def test_impossible_exports_are_rejected(folders: dict[str, Path], options: list
     arguments = ["explore", str(folders["translator"]), *options]
     done = CliRunner().invoke(app(arguments), arguments)
     assert isinstance(done.exception, GlassformerError) or done.exit_code == 2
+
+
+def refused(*words: str) -> str:
+    """The error message that a command ends with."""
+    done = CliRunner().invoke(app(["explore", *words]), ["explore", *words])
+    assert done.exit_code == 2, done.output
+    return done.stderr.strip()
+
+
+def test_a_baseline_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    spec = baselines.lstm_spec("LSTMLanguageModel", {"d_model": 8}, vocab_size=9)
+    bundle = Bundle(model=baselines.build_baseline(spec))
+    folder = glassformer.save(bundle, tmp_path / "lstm", layout="glassformer")
+    told = refused(str(folder), "--port", "0", "--no-browser")
+    assert "lstm" in told and "\n" not in told
+    assert told == refused(str(folder), "--export", str(tmp_path / "page.html"))
+
+
+def test_a_page_is_not_written_over_another_unless_asked(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    assert "--overwrite" in refused("pocket-series", "--export", str(page))
+    assert page.read_text() == "mine"
+    words = ["explore", "pocket-series", "--export", str(page), "--overwrite"]
+    assert CliRunner().invoke(app(words), words).exit_code == 0
+    assert "<html" in page.read_text("utf-8")

@@ -115,15 +115,6 @@ def test_a_matrix_is_painted_as_its_numbers_are(
         assert (light.diff() <= 3).all() and light[0] - light[-1] > 300  # the larger the darker
 
 
-def test_a_translation_is_the_librarys(opened: Opened, bundles: dict[str, Bundle]) -> None:
-    with opened(address(RUN, **GIVEN[RUN])) as page:
-        for text in ("red blue gold gold", "blue gold"):
-            go(page, address(RUN, text=text))
-            (said,) = bundles[RUN].translate([text])
-            assert page.locator("[data-outcome=translate] b").inner_text() == said
-            assert said == " ".join(reversed(text.split()))
-
-
 def shaped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """The probabilities that the library draws from."""
     scores = logits[None] / temperature

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 import glassformer
 from tests.explorer.conftest import Opened
-from tests.explorer.seen import address, go, settled
+from tests.explorer.seen import settled
 from tests.pretrained.made import make
 from tests.server.harness import Server, serving
 
@@ -85,57 +85,6 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         assert "sentence=" not in page.url
     with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
         expect(page.get_by_role("radiogroup", name="보여 줄 문장")).to_be_visible()
-
-
-def test_a_refused_text_leaves_the_choice_at_what_is_shown(opened: Opened) -> None:
-    """And a sentence chosen then is one of the text on show, not of what was refused."""
-    text = "The cat sat on the mat. A dog ran to the cat. The cat ran to the mat."
-    with opened(address("pocket", text=text, to="de", sentence=2)) as page:
-        choice = page.locator("[data-sentences]").get_by_role("radio")
-        given = page.locator("[data-input=_a]")
-        expect(choice.nth(1)).to_be_checked()
-        given.fill("")
-        given.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("There is no text to read")
-        expect(choice.nth(1)).to_be_checked()
-        expect(page.locator(".refusal")).to_contain_text("A dog ran")
-        choice.nth(2).click()
-        settled(page)
-        expect(page.get_by_role("alert")).to_have_count(0)
-        expect(choice.nth(2)).to_be_checked()
-        expect(given).to_have_value(text)
-
-
-def test_the_chosen_sentence_is_in_sight(opened: Opened) -> None:
-    """However far down the list it stands, and without moving the page."""
-    text = " ".join(f"The cat sat on the mat {n} times." for n in range(1, 41))
-    with opened(address("pocket", text=text, to="de", sentence=40), height=600) as page:
-        box = page.locator("[data-sentences]")
-        choice = box.get_by_role("radio")
-        assert choice.count() == 40
-
-        def in_sight(n: int) -> None:
-            expect(choice.nth(n)).to_be_checked()
-            one, all_of_them = choice.nth(n).bounding_box(), box.bounding_box()
-            assert one and all_of_them and one["y"] >= all_of_them["y"]
-            assert one["y"] + one["height"] <= all_of_them["y"] + all_of_them["height"]
-
-        in_sight(39)
-        go(page, address("pocket", text=text, to="de"))
-        in_sight(0)
-        page.evaluate("scrollTo(0, 300)")
-        go(page, address("pocket", text=text, to="de", sentence=20))
-        in_sight(19)
-        assert page.evaluate("scrollY") == 300
-
-
-def test_the_languages_are_named_in_the_readers_own(opened: Opened) -> None:
-    with opened("#/pocket/model", language="ko") as page:
-        assert page.get_by_label("번역할 언어").locator("option").all_inner_texts() == [
-            "독일어",
-            "영어",
-            "한국어",
-        ]
 
 
 def test_a_variant_of_a_language_is_called_by_its_words_else_as_it_is_written(opened: Opened) -> None:

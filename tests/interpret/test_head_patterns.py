@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 from glassformer.core.observe import observe
 from glassformer.interpret.head_patterns import (
     PatternMatcher,
-    PatternTokens,
     cross_patterns,
     distances,
     match_heads,
@@ -19,18 +19,26 @@ from glassformer.interpret.head_patterns import (
     self_patterns,
     thumbnails,
 )
+from glassformer.interpret.schema import TokenSequence, TraceToken
 from tests.core.models import H, ids, model_of
 
 WORDS = ["the", "cat", ",", "the", "dog", "and", "a", "cat", "."]
-TEXT = PatternTokens(texts=[None, *WORDS, None], special=[True, *[False] * 9, True])
+
+
+def line(texts: Sequence[str | None], grid: tuple[int, int] | None = None, prefix: int = 0) -> TokenSequence:
+    """Tokens with these texts; None: a special token, or a patch of a grid."""
+    special = grid is None
+    tokens = [TraceToken(piece=one or "", raw=one, special=special and one is None) for one in texts]
+    return TokenSequence(name="input", kind="text", tokens=tuple(tokens), grid=grid, prefix=prefix)
+
+
+TEXT = line([None, *WORDS, None])
 T = len(TEXT)
 
 
-def ruler(line: PatternTokens = TEXT, allowed: Tensor | None = None) -> PatternMatcher:
-    full = torch.ones(len(line), len(line), dtype=torch.bool)
-    return PatternMatcher(
-        self_patterns(line), full if allowed is None else allowed, distances(line, line, "self")
-    )
+def ruler(tokens: TokenSequence = TEXT, allowed: Tensor | None = None) -> PatternMatcher:
+    full = torch.ones(len(tokens), len(tokens), dtype=torch.bool) if allowed is None else allowed
+    return PatternMatcher(self_patterns(tokens), full, distances(tokens, tokens, "self"))
 
 
 def exactly(marked: Tensor) -> Tensor:
@@ -82,10 +90,10 @@ def test_a_causal_head_is_judged_only_where_it_has_a_choice() -> None:
 
 
 def test_rows_and_columns_of_a_picture() -> None:
-    line = PatternTokens(texts=[None] * 13, special=[False] * 13, grid=(3, 4), prefix=1)
-    patterns = self_patterns(line)
+    image = line([None] * 13, grid=(3, 4), prefix=1)
+    patterns = self_patterns(image)
     for name in ("row", "column"):
-        (head,) = ruler(line).measure(exactly(patterns[name]))
+        (head,) = ruler(image).measure(exactly(patterns[name]))
         assert head.role == name and head.share == pytest.approx(1.0, abs=1e-6)
     # square 6 is in row 1, column 1 (token 0 is the prefix, squares are tokens 1 to 12)
     assert patterns["row"][6].nonzero().flatten().tolist() == [5, 7, 8]
@@ -94,8 +102,7 @@ def test_rows_and_columns_of_a_picture() -> None:
 
 
 def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> None:
-    source = PatternTokens(texts=[f"s{n}" for n in range(10)], special=[False] * 10)
-    target = PatternTokens(texts=[f"t{n}" for n in range(8)], special=[False] * 8)
+    source, target = line([f"s{n}" for n in range(10)]), line([f"t{n}" for n in range(8)])
     full = torch.ones(8, 10, dtype=torch.bool)
     made = PatternMatcher(cross_patterns(target, source), full, distances(target, source, "cross"))
     rows = torch.arange(8)
@@ -122,11 +129,12 @@ def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
     name = "decoder.blocks.1.self_attn"
     model, row = model_of("decoder_only"), ids(1, 9)
     record = observe(model, row, edit={f"{name}.weights": looking_back})
-    line = PatternTokens(texts=[str(n) for n in row[0].tolist()], special=[False] * 9)
-    heads = match_heads(record, name, matcher_for(record, name, line, line, "self"))
+    tokens = line([str(n) for n in row[0].tolist()])
+    matcher = matcher_for(record, name, tokens, tokens, "self")
+    heads = match_heads(record, name, matcher)
     assert [head.head for head in heads] == list(range(H))
     assert heads[2].role == "previous" and heads[2].scores["previous"] == pytest.approx(1.0)
-    other = match_heads(record, "decoder.blocks.0.self_attn", matcher_for(record, name, line, line, "self"))
+    other = match_heads(record, "decoder.blocks.0.self_attn", matcher)
     weights = record.weights("decoder.blocks.0.self_attn")
     by_hand = weights[0, :, torch.arange(1, 9), torch.arange(8)].mean(-1)
     assert [head.scores["previous"] for head in other] == pytest.approx(by_hand.tolist(), abs=1e-6)

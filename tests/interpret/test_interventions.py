@@ -13,13 +13,12 @@ from glassformer import tiny
 from glassformer.core.masks import Mask
 from glassformer.core.observe import observe
 from glassformer.errors import (
-    ConflictError,
     GlassformerError,
     InvalidValueError,
     UnknownNameError,
     UnsupportedError,
 )
-from glassformer.interpret.interventions import apply_interventions
+from glassformer.interpret.interventions import IntervenedForward
 from tests.core.models import SHAPES, H, ids, model_of
 from tests.interpret.models import interventions
 
@@ -39,7 +38,7 @@ def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tenso
     """The model's output under the changes; neither weights nor inputs may have moved."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     given = {name: value.clone() for name, value in inputs.items()}
-    made = apply_interventions(model, inputs, interventions(changes))
+    made = IntervenedForward(model, inputs, interventions(changes))
     output = observe(made.model, made.inputs, edit=made.edit).output
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(torch.equal(value, given[name]) for name, value in inputs.items())
@@ -98,7 +97,7 @@ def test_masked_token_keeps_rounded_alibi_biases() -> None:
     torch.manual_seed(0)
     model = tiny("falcon", position="alibi").eval()
     plain = observe(model, {"ids": SOURCE})
-    made = apply_interventions(
+    made = IntervenedForward(
         model, {"ids": SOURCE}, interventions([{"kind": "mask_token", "sequence": "input", "position": 3}])
     )
     record = observe(made.model, made.inputs)
@@ -122,7 +121,7 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
 def test_swaps_are_applied_in_order() -> None:
     model = model_of("decoder_only")
     changes = [{"kind": "swap", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
-    made = apply_interventions(model, {"ids": SOURCE}, interventions(changes))
+    made = IntervenedForward(model, {"ids": SOURCE}, interventions(changes))
     assert made.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
     assert torch.equal(made.inputs["ids"], SOURCE[:, made.orders["input"]])
     assert torch.equal(after(model, {"ids": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
@@ -157,7 +156,7 @@ def test_residual_is_scaled_at_one_position_and_passed_on_by_a_layer_that_is_off
     name = "decoder.blocks.0.resid_out"
     record = observe(model, {"ids": SOURCE})
     change = {"kind": "residual", "name": name, "position": 4, "scale": -2}
-    made = apply_interventions(
+    made = IntervenedForward(
         model, {"ids": SOURCE}, interventions([change, {"kind": "layer_off", "block": "decoder.blocks.1"}])
     )
     changed = observe(made.model, made.inputs, edit=made.edit)
@@ -217,7 +216,7 @@ def test_patches_can_be_masked_and_their_positions_compressed(family: str) -> No
     with pytest.raises(InvalidValueError) as error:
         after(model, inputs, {**same, "stretch": 2.0})
     assert error.value.name == "stretch"
-    made = apply_interventions(
+    made = IntervenedForward(
         model, inputs, interventions([{"kind": "mask_token", "sequence": "input", "position": 2}])
     )
     record = observe(made.model, made.inputs)
@@ -250,12 +249,10 @@ def test_interventions_on_missing_parts_are_rejected(
     change: dict[str, Any], error: type[GlassformerError]
 ) -> None:
     with pytest.raises(error):
-        apply_interventions(model_of("decoder_only"), {"ids": SOURCE}, interventions([change]))
+        IntervenedForward(model_of("decoder_only"), {"ids": SOURCE}, interventions([change]))
 
 
-def test_positions_are_stretched_once_and_only_if_there_are_any() -> None:
+def test_a_model_without_positions_cannot_stretch_them() -> None:
     stretch = interventions([{"kind": "positions", "stack": "decoder", "stretch": 0.5}])
-    with pytest.raises(ConflictError):
-        apply_interventions(model_of("decoder_only"), {"ids": SOURCE}, stretch * 2)
     with pytest.raises(UnsupportedError):
-        apply_interventions(model_of("decoder_only", position="none"), {"ids": SOURCE}, stretch)
+        IntervenedForward(model_of("decoder_only", position="none"), {"ids": SOURCE}, stretch)

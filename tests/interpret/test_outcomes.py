@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given as drawing
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.errors import (
+    EmptyInputError,
+    GlassformerError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    ShapeError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from glassformer.interpret.outline import model_kind
+from glassformer.interpret.schema import to_json
+from glassformer.interpret.tokens import encoded_sequence, generated_tokens
+from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret.models import (
     ENCODERS,
     TEXT,
     bundle,
+    bytewise,
     classifier,
     columns,
     given,
     picture,
     trace_of,
     url,
+    wordpieces,
     wordwise,
 )
+from tests.tasks.reversing import KOREAN
 
 
 def test_a_classifier_tells_what_classify_tells() -> None:
@@ -142,3 +165,115 @@ def test_a_series_patch_says_which_steps_it_holds() -> None:
             found = made.model.embed.patch(values[slice(*token.span)])
         assert torch.allclose(found, trace.record["embed.patch"][1, n], atol=1e-5)
     assert sequence.tokens[-1].span[1] == made.spec.input.context_length
+
+
+def test_places_cover_the_text_letter_by_letter() -> None:
+    """Korean and pictures in pieces of bytes: spans, and bytes only where letters are broken."""
+    made = bundle("gpt2", max_len=200)
+    read, written = KOREAN[:20], KOREAN[20:]
+    trace = trace_of(made, {"text": read, "target": bytewise().encode(written).ids})
+    (sequence,) = trace.sequences
+    assert sequence.text == KOREAN
+    covered = set()
+    for token in sequence.tokens:
+        spelt = KOREAN[token.start : token.end]
+        covered |= set(range(token.start, token.end))
+        if token.bytes is None:
+            assert token.piece == spelt
+        else:
+            assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
+    assert covered == set(range(len(KOREAN)))
+    assert any(token.bytes for token in sequence.tokens[trace.prepared.start :])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word"])
+def test_a_decomposed_syllable_is_covered_whole(kind: Any) -> None:
+    plan = TokenizerPlan(kind=kind, vocab_size=400 if kind == "byte" else 60)
+    tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이 é", "the old sea"] * 4, plan)
+    text = unicodedata.normalize("NFD", "안녕 세상 늙은 é")
+    tokens = encoded_sequence(tokenizer, tokenizer.encode(text), text, "input").tokens
+    spelt = [text[token.start : token.end] for token in tokens if token.start is not None]
+    assert "".join("".join(spelt).split()) == "".join(text.split())
+    for token in tokens:
+        if token.start is not None and token.bytes is None and not token.special:
+            assert unicodedata.normalize("NFC", text[token.start : token.end]).strip() == token.piece.strip()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word", "wordpiece"])
+def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
+    text = "the old sea, isn't it? zebras" if kind == "wordpiece" else "안녕 세상, isn't the sea?"
+    tokenizer = wordpieces()
+    if kind != "wordpiece":
+        plan = TokenizerPlan(kind=kind, vocab_size=300 if kind == "byte" else 60)  # type: ignore[arg-type]
+        tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이", "the old sea, isn't it?"] * 4, plan)
+    ids = tokenizer.encode(text).ids
+    decoded = tokenizer.decode(ids)
+    end = 0
+    for token in generated_tokens(tokenizer, ids, decoded, "target"):
+        if token.special or not token.piece.strip():
+            continue
+        spelt = decoded[token.start : token.end]
+        if token.bytes is None:
+            assert spelt.strip() == token.piece.removeprefix("##").strip()
+        assert token.start is not None and token.end is not None and end - 1 <= token.start < token.end
+        end = token.end
+    assert end == len(decoded)
+
+
+@cache
+def read_by(name: str) -> Bundle:
+    return bundle("bert", head=spec.Answer()) if name == "answer" else bundle(name)
+
+
+@settings(max_examples=60)
+@drawing(
+    st.sampled_from(["original", "gpt2", "bert", "sentence", "answer"]),
+    st.text(max_size=40),
+    st.none() | st.text(max_size=12) | st.lists(st.integers(-1, 310), max_size=6),
+)
+def test_any_text_is_a_trace_or_a_sentence(name: str, text: str, target: Any) -> None:
+    words = (
+        {"question": text, "context": text[::-1]} if name == "answer" else {"text": text, "target": target}
+    )
+    try:
+        trace = trace_of(read_by(name), words)
+    except GlassformerError as error:
+        assert len(str(error).split()) > 3
+        return
+    json.dumps(to_json(trace.info()), allow_nan=False)
+    for sequence in trace.sequences:
+        for token in sequence.tokens:
+            assert token.start is None or 0 <= token.start <= token.end <= len(sequence.text)
+
+
+def test_a_model_that_overflows_is_still_told_in_json() -> None:
+    made = classifier()
+    with torch.no_grad():
+        made.model.head.out.bias.fill_(torch.nan)
+    info = to_json(trace_of(made, {"text": TEXT}).info())
+    assert [one["probability"] for one in info["outcome"]["labels"]] == [None] * 3
+
+
+def test_unusable_inputs_are_rejected() -> None:
+    vit, patchtst, gpt2 = bundle("vit"), bundle("patchtst"), bundle("gpt2")
+    short, infinite = {"load": [1.0] * 9, "oil": [1.0] * 9}, {"load": [1e400] * 40, "oil": [1.0] * 40}
+    cases: list[tuple[Bundle, dict[str, Any], type[GlassformerError]]] = [
+        (bundle("original"), {}, MissingValueError),
+        (bundle("original"), {"text": "  "}, EmptyInputError),
+        (bundle("bert", head=spec.Answer()), {"question": "where?"}, MissingValueError),
+        (vit, {"text": "a"}, MissingValueError),
+        (vit, {"image": "data:text/html,abc"}, InvalidValueError),
+        (vit, {"image": "data:image/png;base64,@@@"}, InvalidValueError),
+        (vit, {"image": "AAAA"}, GlassformerError),
+        (patchtst, {"series": {"columns": {"load": [1.0] * 40}}}, MissingValueError),
+        (patchtst, {"series": {"columns": short}}, ShapeError),
+        (patchtst, {"series": {"columns": infinite}}, NonFiniteError),
+        (patchtst, {"series": {"columns": columns(30), "truth": 7}}, ShapeError),
+        (gpt2, {"text": "the sea " * 40}, GlassformerError),
+        (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
+        (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),
+        (bundle("patchtst", head=spec.SeriesClassify(num_labels=2)), {}, UnsupportedError),
+    ]
+    for made, values, error in cases:
+        with pytest.raises(error):
+            trace_of(made, values)

@@ -1,20 +1,27 @@
-"""The explorer's routes: the library's own numbers as raw bytes, and a sentence for whatever is wrong."""
+"""The explorer's routes: the library's own numbers, and an error with the right status for bad requests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from glassformer.bundle import Bundle, load, save
+from glassformer.interpret.comparison import compare_traces, residual_change
+from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.schema import to_json
+from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server.app import create_app
-from glassformer.server.security import Address
 from tests.interpret.models import TEXT, bundle, columns, given, picture, trace_of, url
 
+MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
 CHANGES = [
     {"kind": "head_off", "attention": "decoder.blocks.1.cross_attn", "head": 2},
     {"kind": "layer_off", "block": "encoder.blocks.0"},
@@ -25,100 +32,172 @@ CHANGES = [
 ]
 
 
+def client_of(bundles: dict[str, Bundle]) -> TestClient:
+    return TestClient(create_app(bundles), base_url="http://127.0.0.1:8000")
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    bundles = {name: bundle(name) for name in ("original", "gpt2", "bert", "vit", "patchtst", "sentence")}
-    made = create_app(bundles, address=Address(host="127.0.0.1", port=8000))
-    with TestClient(made, base_url="http://127.0.0.1:8000") as client:  # type: ignore[arg-type]
+    with client_of({name: bundle(name) for name in MODELS}) as client:
         yield client
 
 
-def asked(client: TestClient, model: str, **words: Any) -> dict[str, Any]:
-    answer = client.post("/trace", json={"model": model, **words})
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+def checked(response: Any) -> Any:
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def posted(client: TestClient, model: str, **body: Any) -> dict[str, Any]:
+    found: dict[str, Any] = checked(client.post("/trace", json={"model": model, **body}))
+    return found
 
 
 def numbers(client: TestClient, id: str, name: str, **query: Any) -> np.ndarray:
-    answer = client.get(f"/trace/{id}/tensor", params={"name": name, **query})
-    assert answer.status_code == 200, answer.text
-    shape = [int(size) for size in answer.headers["X-Shape"].split(",") if size]
-    return np.frombuffer(answer.content, np.dtype(answer.headers["X-Dtype"]).newbyteorder("<")).reshape(shape)
+    response = client.get(f"/trace/{id}/tensor", params={"name": name, **query})
+    assert response.status_code == 200, response.text
+    shape = [int(size) for size in response.headers["X-Shape"].split(",") if size]
+    dtype = np.dtype(response.headers["X-Dtype"]).newbyteorder("<")
+    return np.frombuffer(response.content, dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("model", ["original", "gpt2", "bert", "vit", "patchtst", "sentence"])
-def test_every_kind_is_traced_and_its_tensors_are_the_librarys(client: TestClient, model: str) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -> None:
     made = bundle(model)
-    info = asked(client, model, **given(made))
-    trace = trace_of(made, given(made), model=model)
-    mine = to_json(trace.info())
-    assert {**info, "seconds": 0} == {**mine, "seconds": 0}
-    assert client.get(f"/trace/{info['id']}").json() == info
+    info, trace = posted(client, model, **given(made)), trace_of(made, given(made), model=model)
+    id = info["id"]
+    assert {**info, "seconds": 0} == {**to_json(trace.info()), "seconds": 0}
+    assert checked(client.get(f"/trace/{id}")) == info
     for station in info["stations"]:
         for name in station["tensors"].values():
-            assert np.array_equal(numbers(client, info["id"], name), read_tensor(trace, name).values.numpy())
+            assert np.array_equal(numbers(client, id, name), read_tensor(trace, name).values.numpy())
     attention = info["attentions"][0]["name"]
-    found = numbers(client, info["id"], f"{attention}.weights", slice="0,1")
+    found = numbers(client, id, f"{attention}.weights", slice="0,1")
     assert np.array_equal(found, read_tensor(trace, f"{attention}.weights", "0,1").values.numpy())
-    assert np.allclose(found.sum(-1), 1, atol=1e-5)
+    assert checked(client.get(f"/trace/{id}/heads")) == to_json(describe_heads(trace))
+    ffn = f"{'decoder' if model in ('original', 'gpt2') else 'encoder'}.blocks.0.ffn"
+    unit = checked(client.get(f"/trace/{id}/unit", params={"ffn": ffn, "unit": 1, "top": 3}))
+    assert unit == to_json(unit_tokens(trace, ffn, 1, 3))
+    assert bool(unit["promotes"]) == (model in ("original", "gpt2", "bert"))
+    lens = client.get(f"/trace/{id}/lens", params={"position": 1, "top": 2})
+    if model in ("patchtst", "sentence"):
+        assert lens.status_code == 422 and lens.json()["error"]["code"] == "unsupported"
+    else:
+        assert checked(lens) == to_json(logit_lens(trace, 1, 2))
 
 
 def test_models_are_listed_with_inputs_that_can_be_sent(client: TestClient) -> None:
-    told = client.get("/models").json()
-    assert [one["id"] for one in told["models"]] == [
-        "original",
-        "gpt2",
-        "bert",
-        "vit",
-        "patchtst",
-        "sentence",
-    ]
-    assert told["runs"] == []
-    for one in told["models"]:
-        assert asked(client, one["id"], **one["example"])["kind"] == one["kind"]
+    found = checked(client.get("/models"))
+    assert [one["id"] for one in found["models"]] == list(MODELS) and found["runs"] == []
+    for one in found["models"]:
+        assert posted(client, one["id"], **one["example"])["kind"] == one["kind"]
 
 
-def test_changed_traces_are_compared(client: TestClient) -> None:
-    before = asked(client, "original", text=TEXT, target=[5, 6, 7])
+def test_interventions_and_differences(client: TestClient) -> None:
+    body, made = {"text": TEXT, "target": [5, 6, 7]}, bundle("original")
+    before = posted(client, "original", **body)
     for change in CHANGES:
-        after = asked(client, "original", text=TEXT, target=[5, 6, 7], changes=[change])
+        after = posted(client, "original", **body, changes=[change])
         assert after["changes"] == [change] and after["id"] != before["id"]
         found = numbers(client, after["id"], "head.logits", minus=before["id"])
         mine, theirs = (numbers(client, one["id"], "head.logits") for one in (after, before))
         assert found.any() and np.array_equal(found, mine - theirs)
-    assert asked(client, "original", text=TEXT, target=[5, 6, 7], changes=CHANGES)["changes"] == CHANGES
+    all_changes = posted(client, "original", **body, changes=CHANGES[1:2])
+    difference = checked(client.get(f"/trace/{before['id']}/difference/{all_changes['id']}"))
+    one, other = (trace_of(made, body, changes, model="original") for changes in ((), CHANGES[1:2]))
+    assert difference == to_json(compare_traces(one, other))
+    for residual in difference["residual"]:
+        table = numbers(client, before["id"], residual["name"], minus=all_changes["id"])
+        assert table.any() and np.array_equal(table, residual_change(one, other, residual["stack"]).numpy())
 
 
-def test_what_is_wrong_is_told_with_the_right_status(client: TestClient) -> None:
-    id = asked(client, "gpt2", text="the sea")["id"]
-    other = asked(client, "gpt2", text="the sea and more")["id"]
-    tensor = f"/trace/{id}/tensor"
-    cases = [
-        (404, client.get("/trace/none")),
-        (404, client.get("/trace/none/tensor?name=embed.out")),
-        (404, client.get(tensor, params={"name": "embed.outer"})),
-        (404, client.get(tensor, params={"name": "embed.out", "minus": "none"})),
-        (422, client.get(tensor)),
-        (422, client.get(tensor, params={"name": "embed.out", "slice": "0,99"})),
-        (422, client.get(tensor, params={"name": "embed.out", "slice": "x"})),
-        (422, client.get(tensor, params={"name": "embed.out", "pool": "0"})),
-        (422, client.get(tensor, params={"name": "embed.out", "minus": other})),
-        (404, client.post("/trace", json={"model": "none", "text": "a"})),
-        (422, client.post("/trace", json={"model": "gpt2"})),
-        (422, client.post("/trace", json={"model": "gpt2", "text": 5})),
-        (422, client.post("/trace", json={"model": "gpt2", "text": "a", "target": [-1]})),
-        (422, client.post("/trace", json={"model": "gpt2", "text": "a", "target": [10**6]})),
-        (422, client.post("/trace", json={"model": "gpt2", "text": "a", "changes": [{"kind": "x"}]})),
-        (422, client.post("/trace", json={"model": "gpt2", "text": "the sea " * 99})),
-        (422, client.post("/trace", json={"model": "vit", "image": url(picture()[:60])})),
-        (422, client.post("/trace", json={"model": "patchtst", "series": {"columns": {"load": [1]}}})),
-        (
-            422,
-            client.post("/trace", json={"model": "patchtst", "series": {"columns": columns(), "truth": -1}}),
-        ),
-    ]
-    for status, answer in cases:
-        assert answer.status_code == status, (answer.url, answer.text)
-        message = answer.json()["error"]["message"]
-        assert len(message.split()) > 2 and "Traceback" not in message
+@pytest.mark.parametrize("model", ["original", "gpt2"])
+def test_steps_and_searches(client: TestClient, model: str) -> None:
+    made = bundle(model)
+    step = checked(client.post("/trace/step", json={"model": model, "text": TEXT, "written": [5, 6]}))
+    assert step == to_json(next_step(made, text=TEXT, written=[5, 6]))
+    options: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 4, "length_penalty": 0.6}
+    found = checked(client.post("/trace/search", json={"model": model, "text": TEXT, **options}))
+    assert found == to_json(search_tree(made, text=TEXT, **options))
+    sentences = checked(client.post("/trace/sentences", json={"model": model, "text": "a cat"}))
+    assert sentences == {"sentences": ["a cat"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/trace/none", 404),
+        ("/trace/none/tensor?name=embed.out", 404),
+        ("/trace/none/lens", 404),
+        ("/trace/{id}/difference/none", 404),
+        ("/runs/none/film", 404),
+        ("/trace/{id}/lens?position=10000", 422),
+        ("/trace/{id}/lens?top=0", 422),
+        ("/trace/{id}/unit?ffn=decoder.blocks.0.ffn&unit=99999999", 422),
+        ("/trace/{id}/unit?ffn=__class__&unit=0", 404),
+        ("/trace/{id}/unit?ffn=&unit=0", 404),
+        ("/trace/{id}/tensor", 422),
+        ("/trace/{id}/tensor?name=embed.outer", 404),
+        ("/trace/{id}/tensor?name=embed.out&minus=none", 404),
+        ("/trace/{id}/tensor?name=embed.out&minus={other}", 422),
+        ("/trace/{id}/tensor?name=embed.out&slice=0,99", 422),
+        ("/trace/{id}/tensor?name=embed.out&slice=x", 422),
+        ("/trace/{id}/tensor?name=embed.out&pool=0", 422),
+    ],
+)
+def test_bad_queries_are_errors(client: TestClient, path: str, status: int) -> None:
+    id, other = (posted(client, "gpt2", text=text)["id"] for text in ("the sea", "the sea and more"))
+    response = client.get(path.format(id=id, other=other))
+    assert response.status_code == status and response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "body"),
+    [
+        ("/trace", 404, {"model": "none", "text": "a"}),
+        ("/trace", 422, {"model": "gpt2"}),
+        ("/trace", 422, {"model": "gpt2", "text": 5}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "target": [-1]}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "target": [10**6]}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "changes": [{"kind": "x"}]}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "changes": [{**CHANGES[1], "more": 1}]}),
+        ("/trace", 422, {"model": "gpt2", "text": "the sea " * 99}),
+        ("/trace", 422, {"model": "vit", "image": url(picture()[:60])}),
+        ("/trace", 422, {"model": "patchtst", "series": {"columns": {"load": [1]}}}),
+        ("/trace", 422, {"model": "patchtst", "series": {"columns": columns(), "truth": -1}}),
+        ("/trace/step", 422, {"text": TEXT}),
+        ("/trace/step", 404, {"model": "none", "text": TEXT}),
+        ("/trace/step", 422, {"model": "vit", "text": TEXT}),
+        ("/trace/step", 422, {"model": "gpt2", "text": TEXT, "written": [10**8]}),
+        ("/trace/step", 422, {"model": "gpt2", "text": TEXT, "writen": []}),
+        ("/trace/search", 422, {"model": "bert", "text": TEXT}),
+        ("/trace/search", 422, {"model": "gpt2", "text": TEXT, "num_beams": 10**6}),
+        ("/trace/search", 422, {"model": "original", "text": ""}),
+        ("/trace/search", 422, {"model": "original", "text": TEXT, "to": "xx"}),
+    ],
+)
+def test_bad_bodies_are_errors(client: TestClient, route: str, status: int, body: dict[str, Any]) -> None:
+    response = client.post(route, json=body)
+    assert response.status_code == status and response.json()["error"]["message"]
+
+
+def test_nan_is_sent_as_null() -> None:
+    made = bundle("gpt2")
+    with torch.no_grad():
+        made.model.head.weight[3] = torch.nan
+    with client_of({"gpt2": made}) as client:
+        id = posted(client, "gpt2", text="a")["id"]
+        checked(client.get(f"/trace/{id}/heads"))
+        assert None in [word["logit"] for word in checked(client.get(f"/trace/{id}/next"))["words"]]
+        assert checked(client.get(f"/trace/{id}/lens"))["layers"][0]["entropy"] is None
+        assert checked(client.get(f"/trace/{id}/difference/{id}"))["kl"] is None
+
+
+def test_errors_do_not_reveal_where_a_model_is(tmp_path: Path) -> None:
+    with client_of({"mine": load(save(bundle("gpt2"), tmp_path / "mine"))}) as client:
+        for route, body in (
+            ("/trace", {}),
+            ("/trace", {"text": "a" * 9000}),
+            ("/classify", {"texts": ["a"]}),
+        ):
+            response = client.post(route, json={"model": "mine", **body})
+            assert response.status_code == 422 and str(tmp_path) not in response.text

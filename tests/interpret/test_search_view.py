@@ -114,11 +114,11 @@ def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "error"),
-    [([-1], InvalidValueError), ([10**6], InvalidValueError), ([1] * 257, InputTooLongError)],
+    "written",
+    [[-1], [10**6]],
 )
-def test_written_must_be_ids_of_the_model(written: list[int], error: type[GlassformerError]) -> None:
-    with pytest.raises(error):
+def test_written_must_be_ids_of_the_model(written: list[int]) -> None:
+    with pytest.raises(InvalidValueError):
         next_step(glassformer.load(reverser()), text=ROWS[0], written=written)
 
 

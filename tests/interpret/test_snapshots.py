@@ -15,14 +15,11 @@ import torch
 
 import glassformer
 from glassformer.core.observe import observe
-from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError
+from glassformer.errors import FileProblemError
 from glassformer.interpret import runs
-from glassformer.interpret import snapshots as viewer
-from glassformer.interpret.catalog import TraceStore
-from glassformer.interpret.runs import Snapshot, describe_run, list_snapshots, load_snapshot
+from glassformer.interpret.runs import Snapshot, SnapshotViewer, describe_run, list_snapshots, load_snapshot
 from glassformer.interpret.schema import SampleInfo, SnapshotsInfo
-from glassformer.interpret.snapshots import SnapshotViewer
-from glassformer.pretrained import result_of
+from glassformer.interpret.trace import TraceStore
 from glassformer.tasks.translation import Translator
 from glassformer.training.lock import RunLock
 from tests.interpret.models import trace_of
@@ -121,7 +118,7 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, taken = TraceStore(), list[str]()
-    trace_model = viewer.trace_model
+    trace_model = runs.trace_model
 
     def counted(bundle: Any, given: Any, changes: Any = (), *, model: str = "model") -> Any:
         taken.append(model)
@@ -133,8 +130,8 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
         loaded.append(shot.step)
         return load_snapshot(folder, shot)
 
-    monkeypatch.setattr(viewer, "trace_model", counted)
-    monkeypatch.setattr(viewer, "load_snapshot", counted_too)
+    monkeypatch.setattr(runs, "trace_model", counted)
+    monkeypatch.setattr(runs, "load_snapshot", counted_too)
     made = SnapshotViewer(store)
     first = made.frames(trained, id="one", text="red", target="red", most=2)
     before, opens = len(taken), len(loaded)
@@ -157,7 +154,7 @@ def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
         shutil.rmtree(run / "checkpoints" / "step-00000016", ignore_errors=True)
         return found
 
-    monkeypatch.setattr(viewer, "list_snapshots", listed_then_gone)
+    monkeypatch.setattr(runs, "list_snapshots", listed_then_gone)
     (run / "snapshots" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
     told = SnapshotViewer(TraceStore()).frames(run, id="one")
     assert [frame.step for frame in told.frames] == [0, 1, 24]
@@ -172,15 +169,6 @@ def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_re
         describe_run(run, id="one")
 
 
-def test_the_model_of_a_run_is_its_result_or_the_best_so_far(run: Path) -> None:
-    assert result_of(run) == run / "model" and result_of(run / "best") == run / "best"
-    shutil.rmtree(run / "model")
-    assert result_of(run) == run / "best"
-    shutil.rmtree(run / "best")
-    with pytest.raises(GlassformerError):
-        result_of(run)
-
-
 def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
     assert not describe_run(run, id="one").live
     with RunLock(run):
@@ -191,11 +179,9 @@ def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
 def test_large_weights_make_fewer_frames_and_long_curves_are_thinned(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewer, "MAX_WEIGHT_BYTES", 1)
+    monkeypatch.setattr(runs, "MAX_WEIGHT_BYTES", 1)
     assert len(SnapshotViewer(TraceStore()).frames(trained, id="one").frames) == 2
     monkeypatch.setattr(runs, "MAX_POINTS", 5)
     curve = describe_run(trained, id="one").curves["train.loss"]
     assert len(curve.step) == 5 and (curve.step[0], curve.step[-1]) == (2, 24)
     assert all(math.isfinite(value) for value in curve.value)
-    with pytest.raises(InvalidValueError):
-        SnapshotViewer(TraceStore()).frames(trained, id="one", most=13)

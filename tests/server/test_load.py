@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,9 +21,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from glassformer.generation import Token
-from glassformer.server.completions import CompletionStream
-from tests.server.harness import LINES, Server, part, run_async, serving
+from tests.server.harness import LINES, Server, part, serving
 
 LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperature": 0}
 
@@ -211,34 +207,6 @@ def test_the_queue_limit_and_the_time_limit(small):
     assert _becomes_true(lambda: _idle(server), 2.5)
 
 
-def test_a_stream_with_a_full_queue_yields_to_other_requests():
-    """Events that are ready at once must not starve the loop, nor outlast the deadline."""
-
-    async def turns(seconds: float) -> int:
-        count, stream = 0, object.__new__(CompletionStream)
-        stream.queue, stream.tasks, stream.choices = asyncio.Queue(), [None], [SimpleNamespace(push=str)]
-        stream._event = lambda choices: b""
-        for _ in range(100):
-            stream.queue.put_nowait((0, Token(0, 1, 0.0)))
-
-        async def other() -> None:
-            nonlocal count
-            while True:
-                count += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(other())
-        events = stream._events(time.monotonic() + seconds)
-        for _ in range(100):
-            await anext(events)
-        task.cancel()
-        return count
-
-    assert run_async(turns(60)) >= 99
-    with pytest.raises(TimeoutError):
-        run_async(turns(0))
-
-
 def test_shutdown_finishes_requests_in_progress(folders, bundles):
     (whole,) = bundles["writer"].generate([LONG["prompt"]], max_new_tokens=120)
     with serving([folders["writer"]], "--slots", "4") as server:
@@ -276,20 +244,3 @@ def test_shutdown_finishes_requests_in_progress(folders, bundles):
             else:
                 texts = [one["text"] for one in json.loads(answer)["choices"]]
             assert texts == [whole] * 2
-
-
-def test_a_second_signal_stops_at_once(small):
-    server = small
-    slow = {**LONG, "prompt": [LONG["prompt"]] * 128}
-    raw = json.dumps(slow).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        sock.sendall(head.encode() + raw)
-        assert _becomes_true(lambda: server.gauge("slots_used") > 0, 5)
-        server.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert server.alive()
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(2) == 130
-    assert server.process.stderr.read().startswith("Ctrl-C: finishing")

@@ -6,11 +6,8 @@ import openai
 import pytest
 import torch
 
-from glassformer.generation import Token
-from glassformer.server.completions import TokenLogprobs, TokenTexts
 from glassformer.tokenization import encode_tagged
-from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
-from tests.server.harness import LANGUAGES, LINES, Server
+from tests.server.harness import LANGUAGES, Server
 
 PROMPT = "the cat sat on"
 
@@ -114,19 +111,6 @@ def test_text_offsets_are_right_in_streams_too(client, model):
     pieces = [one for chunk in client.completions.create(**request, stream=True) for one in chunk.choices]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [value for one in pieces for value in getattr(one.logprobs, name)] == getattr(logprobs, name)
-
-
-@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "word"])
-def test_text_offsets_of_every_tokenizer(kind):
-    tokenizer = train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=300, marks="end"))
-    text = "glass is where the cat ran 안녕 naïve 🙂 was"
-    ids = tokenizer.encode(text).ids
-    found = TokenLogprobs(TokenTexts(tokenizer), 0, bare=True).of([Token(0, token, -1.0) for token in ids])
-    whole = tokenizer.decode(ids)
-    for place, (begin, piece) in enumerate(zip(found.text_offset, found.tokens, strict=True)):
-        if piece.strip().isalnum():
-            assert whole[begin:].startswith(piece if begin else piece.removeprefix(" ")), (place, piece)
-    assert found.text_offset[-1] == len(whole)  # the end token
 
 
 def test_a_multilingual_translator_generates_the_requested_language(client, bundles):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import runpy
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 
 import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
+from pydantic import TypeAdapter
 from schemathesis.generation import GenerationMode
 
+from glassformer.interpret import schema
+from glassformer.server.explorer import ModelsResponse
 from tests.server.harness import KINDS, part
 
 WHOLE = 5000
@@ -68,3 +75,56 @@ def _has_message(answer: schemathesis.Response) -> bool:
         return bool(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return False
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_routes_and_error_shape(server):
+    with server.client() as client:
+        routes = client.get("/openapi.json").json()["paths"]
+        wrong = client.post("/translate", json={"text": "a", "temprature": 1})
+    named = re.findall(r"`(?:GET|POST) (/[\w/]*)`", PAGE)
+    assert len(named) > 5
+    for path in named:
+        assert path in routes or path == "/", path
+    (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert wrong.json() == json.loads(shown)
+
+
+SCRIPT = Path(__file__).parents[2] / "web" / "scripts" / "generate_types.py"
+
+
+def test_the_generated_types_are_current():
+    script = runpy.run_path(str(SCRIPT))
+    assert script["generate"]() == script["TARGET"].read_text(encoding="utf-8"), f"run python {SCRIPT}"
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_responses_match_their_schema(server, model):
+    with server.client() as client:
+
+        def check(kind: type, method: str, path: str, **options: object) -> dict[str, object]:
+            response = client.request(method, path, **options)
+            assert response.status_code == 200, response.text
+            TypeAdapter(kind).validate_python(response.json(), extra="forbid")
+            return response.json()
+
+        models = check(ModelsResponse, "GET", "/models")["models"]
+        (info,) = [one for one in models if one["id"] == model]
+        trace = check(schema.TraceInfo, "POST", "/trace", json={"model": model, **info["example"]})
+        id = trace["id"]
+        check(schema.TraceInfo, "GET", f"/trace/{id}")
+        check(schema.HeadsInfo, "GET", f"/trace/{id}/heads")
+        check(schema.DifferenceInfo, "GET", f"/trace/{id}/difference/{id}")
+        if trace["kind"] in ("translate", "generate"):
+            check(schema.LensInfo, "GET", f"/trace/{id}/lens")
+            check(schema.NextInfo, "GET", f"/trace/{id}/next")
+            body = {"model": model, "text": "a cat", "to": info["example"].get("to")}
+            check(schema.StepInfo, "POST", "/trace/step", json=body)
+            check(schema.SearchInfo, "POST", "/trace/search", json={**body, "num_beams": 2})
+        else:
+            attention = trace["attentions"][0]["name"]
+            change = {"kind": "head_off", "attention": attention, "head": 0}
+            changed = {"model": model, **info["example"], "changes": [change]}
+            assert check(schema.TraceInfo, "POST", "/trace", json=changed)["changes"] == [change]

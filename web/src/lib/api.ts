@@ -9,7 +9,6 @@ export interface AnswerOutcome {
   score: number;
 }
 
-/** The heads of one attention layer. */
 export interface AttentionHeads {
   name: string;
   heads: HeadInfo[];
@@ -142,13 +141,7 @@ export interface EmbeddingResponse {
   object?: "list";
   data: Embedding[];
   model: string;
-  usage: EmbeddingUsage;
-}
-
-/** Tokens read. */
-export interface EmbeddingUsage {
-  prompt_tokens: number;
-  total_tokens: number;
+  usage: Usage;
 }
 
 /** What is wrong. param: the key or query parameter at fault, if it is one. */
@@ -245,12 +238,10 @@ export interface HeadOff {
   head: number;
 }
 
-/** The heads of all attention layers of a trace. */
 export interface HeadsInfo {
   attentions: AttentionHeads[];
 }
 
-/** The server is up. */
 export interface Health {
   status?: "ok";
   version: string;
@@ -271,7 +262,6 @@ export interface LabelProbability {
   probability: number;
 }
 
-/** A label and its probability. */
 export interface LabelScore {
   label: string;
   score: number;
@@ -289,7 +279,6 @@ export interface LayerOff {
   block: string;
 }
 
-/** The logit lens at one position. */
 export interface LensInfo {
   position: number;
   stack: string;
@@ -312,7 +301,6 @@ export interface Logprobs {
   text_offset: number[];
 }
 
-/** The most likely tokens at one mask. */
 export interface MaskPredictions {
   position: number;
   guesses: Prediction[];
@@ -342,7 +330,6 @@ export interface ModelInfo {
   kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast";
   parameters: number;
   bytes: number;
-  max_length: number | null;
   labels: string[] | null;
   languages: string[] | null;
   outline: ModelOutline;
@@ -352,20 +339,17 @@ export interface ModelInfo {
   series: SeriesInfo | null;
 }
 
-/** The served models. */
 export interface ModelList {
   object?: "list";
   data: ModelCard[];
 }
 
-/** The parts of a model and their sizes. */
 export interface ModelOutline {
   d_model: number;
   stacks: StackInfo[];
   head: OutputHeadInfo;
 }
 
-/** The models and training runs that can be explored. */
 export interface ModelsResponse {
   models: ModelInfo[];
   runs: RunInfo[];
@@ -385,7 +369,6 @@ export interface OutcomePair {
   after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome;
 }
 
-/** The model's output head. */
 export interface OutputHeadInfo {
   kind: string;
   vocab: number | null;
@@ -403,7 +386,6 @@ export interface PositionInfo {
   name: string | null;
 }
 
-/** A token or label that the model's head predicts. */
 export interface Prediction {
   id: number;
   text: string;
@@ -506,14 +488,12 @@ export interface SearchResult {
   why: string;
 }
 
-/** POST /trace/sentences. */
 export interface SentencesRequest {
   model: string;
   text: string;
   to?: string | null;
 }
 
-/** The sentences of a text. */
 export interface SentencesResponse {
   sentences: string[];
 }
@@ -610,7 +590,6 @@ export interface StepRequest {
   settings?: GenerationParameters | null;
 }
 
-/** Options of a stream. */
 export interface StreamOptions {
   include_usage?: boolean;
   include_obfuscation?: boolean;
@@ -690,11 +669,9 @@ export interface TraceRequest {
   changes?: (HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions)[];
 }
 
-/** Where the time went: the observed forward, generating the target, and everything else. */
+/** Where the time went. forward: the observed forward. */
 export interface TraceSeconds {
   forward: number;
-  trace: number;
-  writing: number;
 }
 
 /** Columns of numbers; the last `truth` values of each are held back. */
@@ -762,7 +739,6 @@ export interface UnitInfo {
   suppresses: Prediction[];
 }
 
-/** Tokens read and generated. */
 export interface Usage {
   prompt_tokens: number;
   completion_tokens: number;
