@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import torch
@@ -36,6 +37,8 @@ from glassformer.server.security import Address, SecurityMiddleware
 from glassformer.server.tasks import tasks_router
 
 TRACE_THREADS = 4
+ERRORS: tuple[Any, ...] = (GlassformerError, RequestValidationError, HTTPException, Exception)
+MEMORY_ERRORS: tuple[Any, ...] = (MemoryError, torch.OutOfMemoryError)
 
 
 def create_app(
@@ -66,9 +69,9 @@ def create_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
+        exception_handlers=dict.fromkeys((*ERRORS, *MEMORY_ERRORS), handle_error),
     )
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
-    _handle_errors(app)
 
     @app.get("/health", tags=["server"])
     async def health() -> Health:
@@ -95,27 +98,16 @@ def create_app(
     return app
 
 
-def _handle_errors(app: FastAPI) -> None:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Send every error in the shape of `ErrorResponse`."""
-
-    @app.exception_handler(GlassformerError)
-    async def known(_: Request, error: GlassformerError) -> Response:
-        return error_response(error)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return error_response(validation_error(error))
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        return error_response(http_error(request, error), error.headers)
-
-    @app.exception_handler(MemoryError)
-    @app.exception_handler(torch.OutOfMemoryError)
-    async def out_of_memory(_: Request, error: Exception) -> Response:
+    match error:
+        case GlassformerError():
+            return error_response(error)
+        case RequestValidationError():
+            return error_response(validation_error(error))
+        case HTTPException():
+            return error_response(http_error(request, error), error.headers)
+    if isinstance(error, MEMORY_ERRORS):
         return error_response(UnavailableError("there is not enough memory for this request"))
-
-    @app.exception_handler(Exception)
-    async def bug(_: Request, error: Exception) -> Response:
-        unexpected = UnavailableError("internal error: this is a bug; the server's log has the traceback")
-        return error_response(unexpected, status=500)
+    unexpected = UnavailableError("internal error: this is a bug; the server's log has the traceback")
+    return error_response(unexpected, status=500)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -16,21 +15,15 @@ from tests.explorer.seen import settled
 from tests.pretrained.made import make
 from tests.server.harness import Server, serving
 
-VARIED = ("ko-bible", "ko-label", "ko-whisper")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make(tmp_path_factory.mktemp("models"))
-    varied = glassformer.load(folder / "pocket")
-    varied.job = replace(varied.job, languages=("de", "ko", *VARIED))
-    glassformer.save(varied, folder / "varied")
-    return folder
+    return make(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
 def server(made: Path) -> Iterator[Server]:
-    with serving([made / "pocket", made / "pocket-lm", made / "varied"]) as running:
+    with serving([made / "pocket", made / "pocket-lm"]) as running:
         yield running
 
 
@@ -85,12 +78,3 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         assert "sentence=" not in page.url
     with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
         expect(page.get_by_role("radiogroup", name="보여 줄 문장")).to_be_visible()
-
-
-def test_a_variant_of_a_language_is_called_by_its_words_else_as_it_is_written(opened: Opened) -> None:
-    for language, label, told in (
-        ("en", "Language to write in", ["Korean (Bible)", "Korean (labels)", "Korean (whisper)"]),
-        ("ko", "번역할 언어", ["한국어(성경)", "한국어(화면 글자)", "한국어(whisper)"]),
-    ):
-        with opened("#/varied/model", language=language) as page:
-            assert page.get_by_label(label).locator("option").all_inner_texts()[2:] == told
