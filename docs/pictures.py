@@ -3,10 +3,14 @@
 The attention maps come from a small Transformer that learns to write dates, as in the demo (a minute).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from torch import Tensor
 
 import glassformer
 from docs.wirings_picture import wirings
@@ -14,17 +18,51 @@ from glassformer import Mask, SinusoidalPositions, plotting
 from glassformer.cli import demo
 from glassformer.interpret.schema import TraceInput
 from glassformer.interpret.trace import trace_model
+from glassformer.plotting.canvas import FAINT, bare, blank, look
 
 FOLDER = Path(__file__).parent / "pictures"
 
 
 def positions() -> None:
     table = SinusoidalPositions(64, max_len=100).table
-    plotting.save(
-        plotting.position_heatmap(table, title="Sinusoidal positions, d_model = 64"),
-        FOLDER / "position-heatmap.png",
-    )
-    plotting.save(plotting.position_waves(table, (0, 8, 16, 24, 32)), FOLDER / "position-waves.png")
+    heatmap = position_heatmap(table, title="Sinusoidal positions, d_model = 64")
+    plotting.save(heatmap, FOLDER / "position-heatmap.png")
+    plotting.save(position_waves(table, (0, 8, 16, 24, 32)), FOLDER / "position-waves.png")
+
+
+def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
+    """A table (positions, D): a row for each position, red above 0 and blue below."""
+    top = float(table.abs().max()) or 1.0
+    with look():
+        figure = blank(7.2, 3.8)
+        axes = figure.subplots()
+        image = axes.imshow(
+            table.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
+        )
+        axes.set(xlabel="dimension", ylabel="position", title=title)
+        bar = figure.colorbar(image, ax=axes, pad=0.02, ticks=[-top, 0, top], format="%.2g")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def position_waves(
+    table: Tensor, dimensions: Sequence[int] = (0, 8, 16, 24, 32), *, title: str = "Each dimension is a wave"
+) -> Figure:
+    """Columns of a table (positions, D) as curves over the position, one strip each."""
+    top = 1.15 * (float(table.abs().max()) or 1.0)
+    with look():
+        figure = blank(7.2, 0.5 + 0.72 * len(dimensions))
+        strips = figure.subplots(len(dimensions), 1, sharex=True, squeeze=False)[:, 0]
+        for n, (axes, dimension) in enumerate(zip(strips, dimensions, strict=True)):
+            colour = colormaps["viridis"](0.85 * n / max(1, len(dimensions) - 1))
+            axes.axhline(0, color=FAINT, linewidth=0.8)
+            axes.plot(table[:, dimension].numpy(), color=colour, linewidth=1.8)
+            axes.set(ylim=(-top, top), xlim=(0, len(table) - 1), yticks=[])
+            axes.set_ylabel(f"dim {dimension}", rotation=0, ha="right", va="center")
+            bare(axes)
+        strips[0].set_title(title)
+        strips[-1].set_xlabel("position")
+    return figure
 
 
 def masks() -> None:

@@ -1,4 +1,4 @@
-"""Figures of positions, masks, attention and searches, and attention as text for a terminal.
+"""Figures of masks, attention and searches, and attention as text for a terminal.
 
 Every function returns a matplotlib figure (`save` writes it as PNG or SVG) except `attention_text`, which
 returns rich text. matplotlib is imported when a figure is drawn, not before.
@@ -11,8 +11,6 @@ from glassformer.plotting.figures import (
     attention_weights,
     mask_map,
     mask_row,
-    position_heatmap,
-    position_waves,
 )
 from glassformer.plotting.terminal import attention_text
 from glassformer.plotting.tree import search_tree
@@ -24,8 +22,6 @@ __all__ = [
     "attention_weights",
     "mask_map",
     "mask_row",
-    "position_heatmap",
-    "position_waves",
     "save",
     "search_tree",
 ]

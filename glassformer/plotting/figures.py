@@ -1,4 +1,4 @@
-"""Attention weights, masks and position tables as figures. H heads, T queries, S keys, D d_model."""
+"""Attention weights and masks as figures. H heads, T queries, S keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from glassformer.core.observe import Record
-from glassformer.errors import InvalidValueError, ShapeError
-from glassformer.plotting.canvas import BLUE, FAINT, bare, blank, look
+from glassformer.errors import ShapeError
+from glassformer.plotting.canvas import BLUE, bare, blank, look
 from glassformer.plotting.fonts import label
 
 if TYPE_CHECKING:
@@ -135,48 +135,6 @@ def _draw_mask(axes: Axes, allowed: Tensor, title: str) -> None:
         step = max(1, int(MaxNLocator(5, integer=True).tick_values(0, count)[1]))
         axis.set_ticks([n + 0.5 for n in range(0, count, step)], labels=map(str, range(0, count, step)))
     bare(axes)
-
-
-def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
-    """A table (positions, D): a row for each position, red above 0 and blue below."""
-    values = _check(table, "the position table", 2, "(positions, d_model)")
-    top = float(values.abs().max()) or 1.0
-    with look():
-        figure = blank(7.2, 3.8)
-        axes = figure.subplots()
-        image = axes.imshow(
-            values.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
-        )
-        axes.set(xlabel="dimension", ylabel="position", title=title)
-        bar = figure.colorbar(image, ax=axes, pad=0.02, ticks=[-top, 0, top], format="%.2g")
-        bar.outline.set_visible(False)
-    return figure
-
-
-def position_waves(
-    table: Tensor, dimensions: Sequence[int] = (0, 8, 16, 24, 32), *, title: str = "Each dimension is a wave"
-) -> Figure:
-    """Columns of a table (positions, D) as curves over the position, one strip each."""
-    values = _check(table, "the position table", 2, "(positions, d_model)")
-    chosen = [dimension for dimension in dimensions if dimension < values.shape[1]]
-    if not chosen:
-        raise InvalidValueError("dimensions", dimensions, f"dimensions below {values.shape[1]}")
-    top = 1.15 * (float(values.abs().max()) or 1.0)
-    with look():
-        from matplotlib import colormaps
-
-        figure = blank(7.2, 0.5 + 0.72 * len(chosen))
-        strips = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
-        for n, (axes, dimension) in enumerate(zip(strips, chosen, strict=True)):
-            colour = colormaps["viridis"](0.85 * n / max(1, len(chosen) - 1))
-            axes.axhline(0, color=FAINT, linewidth=0.8)
-            axes.plot(values[:, dimension].numpy(), color=colour, linewidth=1.8)
-            axes.set(ylim=(-top, top), xlim=(0, len(values) - 1), yticks=[])
-            axes.set_ylabel(f"dim {dimension}", rotation=0, ha="right", va="center")
-            bare(axes)
-        strips[0].set_title(title)
-        strips[-1].set_xlabel("position")
-    return figure
 
 
 def _check(values: Tensor, what: str, dims: int, expected: str) -> Tensor:
