@@ -332,11 +332,11 @@ def vocab_size(bundle: Bundle) -> int:
 
 def target_ids(bundle: Bundle, input: TraceInput) -> list[int]:
     """The given target as ids that the model can generate."""
-    ids = input.target or ()
-    if isinstance(ids, str):
-        ids = require_tokenizer(bundle).encode(ids, special=False, side="target").ids
-    check_token_ids("target", ids, vocab_size(bundle))
-    return list(ids)
+    target = input.target or ()
+    if isinstance(target, str):
+        target = tuple(require_tokenizer(bundle).encode(target, special=False, side="target").ids)
+    check_token_ids("target", target, vocab_size(bundle))
+    return list(target)
 
 
 def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:

@@ -169,7 +169,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
     def step(body: StepRequest) -> JSONResponse:
         """One step of generation."""
         bundle, settings = catalog.bundle(body.model), body.settings or GenerationParameters()
-        options = {"count": body.count, "settings": settings.generation_options()}
+        options: dict[str, Any] = {"count": body.count, "settings": settings.generation_options()}
         return _json(next_step(bundle, text=body.text, written=body.written or (), to=body.to, **options))
 
     @router.post("/trace/search", response_model=schema.SearchInfo)

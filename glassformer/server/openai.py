@@ -132,7 +132,8 @@ def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
     encoded = []
     for ids in rows:
         zeros = [0] * len(ids)
-        offsets, words = [(0, 0)] * len(ids), [None] * len(ids)
+        words: list[int | None] = [None] * len(ids)
+        offsets = [(0, 0)] * len(ids)
         encoded.append(Encoded(ids=ids, types=zeros, offsets=offsets, sequences=list(zeros), words=words))
     vectors = TextEmbedder(bundle).run_batches(encoded)
     return torch.stack([vector for vector in vectors if vector is not None])

@@ -121,7 +121,7 @@ def test_explorer_shows_the_same_forecast(unit: float, offset: float) -> None:
     trace = trace_model(bundle, TraceInput(series=SeriesColumns(columns={"y": tuple(values.tolist())})))
     told = forecast_of(bundle, values)
     for name, wanted in (
-        ("values", told.values[0].T),
+        ("forecast", told.values[0].T),
         ("quantiles", told.quantiles[:, 0].transpose(2, 0, 1)),
     ):
         kept, sent = trace.derived[f"forecast.{name}"].numpy(), read_tensor(trace, f"forecast.{name}").data()
