@@ -121,14 +121,11 @@ def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tm
     assert len(set(found.values())) == len(LANGUAGES)
 
 
-@pytest.mark.parametrize(
-    ("export", "write"), [(export_onnx, with_onnx), (export_ctranslate2, with_ctranslate2)]
-)
-def test_a_language_may_be_the_first_token_written(export, write, published, tmp_path: Path) -> None:
+def test_a_language_may_be_the_first_token_written(published, tmp_path: Path) -> None:
     """And then no other token is said to begin every target, though one is the folder's own choice."""
-    made: Exported = export(published, tmp_path / "out")
+    made: Exported = export_ctranslate2(published, tmp_path / "out")
     (note,) = made.notes
     assert "several languages (de_DE, en_XX, ko_KR), chosen by the first token of the target" in note
-    found = {to: write(made.folder, to).strip() for to in CODES}
+    found = {to: with_ctranslate2(made.folder, to).strip() for to in CODES}
     assert found == {to: published.translate(TEXT, to=to, num_beams=1, max_new_tokens=MOST) for to in CODES}
     assert len(set(found.values())) == len(CODES)
