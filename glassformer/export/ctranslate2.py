@@ -9,7 +9,7 @@ states; the head is left to the caller, its weights in a file of their own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -231,23 +231,16 @@ def decoder_of(what: spec.EncoderDecoder | spec.DecoderOnly, model: Any, shifts:
 
 
 def epsilon_of(what: spec.Model) -> float:
-    """The one small number under every norm's root; CTranslate2 has no room for two."""
-    found = {norm.eps for norm in _norms(what)}
+    """The one eps of every norm; CTranslate2 cannot have two."""
+    if isinstance(what, spec.EncoderDecoder):
+        sides = [(what.source, what.encoder), (what.target, what.decoder)]
+    else:
+        sides = [(what.input, what.decoder if isinstance(what, spec.DecoderOnly) else what.encoder)]
+    norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]
+    found = {norm.eps for side in norms for norm in side if norm is not None}
     if len(found) > 1:
         _refuse(f"norms with different eps ({', '.join(map(str, sorted(found)))})")
     return found.pop()
-
-
-def _norms(what: spec.Model) -> Iterator[spec.Norm]:
-    if isinstance(what, spec.EncoderDecoder):
-        sides = [(what.source, what.encoder), (what.target, what.decoder)]
-    elif isinstance(what, spec.EncoderOnly):
-        sides = [(what.input, what.encoder)]
-    else:
-        sides = [(what.input, what.decoder)]
-    for tokens, stack in sides:
-        found = (getattr(tokens, "norm", None), stack.block.norm, stack.final_norm)
-        yield from (norm for norm in found if norm is not None)
 
 
 def _refuse(part: str) -> NoReturn:
