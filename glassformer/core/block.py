@@ -117,8 +117,8 @@ class Block(nn.Module):
         """residual + dropout(part(norm(x))), where `name` is the part's."""
         part: MultiHeadAttention | FeedForward = getattr(self, name)
         out: Tensor
-        if part.fused is not None:  # norm and residual are up to its linear layers
-            out = part(x, norm=norm, residual=residual, **options)
+        if part.fused is not None:  # norm and residual are up to its linear layers; a copy without hooks
+            out = part.forward(x, norm=norm, residual=residual, **options)
             return out
         out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
         last: nn.Module = part.out_proj if isinstance(part, MultiHeadAttention) else part.down

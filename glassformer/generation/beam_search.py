@@ -10,7 +10,6 @@ B inputs, W beams, C candidates, E end tokens, V vocabulary, L maximum new token
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from glassformer.generation import search_tree
 from glassformer.generation.config import GenerationConfig
 from glassformer.generation.decoder import TokenSelector
-from glassformer.generation.logits_processors import LogitsProcessors
+from glassformer.generation.logits_processors import LogitsProcessors, sample
 from glassformer.generation.loop import Search
 from glassformer.generation.request import (
     END,
@@ -30,10 +29,9 @@ from glassformer.generation.request import (
     STOP,
     GenerationOutput,
     GenerationRequest,
+    completes_stop,
 )
-from glassformer.generation.sampling import sample
 from glassformer.generation.search_tree import TreeStep, build_trees
-from glassformer.generation.stopping import completes_stop
 
 LOW: Final = -1e9  # the score of an unused beam or result; lower than any real one
 OPEN: Final = 3  # the status of a candidate that continues; the others are finish reasons
@@ -195,28 +193,6 @@ class BeamState:
             setattr(owner, name.removeprefix("results."), value)
 
 
-class BeamSelector(TokenSelector):
-    """One step of a beam search, while the same tokens are suppressed."""
-
-    def __init__(self, search: BeamSearch, n: int) -> None:
-        self.search, self.n = search, n
-
-    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        step = self.search.state.step(self.search.candidates(logits, self.n))
-        return step.ids, step.parents
-
-    def form(self) -> Hashable:
-        suppressed = self.search.processors.only_suppressed(self.n)
-        assert suppressed is not None
-        return self.search.config, self.search.count, tuple(suppressed.tolist())
-
-    def state(self) -> dict[str, Tensor]:
-        return self.search.state.state()
-
-    def adopt(self, state: dict[str, Tensor]) -> None:
-        self.search.state.adopt(state)
-
-
 class BeamSearch(Search):
     """Beam search, and sampling with beams; its rows (B * W,) are the beams of each input."""
 
@@ -269,8 +245,15 @@ class BeamSearch(Search):
     def select(self, groups: Tensor) -> None:
         self.state.select(groups)
 
-    def selector(self, n: int) -> BeamSelector:
-        return BeamSelector(self, n)
+    def selector(self, n: int) -> TokenSelector:
+        def choose(logits: Tensor) -> tuple[Tensor, ...]:
+            step = self.state.step(self.candidates(logits, n))
+            return step.ids, step.parents
+
+        suppressed = self.processors.only_suppressed(n)
+        assert suppressed is not None
+        form = self.config, self.count, *suppressed.tolist()
+        return TokenSelector(choose, form, self.state.state, self.state.adopt)
 
     def outputs(self) -> list[list[GenerationOutput]]:
         results, state = self.state.finish(), self.state
@@ -302,14 +285,14 @@ class BeamSearch(Search):
         open_ones = torch.where(beams >= 0, search_tree.KEPT, search_tree.BELOW)
         self.tree_steps.append(
             TreeStep(
-                inputs=self.state.rows.cpu(),
-                active=before.cpu(),
-                tokens=candidates.tokens.cpu(),
-                parents=candidates.beams.cpu(),
-                logprobs=candidates.logprobs.cpu(),
-                scores=candidates.scores.cpu(),
-                outcomes=torch.where(status < OPEN, ended, open_ones).cpu(),
-                beams=beams.cpu(),
+                inputs=self.state.rows,
+                active=before,
+                tokens=candidates.tokens,
+                parents=candidates.beams,
+                logprobs=candidates.logprobs,
+                scores=candidates.scores,
+                outcomes=torch.where(status < OPEN, ended, open_ones),
+                beams=beams,
                 length_term=float(length_term(self.config, n + 1)),
             )
         )

@@ -6,7 +6,7 @@ Values are checked once, when a `GenerationConfig` is made; nothing below checks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypedDict, get_args
 
@@ -14,9 +14,6 @@ from glassformer.errors import ConflictError, InvalidValueError, UnknownNameErro
 
 LengthFormula = Literal["hf", "fairseq", "paper"]
 EarlyStopping = bool | Literal["never"]
-
-MAX_SEED: Final = (1 << 64) - 1
-MAX_LENGTH_PENALTY: Final = 10  # a length to this power is still finite in float32
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -81,26 +78,10 @@ class GenerationConfig:
     renormalize_logits: bool = False  # normalize again after all processors
 
     def __post_init__(self) -> None:
-        for name, least in _INTEGERS.items():
+        for name, (allowed, expected) in _CHECKS.items():
             value = getattr(self, name)
-            if value is not None or name not in _OPTIONAL:
-                _check(name, value, _is_int(value) and value >= least, f"an integer of at least {least}")
-        for name in ("do_sample", "renormalize_logits"):
-            _check(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
-        for name, (allowed, expected, hint) in _NUMBERS.items():
-            value = getattr(self, name)
-            _check(name, value, _is_number(value) and allowed(value), expected, hint)
-        _check("seed", self.seed, self.seed is None or self.seed <= MAX_SEED, f"at most {MAX_SEED}")
-        formulas = get_args(LengthFormula)
-        _check("length_formula", self.length_formula, self.length_formula in formulas, " or ".join(formulas))
-        early = isinstance(self.early_stopping, bool) or self.early_stopping == "never"
-        _check("early_stopping", self.early_stopping, early, "true, false or 'never'")
-        texts = isinstance(self.stop_strings, tuple)
-        texts = texts and all(isinstance(text, str) and text for text in self.stop_strings)
-        _check("stop_strings", self.stop_strings, texts, "a tuple of non-empty strings")
-        ids = isinstance(self.suppress_tokens, tuple)
-        ids = ids and all(_is_int(token) and token >= 0 for token in self.suppress_tokens)
-        _check("suppress_tokens", self.suppress_tokens, ids, "a tuple of token ids")
+            if not (value is None and name in _OPTIONAL):
+                _check(name, value, allowed(value), expected)
         if not self.do_sample and self.num_return_sequences > self.num_beams:
             raise ConflictError(
                 ("num_return_sequences", "num_beams"),
@@ -119,29 +100,45 @@ class GenerationConfig:
         return self.num_beams if self.num_beams > 1 else self.num_return_sequences
 
 
-_INTEGERS: Final = {
-    "max_new_tokens": 0,
-    "min_new_tokens": 0,
-    "max_length": 0,
-    "min_length": 0,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "top_k": 0,
-    "seed": 0,
-    "no_repeat_ngram_size": 0,
-    "forced_bos_token_id": 0,
-    "forced_eos_token_id": 0,
-}
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 _OPTIONAL: Final = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
-_NUMBERS: Final[dict[str, tuple[Any, str, str]]] = {
-    "temperature": (lambda x: x > 0, "a number above 0", "for greedy decoding set do_sample to false"),
-    "top_p": (lambda x: 0 < x <= 1, "a number above 0 and at most 1", ""),
-    "min_p": (lambda x: 0 <= x <= 1, "a number from 0 to 1", ""),
-    "repetition_penalty": (lambda x: x > 0, "a number above 0", "1 is off"),
-    "length_penalty": (
-        lambda x: abs(x) <= MAX_LENGTH_PENALTY,
-        f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
-        "",
+_CHECKS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    **{
+        name: (lambda x: _is_int(x) and x >= 0, "an integer of at least 0")
+        for name in ("min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size", *_OPTIONAL)
+    },
+    **{
+        name: (lambda x: _is_int(x) and x >= 1, "an integer of at least 1")
+        for name in ("num_beams", "num_return_sequences")
+    },
+    **{
+        name: (lambda x: isinstance(x, bool), "true or false") for name in ("do_sample", "renormalize_logits")
+    },
+    "temperature": (
+        lambda x: _is_number(x) and x > 0,
+        "above 0; for greedy decoding set do_sample to false",
+    ),
+    "top_p": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
+    "min_p": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
+    "repetition_penalty": (lambda x: _is_number(x) and x > 0, "a number above 0; 1 is off"),
+    # a length to this power is still finite in float32
+    "length_penalty": (lambda x: _is_number(x) and abs(x) <= 10, "a number from -10 to 10"),
+    "length_formula": (lambda x: x in get_args(LengthFormula), " or ".join(get_args(LengthFormula))),
+    "early_stopping": (lambda x: isinstance(x, bool) or x == "never", "true, false or 'never'"),
+    "stop_strings": (
+        lambda x: isinstance(x, tuple) and all(isinstance(text, str) and text for text in x),
+        "a tuple of non-empty strings",
+    ),
+    "suppress_tokens": (
+        lambda x: isinstance(x, tuple) and all(_is_int(token) and token >= 0 for token in x),
+        "a tuple of token ids",
     ),
 }
 _NAMES: Final = tuple(field.name for field in fields(GenerationConfig))
@@ -257,14 +254,6 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check(name: str, value: Any, valid: bool, expected: str, hint: str = "") -> None:
+def _check(name: str, value: Any, valid: bool, expected: str) -> None:
     if not valid:
-        raise InvalidValueError(name, value, expected, hint=hint)
+        raise InvalidValueError(name, value, expected)

@@ -8,7 +8,8 @@ B rows, S source positions, P prompt positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -40,24 +41,19 @@ class BeamDecoder(Protocol):
         ...
 
 
-class TokenSelector(Protocol):
-    """Chooses the next tokens from logits on the device, as part of a captured step."""
+@dataclass(frozen=True, eq=False)
+class TokenSelector:
+    """Chooses the next tokens from logits on the device, as part of a captured step.
 
-    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Logits (B, V) -> the chosen tokens (B,), and whatever else the next step needs."""
-        ...
+    choose: logits (B, V) -> the chosen tokens (B,), and the rows (B,) that they continue if rows moved.
+    form: what determines its computation besides the shapes of its state.
+    state: all tensors that it reads and writes. adopt: continue in such tensors, which hold the same values.
+    """
 
-    def form(self) -> Hashable:
-        """What determines its computation besides the shapes of its state."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """All tensors that it reads and writes."""
-        ...
-
-    def adopt(self, state: dict[str, Tensor]) -> None:
-        """Continue in these tensors, which hold the same values."""
-        ...
+    choose: Callable[[Tensor], tuple[Tensor, ...]]
+    form: Hashable
+    state: Callable[[], dict[str, Tensor]]
+    adopt: Callable[[dict[str, Tensor]], None]
 
 
 @runtime_checkable
@@ -65,7 +61,7 @@ class SelectingDecoder(Protocol):
     """A decoder that runs a token selector in the same call as the step."""
 
     def step_and_select(self, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
-        """`selector(step(ids))`."""
+        """`selector.choose(step(ids))`."""
         ...
 
 

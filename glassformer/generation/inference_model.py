@@ -6,14 +6,14 @@ B inputs, W beams, S source positions, P prompt positions, N rows, D d_model, V 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.backend import FusedLinear, linear
 from glassformer.core.embeddings import TokenInput, check_form
+from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions
@@ -27,7 +27,9 @@ from glassformer.inference.linear import Weights, choose_linear
 from glassformer.inference.prepare import Fingerprint, MakeLinear, fused_copy, stream_dtype
 
 if TYPE_CHECKING:
-    from glassformer.generation.graph_decoder import CapturedGraph, GraphDecoder
+    from glassformer.core.backend import FusedLinear
+    from glassformer.generation.graph_decoder import CapturedGraph
+    from glassformer.inference.gpu.kv_cache import TritonBeamCache
 
 
 def prepare_for_inference(model: nn.Module, weights: Weights = "own") -> nn.Module:
@@ -73,17 +75,11 @@ def prefill(
     raise UnsupportedError(f"a {type(model).__name__}", "text generation", hint="use a model with a decoder")
 
 
-class _Prepared(NamedTuple):
-    """Parts of a model laid out for the device."""
-
-    encoder: Stack | None
-    decoder: Stack
-    vocabulary: FusedLinear | None
-    captures: bool  # whether steps on these linear layers can be captured in a CUDA graph
-
-
 class InferenceModel(nn.Module):
-    """A model whose stacks are prepared for inference; see `prepare_for_inference`."""
+    """A model whose stacks are prepared for inference; see `prepare_for_inference`.
+
+    Any head with a `vocab_size` can generate. One with `transform`, `weight` and `bias` gets a fast product.
+    """
 
     def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | MakeLinear | None) -> None:
         """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
@@ -105,31 +101,54 @@ class InferenceModel(nn.Module):
         return self.model.spec
 
     @property
-    def encoder(self) -> Stack | None:
-        return self._prepared.encoder
-
-    @property
-    def decoder(self) -> Stack:
-        return self._prepared.decoder
+    def vocab_size(self) -> int:
+        return int(self.spec.head.vocab_size)  # type: ignore[union-attr]
 
     def _prepare(self) -> None:
         model, make = self.model, self.weights
+        parameter = next(model.parameters())
         if isinstance(make, str):
-            make = choose_linear(make, next(model.parameters()))
+            make = choose_linear(make, parameter)
+        encoder = fused_copy(model.encoder, make) if isinstance(model, EncoderDecoder) else None
         head: Any = model.head
-        self._prepared = _Prepared(
-            encoder=fused_copy(model.encoder, make) if isinstance(model, EncoderDecoder) else None,
+        fast_head = make is not None and hasattr(head, "transform")
+        # set past nn.Module, which would make them submodules and slower to look up
+        vars(self).update(
+            encoder=encoder,
             decoder=fused_copy(model.decoder, make),
-            vocabulary=None if make is None else make([(head.weight, head.bias)]),
-            captures=getattr(make, "captures", False),
+            vocabulary=make([(head.weight, head.bias)]) if make is not None and fast_head else None,
         )
-        self._fingerprint = Fingerprint(model)
+        self.dtype = stream_dtype(parameter)  # of the residual stream
+        # whether steps can be captured in a CUDA graph: the kernels support the model and the device
+        self.captures = getattr(make, "captures", False) and not torch.is_autocast_enabled("cuda")
+        if self.captures:
+            from glassformer.inference.gpu.kv_cache import supports
+
+            self.captures = supports(model.decoder)
         self.captured: CapturedGraph | None = None  # the last decoder's graph, for the next of the same form
+        self._fingerprint = Fingerprint(model)
+
+    if TYPE_CHECKING:
+        encoder: Stack | None
+        decoder: Stack
+        vocabulary: FusedLinear | None
 
     def refresh(self) -> None:
         """Lay the weights out again if they have changed or moved."""
         if not self._fingerprint.matches(self.model):
             self._prepare()
+
+    def embeddings(self, embed: nn.Module, ids: Tensor, positions: Tensor | None, start: int = 0) -> Tensor:
+        """The first layer's input (B, T, D) for ids (B, T) at these positions, by default from `start` on."""
+        return first_vectors(embed, ids, positions, start, None).x.to(self.dtype)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The last layer's hidden states (N, D) -> (N, V)."""
+        head: Any = self.model.head
+        if self.vocabulary is not None:
+            return self.vocabulary(head.transform(x))
+        scores: Tensor = head(x[:, None], Context())[:, 0]
+        return scores
 
     def prefill(
         self, inputs: Tensor, mask: Tensor | None, *, start_ids: Sequence[int], capacity: int
@@ -153,8 +172,18 @@ class InferenceModel(nn.Module):
         # the last generated token is never an input, so it needs no position
         most = None if limit is None else max(0, limit + 1 - len(starts))
         capacity = len(starts) + (capacity if most is None else min(capacity, most))
-        x, mask, padding = self._embed_source(model, src, mask)
-        rows, positions = RealRows(mask), None if padding is None else count_positions(mask)
+        positions = None
+        if isinstance(model.src_embed, TokenInput):
+            assert mask is not None
+            if not src.shape[1]:  # a batch of empty sources
+                src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
+            positions = None if bool(mask.all()) else count_positions(mask)
+        x = self.embeddings(model.src_embed, src, positions)
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        rows = RealRows(mask)
+        padding = None if rows.index is None else mask
+        if padding is not None and positions is None:
+            positions = count_positions(mask)
         memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
         decoder = self._decoder(
             model.tgt_embed, len(src), capacity, source=(memory, rows, mask), limit=limit, like=memory
@@ -163,21 +192,6 @@ class InferenceModel(nn.Module):
         for token in starts:
             logits = decoder.step_once(torch.full((len(src),), token, device=src.device))
         return PrefillResult(decoder, logits, most)
-
-    def _embed_source(
-        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Embeddings (B, S, D), the mask (B, S), and the same as padding (None: there is none)."""
-        if not isinstance(model.src_embed, TokenInput):
-            x = self.to_stream(first_vectors(model.src_embed, src, None, 0, None).x)
-            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-            return x, mask, None if bool(mask.all()) else mask
-        assert mask is not None
-        if not src.shape[1]:  # a batch of empty sources
-            src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
-        padding = None if bool(mask.all()) else mask
-        positions = None if padding is None else count_positions(mask)
-        return self.to_stream(first_vectors(model.src_embed, src, positions, 0, None).x), mask, padding
 
     def _prefill_prompt(
         self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int
@@ -188,15 +202,13 @@ class InferenceModel(nn.Module):
         limit = max_positions(model.embed)
         most = None if limit is None else (limit + 1 - lengths).clamp(min=0)
         capacity = capacity if most is None else min(capacity, int(most.max()))
-        longest = int(lengths.max())
-        padded = not bool(mask.all())
-        if padded:  # moved to the left, so that nothing separates a prompt from what follows
+        longest, padding, positions = int(lengths.max()), None, None
+        if not bool(mask.all()):  # moved to the left, so that nothing separates a prompt from what follows
             order = mask.int().argsort(dim=1, stable=True)  # padding first, the rest in order
             prompt = prompt.gather(1, order)[:, -longest:]
-            mask = mask.gather(1, order)[:, -longest:]
-        rows, padding = RealRows(mask), mask if padded else None
-        positions = count_positions(mask) if padded else None
-        x = self.to_stream(first_vectors(model.embed, prompt, positions, 0, None).x)
+            padding = mask = mask.gather(1, order)[:, -longest:]
+            positions = count_positions(mask)
+        x = self.embeddings(model.embed, prompt, positions)
         decoder = self._decoder(
             model.embed,
             len(prompt),
@@ -206,7 +218,7 @@ class InferenceModel(nn.Module):
             limit=limit,
             like=x,
         )
-        store = decoder.cache.store_prompt
+        rows, store = RealRows(mask), decoder.cache.store_prompt
         x = run_unpadded(self.decoder, x, rows, Mask(causal=True, padding=padding), positions, store)
         last = mask.sum(1).cumsum(0) - 1  # the row of each prompt's last token
         return PrefillResult(decoder, self.logits(x.index_select(0, last)), most)
@@ -222,17 +234,12 @@ class InferenceModel(nn.Module):
         positions: Tensor | None = None,
         limit: int | None,
         like: Tensor,
-    ) -> CachedDecoder | GraphDecoder:
+    ) -> CachedDecoder:
         """A decoder with capacity for so many positions; `like` has the dtype and device."""
-        if not self._captures():
-            return CachedDecoder(
-                self,
-                embed,
-                BeamCache(self.decoder, batch, capacity, mask),
-                cross=None if source is None else CrossCache(self.decoder, *source),
-                positions=positions,
-                limit=limit,
-            )
+        if not self.captures:
+            cache = BeamCache(self.decoder, batch, capacity, mask)
+            cross = None if source is None else CrossCache(self.decoder, *source)
+            return CachedDecoder(self, embed, cache, cross, positions, limit)
         from glassformer.generation.graph_decoder import CAPACITY_STRIDE, GraphDecoder
         from glassformer.generation.request import SPARE as WARMUPS
         from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
@@ -244,43 +251,22 @@ class InferenceModel(nn.Module):
             self,
             embed,
             TritonBeamCache(self.decoder, batch, capacity, mask, like=like),
-            cross=None if source is None else TritonCrossCache(self.decoder, *source),
-            positions=positions,
-            limit=limit,
+            None if source is None else TritonCrossCache(self.decoder, *source),
+            positions,
+            limit,
         )
-
-    def _captures(self) -> bool:
-        """Whether steps are captured in a CUDA graph: the kernels support the model and the device."""
-        if not self._prepared.captures or torch.is_autocast_enabled("cuda"):
-            return False
-        from glassformer.inference.gpu.kv_cache import supports
-
-        return supports(self.model.decoder)
-
-    def to_stream(self, x: Tensor) -> Tensor:
-        """x in the dtype of the residual stream."""
-        return x.to(stream_dtype(next(self.model.parameters())))
-
-    def logits(self, x: Tensor) -> Tensor:
-        """The last layer's hidden states (N, D) -> (N, V)."""
-        head: Any = self.model.head
-        x = head.transform(x)
-        if self._prepared.vocabulary is None:
-            return linear(x, head.weight, head.bias)
-        return self._prepared.vocabulary(x)
 
 
 class CachedDecoder:
-    """Decode steps with a `BeamCache`; see `Decoder` and `BeamDecoder`."""
+    """Decode steps with a KV cache; see `Decoder` and `BeamDecoder`."""
 
     def __init__(
         self,
         model: InferenceModel,
         embed: nn.Module,
-        cache: BeamCache,
-        *,
-        cross: CrossCache | None = None,
-        positions: Tensor | None = None,
+        cache: BeamCache | TritonBeamCache,
+        cross: CrossCache | None,
+        positions: Tensor | None,
         limit: int | None,
     ) -> None:
         """positions (B,): of each input's next token, if not after all that is filled.
@@ -289,22 +275,25 @@ class CachedDecoder:
         """
         self.model, self.embed, self.cache, self.cross = model, embed, cache, cross
         self.positions, self.limit = positions, limit
+        self.attend = cache.attention_layers(model.decoder)
+        self.cross_attend = None if cross is None else cross.attention_layers(model.decoder)
 
     def step(self, ids: Tensor) -> Tensor:
-        cache, positions = self.cache, self.positions
-        if positions is not None and self.limit is not None:
-            positions = positions.clamp(max=self.limit - 1)  # finished rows may continue beyond it
-        by_row = (
-            None if positions is None else positions.repeat_interleave(cache.width)[:, None]
-        )  # (B * W, 1)
-        embedded = first_vectors(self.embed, ids[:, None], by_row, cache.position, None).x[:, 0]
-        x = self.model.to_stream(embedded)
-        cache.prepare(positions, x.dtype, x.device)
-        x = self.model.decoder.run(x, cache.attend, None if self.cross is None else self.cross.attend)
+        model, cache, positions = self.model, self.cache, self.positions
+        if positions is None:
+            x = model.embeddings(self.embed, ids[:, None], None, cache.position)[:, 0]
+        else:
+            if self.limit is not None:
+                positions = positions.clamp(max=self.limit - 1)  # finished rows may continue beyond it
+            x = model.embeddings(self.embed, ids[:, None], positions.repeat_interleave(cache.width)[:, None])[
+                :, 0
+            ]
+        cache.prepare(positions, x)
+        x = model.decoder.run(x, self.attend, self.cross_attend)
         cache.advance()
         if self.positions is not None:
-            self.positions = self.positions + 1
-        return self.model.logits(x)
+            self.positions.add_(1)
+        return model.logits(x)
 
     def step_once(self, ids: Tensor) -> Tensor:
         """The same; a `GraphDecoder` differs here."""

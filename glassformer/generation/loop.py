@@ -9,7 +9,7 @@ B rows, V vocabulary, L maximum new tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -17,7 +17,15 @@ from torch import Tensor
 
 from glassformer.generation import search_tree
 from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector, reorder
-from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
+from glassformer.generation.logits_processors import (
+    NEVER,
+    NO_TOKEN,
+    Choice,
+    LogitsProcessors,
+    choose,
+    choose_greedy,
+    sample,
+)
 from glassformer.generation.request import (
     END,
     FINISH_REASONS,
@@ -28,11 +36,10 @@ from glassformer.generation.request import (
     GenerationRequest,
     Token,
     check_interval,
+    completes_stop,
     should_compact,
 )
-from glassformer.generation.sampling import NEVER, Choice, choose, choose_greedy, sample
 from glassformer.generation.search_tree import SearchTree, TreeStep, build_trees
-from glassformer.generation.stopping import completes_stop
 
 
 class Search(ABC):
@@ -84,6 +91,7 @@ def run_search(decoder: Decoder, logits: Tensor, search: Search) -> Iterator[Non
     """Generate from the logits (B, V) of the first token on; yields before each step of the decoder."""
     device, longest, size = logits.device, search.longest, search.group_size
     interval, constant_until = check_interval(device), 0
+    selecting = decoder if isinstance(decoder, SelectingDecoder) and not search.needs_host else None
     selector: TokenSelector | None = None
     parents: Tensor | None
     for n in range(longest):
@@ -106,12 +114,12 @@ def run_search(decoder: Decoder, logits: Tensor, search: Search) -> Iterator[Non
         if parents is not None:
             reorder(decoder, parents)
         search.advance(ids, parents)
-        if n + 1 >= constant_until and isinstance(decoder, SelectingDecoder) and not search.needs_host:
+        if n + 1 >= constant_until and selecting is not None:
             constant_until = search.processors.constant_until(n + 1, longest)
             selector = search.selector(n + 1) if constant_until > n + 1 else None
         yield
-        if selector is not None and isinstance(decoder, SelectingDecoder):
-            ids, *rest = decoder.step_and_select(ids, selector)
+        if selector is not None and selecting is not None:
+            ids, *rest = selecting.step_and_select(ids, selector)
             parents = rest[0] if rest else None
         else:
             logits = decoder.step(ids)
@@ -154,25 +162,16 @@ class Sequences:
         self.rows, self.done, self.limits = self.rows[rows], self.done[rows], self.limits[rows]
 
 
-class GreedySelector(TokenSelector):
+def greedy_selector(sequences: Sequences, suppressed: Tensor) -> TokenSelector:
     """The most likely token of each row, while the same tokens are suppressed."""
 
-    def __init__(self, sequences: Sequences, suppressed: Tensor) -> None:
-        self.sequences, self.suppressed = sequences, suppressed
-
-    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        choice = choose_greedy(logits, self.suppressed)
-        self.sequences.append(choice.ids, choice.logprobs)
+    def choose(logits: Tensor) -> tuple[Tensor, ...]:
+        choice = choose_greedy(logits, suppressed)
+        sequences.append(choice.ids, choice.logprobs)
         return (choice.ids,)
 
-    def form(self) -> Hashable:
-        return tuple(self.suppressed.tolist())
-
-    def state(self) -> dict[str, Tensor]:
-        return vars(self.sequences).copy()
-
-    def adopt(self, state: dict[str, Tensor]) -> None:
-        vars(self.sequences).update(state)
+    form = "greedy", *suppressed.tolist()
+    return TokenSelector(choose, form, vars(sequences).copy, vars(sequences).update)
 
 
 class TokenSearch(Search):
@@ -214,10 +213,10 @@ class TokenSearch(Search):
         self.sequences.select(groups)
         self.totals = self.totals[groups]
 
-    def selector(self, n: int) -> GreedySelector:
+    def selector(self, n: int) -> TokenSelector:
         suppressed = self.processors.only_suppressed(n)
         assert suppressed is not None
-        return GreedySelector(self.sequences, suppressed)
+        return greedy_selector(self.sequences, suppressed)
 
     def outputs(self) -> list[list[GenerationOutput]]:
         found, size = self.sequences, self.config.num_return_sequences
@@ -262,14 +261,14 @@ class TokenSearch(Search):
         beams[:, 0] = torch.where(sequences.done, -1, 0)
         self.tree_steps.append(
             TreeStep(
-                inputs=sequences.rows.cpu(),
-                active=(~done_before).cpu(),
-                tokens=torch.cat((ids[:, None], indices), 1).cpu(),
-                parents=torch.zeros_like(outcomes).cpu(),
-                logprobs=all_values.cpu(),
-                scores=(all_values + self.totals[:, None]).cpu(),
-                outcomes=outcomes.cpu(),
-                beams=beams.cpu(),
+                inputs=sequences.rows,
+                active=~done_before,
+                tokens=torch.cat((ids[:, None], indices), 1),
+                parents=torch.zeros_like(outcomes),
+                logprobs=all_values,
+                scores=all_values + self.totals[:, None],
+                outcomes=outcomes,
+                beams=beams,
                 length_term=1.0,
             )
         )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-import torch
 from torch import Tensor
 
 State = Literal["kept", "pruned", "finished"]
@@ -92,7 +91,7 @@ def build_trees(
     last: list[dict[int, int]] = [{} for _ in range(inputs)]  # the last node of each beam
     for n, step in enumerate(steps):
         order = step.scores.sort(descending=True, stable=True).indices
-        ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
+        ranks = order.argsort(1)  # the inverse permutation
         columns = (step.tokens, step.parents, step.logprobs, step.scores, step.outcomes, step.beams, ranks)
         table = [column.tolist() for column in columns]
         active = step.active.tolist()

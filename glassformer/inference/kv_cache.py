@@ -1,11 +1,14 @@
-"""KV caches of the decode steps of greedy search, sampling and beam search; see `core.kv_cache`.
+"""KV caches of decode steps; see `core.kv_cache`.
+
+A `DecodeCache` is extended by one token of every row at each step: `prepare`, `attend` of each layer, which
+appends and then attends, `advance`. Rows are reordered and dropped by `reorder` and `select`.
 
 `BeamCache` holds the beams of an input as the queries of one attention over all slots of the input. The
 prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So when beams are
 reordered only the visibility mask moves, never a key. Now and then slots that no beam descends from any more
 are dropped: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
-
-`CrossCache` holds the keys and values of the encoder's output.
+`CrossCache` holds the keys and values of the encoder's output. `slot_cache` and `gpu.kv_cache` have the
+caches of continuous batching and of the GPU kernels.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, V value width, L slots, S source positions.
 Slots hold, in this order: the `prompt`, what was `kept` when others were dropped, W for each step since.
@@ -31,24 +34,90 @@ DROP_EVERY: Final = 8  # steps between two attempts to drop slots
 WORTHWHILE: Final = 0.7  # slots are dropped if at most this share would be left
 
 
-class BeamCache(KVCache):
-    """Self-attention with W beams per input. A step: `prepare`, `attend` of each layer, `advance`."""
+class DecodeCache(KVCache):
+    """Keys and values of B inputs, each attended to by W rows of a step."""
+
+    stored: bool = False  # whether all keys are there already, as in cross-attention
+
+    def __init__(self, batch: int = 0) -> None:
+        super().__init__()
+        self.batch = batch
+        # what a step adds to the scores (B|1, 1|H, W|1, keys), and how it rotates; by the layers' window
+        self.bias: dict[int | None, Tensor | None] = {}
+        self.terms: dict[int | None, PositionTerms] = {}
+
+    def view(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys (B, G, S, K) and values (B, G, S, V) that attention sees."""
+        return self.layers[layer].k, self.layers[layer].v
+
+    def attend(
+        self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
+    ) -> Tensor:
+        """q (B * W, H, K), and the step's k (B * W, G, K) and v (B * W, G, V) -> heads (B * W, H, V)."""
+        batch, window = self.batch, None if self.stored else attention.window
+        q = q.view(batch, -1, *q.shape[1:]).transpose(1, 2)  # (B, H, W, K)
+        if k is None or v is None:
+            k, v = self.view(layer)
+        else:
+            k, v = (x.view(batch, -1, *x.shape[1:]).transpose(1, 2) for x in (k, v))  # (B, G, W, K)
+            q, k = self.terms[window].rotate(q, k)
+            k, v = self.append(layer, k, v)
+        heads = attend_few(q, k, v, self.bias[window], attention.scale)  # (B, H, W, V)
+        return heads.transpose(1, 2).flatten(0, 1)
+
+    def attention_layers(self, stack: Stack) -> list[CachedAttention]:
+        """An `Attend` for every layer; not held by the cache, which then is freed with its last user."""
+        return [CachedAttention(self, n) for n in range(len(stack.blocks))]
+
+
+class CachedAttention:
+    """One layer of a cache, as an `Attend`."""
+
+    def __init__(self, cache: DecodeCache, layer: int) -> None:
+        self.cache, self.layer, self.stored = cache, layer, cache.stored
+
+    def __call__(
+        self,
+        attention: MultiHeadAttention,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        obs: Observer | None = None,
+    ) -> Tensor:
+        return self.cache.attend(self.layer, attention, q, k, v)
+
+
+class PromptCache(DecodeCache):
+    """The base of `BeamCache` and its GPU counterpart: a prompt that all beams of an input share."""
+
+    def __init__(self, stack: Stack, batch: int, capacity: int) -> None:
+        """capacity: in positions."""
+        super().__init__(batch)
+        self.stack, self.width, self.max_positions = stack, 1, capacity
+        self.prompt = self.position = 0  # positions of the prompt, and before the next token
+        self.windows = list(dict.fromkeys(attention.window for attention in stack.attentions))
+
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The inputs whose beams these rows (inputs * W,) are."""
+        return rows if self.width == 1 else rows.view(-1, self.width)[:, 0] // self.width
+
+    def _resize(self, slots: int) -> None:
+        """Move the prompt into buffers of so many slots."""
+        for layer in self.layers:
+            layer.k, layer.v = (_with_slots(x, slots, self.prompt) for x in (layer.k, layer.v))
+
+
+class BeamCache(PromptCache):
+    """Self-attention with W beams per input."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None = None) -> None:
-        """capacity: in positions; mask (B, P): the real tokens of a prompt that will be stored first."""
-        attentions = stack.attentions
-        super().__init__([LayerCache(torch.empty(0), torch.empty(0)) for _ in attentions])
-        self.stack, self.batch, self.width, self.max_positions = stack, batch, 1, capacity
-        self.position = 0  # of the next token
-        self.prompt = self.kept = self.since = 0
+        """mask (B, P): the real tokens of a prompt that will be stored first."""
+        super().__init__(stack, batch, capacity)
+        self.layers = [LayerCache(torch.empty(0), torch.empty(0)) for _ in stack.attentions]
+        self.kept = self.since = 0
         self.kept_positions: Tensor | None = None  # (B, kept)
         self.mask = mask  # (B, P), None: nothing is padding
         self.visible: Tensor | None = None  # (B, 1, W, L), 0 or -inf; None: everything
-        self.attend = [BeamAttention(self, n) for n in range(len(attentions))]
-        self._windows = list(dict.fromkeys(attention.window for attention in attentions))
-        # what this step adds to the scores (B|1, 1|H, W|1, filled), and how it rotates; by window
-        self.bias: dict[int | None, Tensor | None] = {}
-        self.terms: dict[int | None, PositionTerms] = {}
 
     @property
     def filled(self) -> int:
@@ -66,18 +135,19 @@ class BeamCache(KVCache):
 
     def _allocate(self, layer: int, k: Tensor, v: Tensor) -> LayerCache:
         own = self.layers[layer]
-        own.k, own.v = (_empty_like(x, len(x), self.max_positions) for x in (k, v))
+        own.k, own.v = (_with_slots(x, self.max_positions, 0) for x in (k, v))
         return own
 
     # ---- a step --------------------------------------------------------------------------------------
 
-    def prepare(self, positions: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
+    def prepare(self, positions: Tensor | None, like: Tensor) -> None:
         """Compute what positions and beams mean for this step's scores, once for all layers of a kind.
 
         positions (B,): of this step's tokens, if not simply after all that is filled.
         """
         if not self.layers:
             return
+        dtype, device = like.dtype, like.device
         if self.width > 1 and self.since and self.since % DROP_EVERY == 0 and device.type == "cpu":
             self._drop_dead_slots()
         first, end = self.filled, self.filled + self.width
@@ -87,7 +157,7 @@ class BeamCache(KVCache):
                 own = torch.full((self.width, self.width), -torch.inf, dtype=visible.dtype, device=device)
                 visible[..., first:end] = own.fill_diagonal_(0.0)
             visible = visible[..., :end]
-        for window in self._windows:
+        for window in self.windows:
             self.terms[window] = terms = self._position_terms(positions, device, window)
             by_position = None if terms.bias is None else terms.bias.to(dtype)  # (B|1, H, 1, positions)
             if window is not None and self.position + 1 > window:
@@ -115,10 +185,9 @@ class BeamCache(KVCache):
         parts = [by_position[..., : self.prompt]]
         if self.kept_positions is not None:
             index = self.kept_positions[:, None, None].expand(-1, by_position.shape[1], -1, -1)
-            parts.append(by_position.expand(self.batch, -1, -1, -1).gather(-1, index))
-            parts[0] = parts[0].expand(self.batch, -1, -1, -1)
-        recent = by_position[..., self.position - self.since :].repeat_interleave(self.width, -1)
-        parts.append(recent if self.kept_positions is None else recent.expand(self.batch, -1, -1, -1))
+            by_position = by_position.expand(self.batch, -1, -1, -1)
+            parts = [by_position[..., : self.prompt], by_position.gather(-1, index)]
+        parts.append(by_position[..., self.position - self.since :].repeat_interleave(self.width, -1))
         return torch.cat(parts, -1)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,13 +228,9 @@ class BeamCache(KVCache):
     def widen(self, count: int) -> None:
         """Continue each input with `count` beams; all of them see what is filled so far."""
         self.prompt, self.since = self.filled, 0
-        slots = self.prompt + (self.max_positions - self.position) * count
         if count > 1 and self.layers:
-            for layer in self.layers:
-                old = layer.k, layer.v
-                layer.k, layer.v = (_empty_like(x, len(x), slots) for x in old)
-                for new, x in zip((layer.k, layer.v), old, strict=True):
-                    new[:, :, : self.prompt] = x[:, :, : self.prompt]
+            slots = self.prompt + (self.max_positions - self.position) * count
+            self._resize(slots)
             visible = self.layers[0].k.new_full((self.batch, 1, count, slots), -torch.inf)
             visible[..., : self.prompt] = 0.0 if self.visible is None else self.visible[..., : self.prompt]
             self.visible = visible
@@ -181,12 +246,12 @@ class BeamCache(KVCache):
 
     def select(self, rows: Tensor) -> None:
         """Continue with these rows, in this order; either all beams of an input or none."""
-        inputs = self.inputs_of(rows)
+        inputs, filled = self.inputs_of(rows), self.filled
         for layer in self.layers:
-            old = layer.k, layer.v
-            layer.k, layer.v = (_empty_like(x, len(inputs), x.shape[2]) for x in old)
-            for new, x in zip((layer.k, layer.v), old, strict=True):
-                new[:, :, : self.filled] = x[:, :, : self.filled].index_select(0, inputs)
+            layer.k, layer.v = (
+                _with_slots(x[:, :, :filled].index_select(0, inputs), x.shape[2], filled)
+                for x in (layer.k, layer.v)
+            )
         if self.visible is not None:
             moved = self.visible.flatten(0, 2).index_select(0, rows)
             self.visible = moved.view(len(inputs), 1, self.width, -1)
@@ -195,93 +260,44 @@ class BeamCache(KVCache):
             self.kept_positions = self.kept_positions.index_select(0, inputs)
         self.batch = len(inputs)
 
-    def inputs_of(self, rows: Tensor) -> Tensor:
-        """The inputs whose beams these rows (inputs * W,) are."""
-        return rows if self.width == 1 else rows.view(-1, self.width)[:, 0] // self.width
 
-
-class BeamAttention:
-    """One layer of a `BeamCache`, as an `Attend`: rows are the beams (B * W) of one step."""
-
-    stored = False
-
-    def __init__(self, cache: BeamCache, layer: int) -> None:
-        self.cache, self.layer = cache, layer
-
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        assert k is not None and v is not None
-        cache, window = self.cache, attention.window
-        shape = (cache.batch, cache.width)
-        q, k, v = (x.view(*shape, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # (B, H, W, K)
-        q, k = cache.terms[window].rotate(q, k)
-        k, v = cache.append(self.layer, k, v)
-        heads = attend_few(q, k, v, cache.bias[window], attention.scale)  # (B, H, W, V)
-        return heads.transpose(1, 2).flatten(0, 1)
-
-
-class CrossCache(KVCache):
+class CrossCache(DecodeCache):
     """Keys and values of the encoder's output, seen by all beams of an input."""
+
+    stored = True
 
     def __init__(self, stack: Stack, memory: Tensor, rows: RealRows, mask: Tensor) -> None:
         """memory (N, D): the real rows of the source (B, S), of which mask (B, S) says which are real."""
-        super().__init__()
+        super().__init__(len(mask))
         for attention in stack.cross_attentions:
             # made contiguous by heads once, as every step will read it
             k, v = (rows.pad(x).transpose(1, 2).contiguous() for x in attention.keys_values(memory))
             self.layers.append(LayerCache(k, v))  # (B, G, S, K), (B, G, S, V)
-        self.bias = padding_bias(mask, self.layers[0].k.dtype if self.layers else memory.dtype)
-        empty = ~mask.any(1)
-        self.empty = empty[:, None, None, None] if bool(empty.any()) else None  # (B, 1, 1, 1)
-        self.attend = [self.attention(n) for n in range(len(self.layers))]
+        self.mask: Tensor | None = None  # (B, S)
+        if rows.index is not None:
+            # an empty source is one position of zeros, to which attention gives zeros
+            first = torch.arange(mask.shape[1], device=mask.device) == 0
+            self.mask = mask | (first & ~mask.any(1, keepdim=True))
+        self._set_bias()
 
-    def attention(self, layer: int) -> CrossAttention:
-        return CrossAttention(self, layer)
+    def _set_bias(self) -> None:
+        """0, or -inf at padding: (B, 1, 1, S)."""
+        if self.mask is not None and self.layers:
+            zeros = torch.zeros(self.mask.shape, dtype=self.layers[0].k.dtype, device=self.mask.device)
+            self.bias[None] = zeros.masked_fill_(~self.mask, -torch.inf)[:, None, None]
+        else:
+            self.bias[None] = None
 
     def select(self, rows: Tensor) -> None:
         """Continue with these inputs, in this order."""
         super().select(rows)
-        self.bias = None if self.bias is None else self.bias.index_select(0, rows)
-        self.empty = None if self.empty is None else self.empty.index_select(0, rows)
+        self.batch = len(rows)
+        self.mask = None if self.mask is None else self.mask.index_select(0, rows)
+        self._set_bias()
 
 
-class CrossAttention:
-    """One layer of a `CrossCache`, as an `Attend`."""
-
-    stored = True
-
-    def __init__(self, cache: CrossCache, layer: int) -> None:
-        self.cache, self.layer = cache, layer
-
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        own = self.cache.layers[self.layer]
-        q = q.view(len(own.k), -1, *q.shape[1:]).transpose(1, 2)  # (B, H, W, K)
-        heads = attend_few(q, own.k, own.v, self.cache.bias, attention.scale)
-        if self.cache.empty is not None:
-            heads = heads.masked_fill(self.cache.empty, 0.0)
-        return heads.transpose(1, 2).flatten(0, 1)
-
-
-def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """What is added to scores (B, 1, 1, S): 0, or -inf at padding; None if nothing is padding."""
-    if bool(mask.all()):
-        return None
-    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
-    return bias[:, None, None]
-
-
-def _empty_like(x: Tensor, batch: int, slots: int) -> Tensor:
-    return x.new_empty(batch, x.shape[1], slots, x.shape[3])
+def _with_slots(x: Tensor, slots: int, filled: int) -> Tensor:
+    """A buffer (B, G, slots, K) that begins with the first `filled` slots of x (B, G, L, K)."""
+    new = x.new_empty(*x.shape[:2], slots, x.shape[3])
+    new[:, :, :filled] = x[:, :, :filled]
+    return new

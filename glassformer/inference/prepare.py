@@ -22,7 +22,6 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.backend import FusedLinear, Linear
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.heads import LanguageModelHead
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
@@ -54,38 +53,34 @@ def fused_copy(stack: Stack, make: MakeLinear | None) -> Stack:
 
 
 def _fused_block(block: Block, make: MakeLinear | None) -> Block:
-    result = _copy(block)
-    own, cross, ffn = (
-        None if part is None else _copy(part) for part in (block.self_attn, block.cross_attn, block.ffn)
-    )
-    result.self_attn, result.cross_attn, result.ffn = (
-        cast(MultiHeadAttention, own),
-        cast(MultiHeadAttention | None, cross),
-        cast(FeedForward, ffn),
-    )
-    if make is None:
-        return result
-    own, cross, ffn = result.self_attn, result.cross_attn, result.ffn
-    own.fused = {
-        "qkv": _fused(make, own.q_proj, own.k_proj, own.v_proj),
-        "out": _fused(make, own.out_proj),
-    }
-    if cross is not None:
-        cross.fused = {
-            "q": _fused(make, cross.q_proj),
-            "kv": _fused(make, cross.k_proj, cross.v_proj),
-            "out": _fused(make, cross.out_proj),
+    own, cross, ffn = _copy(block.self_attn), block.cross_attn, _copy(block.ffn)
+    cross = None if cross is None else _copy(cross)
+    if make is not None:
+        own.fused = {
+            "qkv": _fused(make, own.q_proj, own.k_proj, own.v_proj),
+            "out": _fused(make, own.out_proj),
         }
-    gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
-    ffn.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down)}
+        if cross is not None:
+            cross.fused = {
+                "q": _fused(make, cross.q_proj),
+                "kv": _fused(make, cross.k_proj, cross.v_proj),
+                "out": _fused(make, cross.out_proj),
+            }
+        gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
+        ffn.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down)}
+    result = _copy(block)
+    vars(result).update(self_attn=own, cross_attn=cross, ffn=ffn)
     return result
 
 
 def _copy(module: AnyModule) -> AnyModule:
-    """The module sharing its submodules and parameters, in evaluation mode and without hooks."""
+    """The module sharing its submodules and parameters, in evaluation mode and without hooks.
+
+    Submodules become plain attributes, which are found faster.
+    """
     result = object.__new__(type(module))  # `copy` would initialize a module that FSDP has wrapped
-    vars(result).update(vars(module))
-    result._modules = dict(module._modules)
+    vars(result).update(vars(module) | module._modules)
+    result._modules = {}
     result._forward_hooks, result._forward_pre_hooks = OrderedDict(), OrderedDict()
     result.training = False
     return result
@@ -102,15 +97,6 @@ def _fused(make: MakeLinear, *projections: nn.Module) -> FusedLinear:
 
 def hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def refuse_hooks(model: nn.Module) -> None:
-    """Hooks of projections, norms and embeddings run; those of the modules around them would not."""
-    bypassed = (Stack, Block, MultiHeadAttention, FeedForward, LanguageModelHead)
-    for name, module in model.named_modules():
-        # sharded modules have hooks that gather them; training does that before it generates
-        if isinstance(module, bypassed) and hooked(module) and not hasattr(module, "unshard"):
-            raise HookedModuleError(name)
 
 
 def stream_dtype(parameter: Tensor) -> torch.dtype:
@@ -136,13 +122,21 @@ class Fingerprint:
         return self.marks == _marks(model)
 
 
-def _marks(model: nn.Module) -> tuple[bool, list[tuple[int, int]], list[tuple[int, bool]]]:
-    """Whether autocast is on; the address and version of each weight; modules and hooks."""
-    refuse_hooks(model)
-    modules = [(id(module), hooked(module)) for module in model.modules()]
+def _marks(model: nn.Module) -> tuple[bool, torch.dtype, list[tuple[int, int]], list[tuple[int, bool]]]:
+    """Autocast, the residual stream's dtype, each weight's address and version, modules and hooks."""
+    bypassed = (Stack, Block, MultiHeadAttention, FeedForward)
+    modules = []
+    for name, module in model.named_modules():
+        modules.append((id(module), hooked(module)))
+        # Hooks of projections, norms and embeddings run; those of the modules around them, and of vocabulary
+        # heads, would not. Sharded modules have hooks that gather them, which training does before.
+        is_bypassed = isinstance(module, bypassed) or hasattr(module, "transform")
+        if modules[-1][1] and is_bypassed and not hasattr(module, "unshard"):
+            raise HookedModuleError(name)
     weights = list(model.parameters())
     versions = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
-    return torch.is_autocast_enabled(weights[0].device.type), versions, modules
+    autocast = torch.is_autocast_enabled(weights[0].device.type)
+    return autocast, stream_dtype(weights[0]), versions, modules
 
 
 @contextmanager

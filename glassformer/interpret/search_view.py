@@ -18,10 +18,9 @@ from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
 from glassformer.generation.decoder import decoder_start_ids
-from glassformer.generation.logits_processors import LogitsProcessors
-from glassformer.generation.sampling import NEVER
+from glassformer.generation.logits_processors import NEVER, LogitsProcessors
+from glassformer.generation.request import completes_stop
 from glassformer.generation.search_tree import SearchNode as GeneratedNode
-from glassformer.generation.stopping import completes_stop
 from glassformer.interpret.inputs import (
     check_token_ids,
     encode_segment,

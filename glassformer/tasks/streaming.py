@@ -11,8 +11,7 @@ import torch
 
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
-from glassformer.generation.request import GenerationOutput, Token
-from glassformer.generation.stopping import truncate_at_stop
+from glassformer.generation.request import GenerationOutput, Token, truncate_at_stop
 from glassformer.tasks.text_generation import (
     CONTEXT_TOKENS,
     GeneratedText,

@@ -26,9 +26,8 @@ from glassformer.errors import (
 )
 from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
-from glassformer.generation.request import FinishReason, GenerationOutput, GenerationRequest
+from glassformer.generation.request import FinishReason, GenerationOutput, GenerationRequest, truncate_at_stop
 from glassformer.generation.search_tree import SearchTree
-from glassformer.generation.stopping import truncate_at_stop
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     Callbacks,

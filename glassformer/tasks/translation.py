@@ -16,7 +16,7 @@ from typing import Literal, Unpack, get_args
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
-from glassformer.generation.stopping import truncate_at_stop
+from glassformer.generation.request import truncate_at_stop
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text
 from glassformer.tasks.text_generation import (
     ENCODED_TOGETHER,

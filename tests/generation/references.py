@@ -12,7 +12,8 @@ import transformers
 from torch import Tensor
 
 import glassformer
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation import GenerationConfig
+from tests.generation.test_greedy import ask
 
 VOCAB, EOS, PAD = 61, 5, 0
 _TEXT = {"vocab_size": VOCAB, "eos_token_id": EOS, "pad_token_id": PAD, "bos_token_id": 1}
@@ -92,21 +93,11 @@ def lively_ends(family: str) -> tuple[int, int]:
     pad = theirs.config.pad_token_id
     ids, real = padded(rows(), "right", pad)
     settings = GenerationConfig(num_beams=4, num_return_sequences=4, max_new_tokens=14)
-    free = generate(
-        ours,
-        ids,
-        GenerationRequest(config=settings, eos_token_id=None, pad_token_id=pad),
-        attention_mask=real,
-    )
+    free = ask(ours, ids, real, config=settings, eos_token_id=None, pad_token_id=pad)
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = generate(
-            ours,
-            ids,
-            GenerationRequest(config=settings, eos_token_id=end, pad_token_id=pad),
-            attention_mask=real,
-        )
+        found = ask(ours, ids, real, config=settings, eos_token_id=end, pad_token_id=pad)
         return len({len(text.ids) for texts in found for text in texts})
 
     first, second, *_ = sorted(tokens - {pad}, key=lambda end: (-lengths(end), end))

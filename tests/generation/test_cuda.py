@@ -10,10 +10,10 @@ from torch import Tensor
 
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation import GenerationConfig
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.request import CHECK_EVERY
-from tests.generation.test_greedy import PAD, START, examples, model_of, padded
+from tests.generation.test_greedy import PAD, START, ask, examples, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -33,9 +33,7 @@ def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: st
 
     def written(inputs: Tensor, most: int) -> list[list[int]]:
         settings = GenerationConfig(num_beams=beams, max_new_tokens=most)
-        found = generate(
-            model, inputs, GenerationRequest(config=settings, eos_token_id=-5, pad_token_id=PAD, **words)
-        )
+        found = ask(model, inputs, config=settings, eos_token_id=-5, pad_token_id=PAD, **words)
         return [texts[0].ids for texts in found]
 
     expected = written(ids, 12)

@@ -31,9 +31,8 @@ from glassformer.generation import (
     generate_batched,
     merge_generation_config,
 )
-from glassformer.generation.beam_search import length_term
-from glassformer.generation.stopping import truncate_at_stop
-from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, examples, model_of, padded
+from glassformer.generation.request import truncate_at_stop
+from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, ask, examples, model_of, padded
 
 FAMILIES = ("original", "t5", "bart", "gpt2", "llama", "mistral", "falcon", "palm", "lstm", "lstm-text")
 
@@ -90,15 +89,11 @@ def plain_beams(
 
 def lively_ends(model: nn.Module, ids: torch.Tensor, begins: dict[str, Any]) -> tuple[int, int]:
     settings = GenerationConfig(num_beams=3, num_return_sequences=3, max_new_tokens=MOST)
-    free = generate(
-        model, ids, GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD, **begins)
-    )
+    free = ask(model, ids, config=settings, eos_token_id=None, pad_token_id=PAD, **begins)
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = generate(
-            model, ids, GenerationRequest(config=settings, eos_token_id=end, pad_token_id=PAD, **begins)
-        )
+        found = ask(model, ids, config=settings, eos_token_id=end, pad_token_id=PAD, **begins)
         return len({len(text.ids) for texts in found for text in texts})
 
     first, second, *_ = sorted(tokens, key=lambda end: (-lengths(end), end))
@@ -127,7 +122,7 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
             num_beams=3, num_return_sequences=3, max_new_tokens=MOST, length_penalty=penalty
         )
         options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
-        found = generate(model, ids, GenerationRequest(**options))
+        found = ask(model, ids, **options)
         for row, texts in zip(rows, found, strict=True):
             expected = plain_beams(model, row, set(ends), 3, penalty, begins)
             assert [text.ids for text in texts] == [out for _, out in expected]
@@ -137,17 +132,17 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
                     text.score, abs=1e-4
                 )
                 assert len(text.logprobs) == len(text.ids) + (text.finish_reason == "end")
-    same(generate(model, padded(rows, "left"), GenerationRequest(**options)), found)
-    same([generate(model, torch.tensor([row]), GenerationRequest(**options))[0] for row in rows], found)
+    same(ask(model, padded(rows, "left"), **options), found)
+    same([ask(model, torch.tensor([row]), **options)[0] for row in rows], found)
     for tokens in (1, 150, 10_000):
         same(
             list(generate_batched(model, iter(rows), GenerationRequest(**options), batch_tokens=tokens)),
             found,
         )
     limits = dict(zip(map(len, rows), (0, 1, 3, MOST), strict=True))
-    shorter = generate(model, ids, GenerationRequest(**options, max_new_tokens=limits.__getitem__))
+    shorter = ask(model, ids, **options, max_new_tokens=limits.__getitem__)
     alone = [
-        generate(model, torch.tensor([row]), GenerationRequest(**options, max_new_tokens=most))[0]
+        ask(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
         for row, most in zip(rows, limits.values(), strict=True)
     ]
     same(shorter, alone)
@@ -170,8 +165,8 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
     settings = GenerationConfig(**words, max_new_tokens=MOST)
     options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
     options["decode"] = lambda tokens: "".join(f"<{token}" for token in tokens)
-    found = generate(model, ids, GenerationRequest(**options, return_tree=True))
-    same(generate(model, ids, GenerationRequest(**options)), found)  # looking changes nothing
+    found = ask(model, ids, **options, return_tree=True)
+    same(ask(model, ids, **options), found)  # looking changes nothing
     beams = settings.num_beams
     for texts in found:
         for place, text in enumerate(texts):
@@ -230,9 +225,7 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
         do_sample=True, temperature=1.5, top_k=20, top_p=0.9, min_p=0.02, seed=0,
         num_return_sequences=count, max_new_tokens=1,
     )  # fmt: skip
-    (found,) = generate(
-        model, torch.tensor([row]), GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD)
-    )
+    (found,) = ask(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
     drawn = torch.tensor([text.ids[0] for text in found])
     assert set(drawn.tolist()) <= set(top.tolist()) and len(top) > 3
     seen = torch.tensor([float((drawn == token).sum()) for token in top])
@@ -243,9 +236,7 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
     statistic = float(((seen - count * expected) ** 2 / (count * expected)).sum())
     freedom = len(top) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
-    again = generate(
-        model, torch.tensor([row]), GenerationRequest(config=settings, eos_token_id=None, pad_token_id=PAD)
-    )
+    again = ask(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
     assert again == [found]
 
 
@@ -268,12 +259,13 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
         for every in (1, 5, 100):
             monkeypatch.setattr("glassformer.generation.loop.check_interval", lambda _, n=every: n)
             found.append(
-                generate(
+                ask(
                     model,
                     ids,
-                    GenerationRequest(
-                        config=settings, **options, max_new_tokens=limits.__getitem__, return_tree=True
-                    ),
+                    config=settings,
+                    **options,
+                    max_new_tokens=limits.__getitem__,
+                    return_tree=True,
                 )
             )
         for other in found[1:]:
@@ -295,7 +287,7 @@ def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
     settings = GenerationConfig(num_beams=beams, max_new_tokens=3)
     options: dict[str, Any] = {"config": settings, "eos_token_id": 2, "pad_token_id": PAD, **begins}
     with pytest.raises(NonFiniteError):
-        generate(model, padded(examples(2), "right"), GenerationRequest(**options, return_tree=True))
+        ask(model, padded(examples(2), "right"), **options, return_tree=True)
     with pytest.raises(NonFiniteError):
         list(generate_batched(model, examples(2), GenerationRequest(**options)))
     outputs = generate_batched(model, examples(2), GenerationRequest(**options), check_finite=False)
@@ -313,10 +305,10 @@ def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
     ask: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
     ask |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
     options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **begins}
-    free = generate(model, ids, GenerationRequest(config=GenerationConfig(**ask), **options))
+    free = ask(model, ids, config=GenerationConfig(**ask), **options)
     stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
     halting = GenerationConfig(**ask, stop_strings=(stop,))
-    found = generate(model, ids, GenerationRequest(config=halting, **options))
+    found = ask(model, ids, config=halting, **options)
     assert any(text.finish_reason == "stop" for texts in found for text in texts)
     for texts, long in zip(found, free, strict=True):
         for text in texts:
@@ -329,7 +321,7 @@ def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
         if beams == 1:
             assert texts[0].ids == long[0].ids[: len(texts[0].ids)]
     with pytest.raises(MissingValueError):
-        generate(model, ids, GenerationRequest(config=halting, eos_token_id=None, pad_token_id=PAD, **begins))
+        ask(model, ids, config=halting, eos_token_id=None, pad_token_id=PAD, **begins)
 
 
 def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() -> None:
@@ -340,22 +332,12 @@ def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() ->
     options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, **begins}
     heard: dict[int, list[int]] = {n: [] for n in range(len(rows))}
     settings = GenerationConfig(max_new_tokens=MOST)
-    found = generate(
-        model,
-        ids,
-        GenerationRequest(
-            config=settings, **options, on_token=lambda token: heard[token.row].append(token.id)
-        ),
+    found = ask(
+        model, ids, config=settings, **options, on_token=lambda token: heard[token.row].append(token.id)
     )
     assert list(heard.values()) == [text.ids for (text,) in found]
     with pytest.raises(UnsupportedError):
-        generate(
-            model,
-            ids,
-            GenerationRequest(
-                config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print
-            ),
-        )
+        ask(model, ids, config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print)
 
     read = 0
 
@@ -454,21 +436,14 @@ def test_a_folders_generation_config_is_honoured_or_refused() -> None:
     ids = padded(examples(3), "right")
     options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **begins}
     # the start is counted in these bounds; for a prompt, the prompt is
-    found = generate(
-        model, ids, GenerationRequest(config=merge_generation_config({"max_length": 9}, {}), **options)
-    )
+    found = ask(model, ids, config=merge_generation_config({"max_length": 9}, {}), **options)
     assert {len(text.ids) for (text,) in found} == {8}
     prompted, _ = model_for("gpt2")
-    found = generate(
+    found = ask(
         prompted,
         ids,
-        GenerationRequest(
-            config=merge_generation_config({"max_length": 9}, {}), eos_token_id=None, pad_token_id=PAD
-        ),
+        config=merge_generation_config({"max_length": 9}, {}),
+        eos_token_id=None,
+        pad_token_id=PAD,
     )
     assert [len(text.ids) for (text,) in found] == [9 - len(row) for row in examples(3)]
-
-
-@pytest.mark.parametrize("penalty", [-1, 2])
-def test_a_whole_number_is_a_length_penalty_too(penalty: int) -> None:
-    assert float(length_term(GenerationConfig(length_penalty=penalty), torch.tensor(4))) == 4.0**penalty

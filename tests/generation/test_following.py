@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
+from glassformer.generation import GenerationConfig, prefill
 from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel
-from glassformer.generation.loop import GreedySelector, Sequences
-from tests.generation.test_greedy import MOST, PAD, examples, model_of, padded
+from glassformer.generation.loop import Sequences, greedy_selector
+from tests.generation.test_greedy import MOST, PAD, ask, examples, model_of, padded
 
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"min_new_tokens": 3, "forced_eos_token_id": 40},
@@ -39,13 +39,13 @@ def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest
         "pad_token_id": PAD,
         "decode": spelled,
     }
-    expected = generate(model, ids, GenerationRequest(**options))
+    expected = ask(model, ids, **options)
 
     def step_and_select(self: CachedDecoder, ids: Tensor, follow: TokenSelector) -> tuple[Tensor, ...]:
-        return follow(self.step(ids))
+        return follow.choose(self.step(ids))
 
     monkeypatch.setattr(CachedDecoder, "step_and_select", step_and_select, raising=False)
-    assert generate(model, ids, GenerationRequest(**options)) == expected
+    assert ask(model, ids, **options) == expected
     if settings.stop_strings:
         assert any(text.finish_reason == "stop" for texts in expected for text in texts)
 
@@ -68,21 +68,20 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     model = InferenceModel(model_of("gpt2").to(device), TritonLinear)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
-    def follow() -> GreedySelector:
+    def follow() -> tuple[TokenSelector, Any]:
         limits, ends, never = (torch.tensor(x, device=device) for x in ([4, 4], [3], [7]))
-        return GreedySelector(Sequences(limits, ends), never)
+        return greedy_selector(Sequences(limits, ends), never), weakref.ref(never)
 
     def begun() -> Any:
         with torch.inference_mode():
             return prefill(model, ids, ids > 0, start_ids=None, capacity=4).decoder
 
     with torch.inference_mode():
-        first, steps = follow(), begun()
+        (first, read), steps = follow(), begun()
         steps._capture(first)
-        read = weakref.ref(first.suppressed)
         for order in ([1, 0], [0, 1]):
             del steps
-            first, steps = follow(), begun()
+            (first, _), steps = follow(), begun()
             steps.reorder(torch.tensor(order, device=device))
             steps._capture(first)
             assert steps.graph is graphs[0] and len(graphs) == 1

@@ -14,7 +14,7 @@ from glassformer.core.build import build
 from glassformer.core.model import EncoderDecoder
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.families.registry import tiny
-from glassformer.generation import GenerationRequest, generate, generate_batched
+from glassformer.generation import GenerationOutput, GenerationRequest, generate, generate_batched
 from tests.core.models import model_of as core_model
 
 EOS, PAD, START = 2, 0, 1
@@ -41,8 +41,13 @@ def examples(count: int = len(LENGTHS), seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, 80, (LENGTHS[n % len(LENGTHS)],), generator=draw).tolist() for n in range(count)]
 
 
+def ask(model: Any, ids: Tensor, mask: Tensor | None = None, **request: Any) -> list[list[GenerationOutput]]:
+    """`generate` with the fields of the request as keywords."""
+    return generate(model, ids, GenerationRequest(**request), attention_mask=mask)
+
+
 def greedy(model: nn.Module, ids: Tensor, mask: Tensor | None = None, **options: Any) -> list[list[int]]:
-    outputs = generate(model, ids, GenerationRequest(**options), attention_mask=mask)
+    outputs = ask(model, ids, mask, **options)
     return [best.ids for (best,) in outputs]
 
 

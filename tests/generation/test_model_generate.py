@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from glassformer.errors import MissingValueError
+from glassformer.generation import GenerationConfig, GenerationRequest
+from glassformer.generation.continuous import Scheduler
+from glassformer.generation.inference_model import InferenceModel
 from tests.generation.references import generated, lively_ends, padded, pair, rows
+from tests.generation.test_greedy import ask, model_of
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,31 @@ def test_model_generate_matches_transformers(family: str, options: dict[str, Any
 def test_model_generate_needs_a_bound() -> None:
     with pytest.raises(MissingValueError):
         pair("gpt2")[1].generate(torch.tensor([[5, 6]]))
+
+
+class ScoresHead(nn.Module):
+    """A head of its own kind: all that generation needs is that it yields scores over a vocabulary."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, context: Any, *, obs: Any = None) -> Tensor:
+        return self.inner(x, context, obs=obs) / 2
+
+
+@pytest.mark.parametrize("weights", [None, "own"])
+def test_any_head_with_scores_over_a_vocabulary_generates(weights: Any) -> None:
+    model, ids = model_of("gpt2"), torch.tensor([[5, 9, 14]])
+    options: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=6, num_beams=2), "eos_token_id": 3}
+    (expected,) = ask(model, ids, **options)
+    model.head = ScoresHead(model.head)
+    ((found,),) = ask(InferenceModel(model, weights), ids, **options)
+    assert found.ids and found.score != pytest.approx(expected[0].score)
+    with torch.no_grad():
+        logits = model(torch.tensor([[*ids[0].tolist(), *found.ids]]))[0, 2:].log_softmax(-1)
+    chosen = logits[torch.arange(len(found.ids)), torch.tensor(found.ids)]
+    assert found.logprobs[: len(found.ids)] == pytest.approx(chosen.tolist(), abs=1e-4)
+    scheduler = Scheduler(InferenceModel(model, weights))
+    assert scheduler.submit([5, 9, 14], GenerationRequest(**options)).result(20)[0].ids == found.ids
+    scheduler.close()

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate
+from glassformer.generation import GenerationConfig, GenerationOutput
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.generation.references import CONFIGS, EOS, generated, lively_ends, padded, pair, rows
+from tests.generation.test_greedy import ask
 
 MOST = 14
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -71,13 +72,13 @@ def test_the_reference_writes_the_same_with_the_same_scores(family: str) -> None
             ids, real = padded(batch, side, config.pad_token_id)
             expected, scores = generated(theirs, ids, real, ends, max_new_tokens=MOST, **words)
             found = flat(
-                generate(
+                ask(
                     ours,
                     ids,
-                    GenerationRequest(
-                        config=ours_for(words), eos_token_id=ends, pad_token_id=config.pad_token_id
-                    ),
-                    attention_mask=real,
+                    real,
+                    config=ours_for(words),
+                    eos_token_id=ends,
+                    pad_token_id=config.pad_token_id,
                 )
             )
             assert [text.ids for text in found] == expected, name
@@ -103,29 +104,18 @@ def test_a_forced_beginning_is_the_references(family: str, beams: int) -> None:
     settings = GenerationConfig(**words, max_new_tokens=MOST)
     # one forced token is written; a longer start is only read
     expected, scores = generated(theirs, ids, real, max_new_tokens=MOST, forced_bos_token_id=17, **words)
-    found = flat(
-        generate(
-            ours, ids, GenerationRequest(config=settings, prefix_ids=[17], **options), attention_mask=real
-        )
-    )
+    found = flat(ask(ours, ids, real, config=settings, prefix_ids=[17], **options))
     assert [text.ids for text in found] == expected
     assert {text.ids[0] for text in found} == {17} and {text.logprobs[0] for text in found} == {0.0}
     torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
     told = GenerationConfig(**words, max_new_tokens=MOST, forced_bos_token_id=17)
-    assert [
-        text.ids
-        for text in flat(generate(ours, ids, GenerationRequest(config=told, **options), attention_mask=real))
-    ] == expected
+    assert [text.ids for text in flat(ask(ours, ids, real, config=told, **options))] == expected
 
     start = [config.decoder_start_token_id, 17, 23]
     expected, scores = generated(
         theirs, ids, real, max_new_tokens=MOST, decoder_input_ids=torch.tensor([start] * len(ids)), **words
     )
-    found = flat(
-        generate(
-            ours, ids, GenerationRequest(config=settings, start_ids=start, **options), attention_mask=real
-        )
-    )
+    found = flat(ask(ours, ids, real, config=settings, start_ids=start, **options))
     assert [text.ids for text in found] == expected
     torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
 
@@ -149,12 +139,7 @@ def test_chance_draws_what_the_reference_draws(family: str) -> None:
         settings = GenerationConfig(
             **words, do_sample=True, max_new_tokens=MOST, seed=11, min_new_tokens=MOST
         )
-        found = generate(
-            ours,
-            ids,
-            GenerationRequest(config=settings, eos_token_id=EOS, pad_token_id=config.pad_token_id),
-            attention_mask=real,
-        )
+        found = ask(ours, ids, real, config=settings, eos_token_id=EOS, pad_token_id=config.pad_token_id)
         torch.manual_seed(11)
         # no row ends early here, so that both draw for as many rows at every step
         expected, scores = generated(

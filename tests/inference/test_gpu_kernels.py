@@ -16,11 +16,10 @@ pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core.backend import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
-from glassformer.errors import GlassformerError  # noqa: E402
-from glassformer.inference.gpu.decode_attention import cross_attention, decode_attention  # noqa: E402
-from glassformer.inference.gpu.elementwise import NormWeights, normalize  # noqa: E402
+from glassformer.inference.gpu.decode_attention import decode_attention  # noqa: E402
 from glassformer.inference.gpu.launch import processors  # noqa: E402
 from glassformer.inference.gpu.linear import product  # noqa: E402
+from glassformer.inference.gpu.linear_kernels import NormWeights, normalize  # noqa: E402
 from glassformer.inference.gpu.top_k import top_k  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -119,16 +118,6 @@ def test_a_norm_alone(kind: Any) -> None:
     assert error(normalize(x, norm), plain_norm(x, norm)) < 1e-5
 
 
-def test_a_product_says_what_it_cannot_take() -> None:
-    x, weight = drawn(1, 32), drawn(8, 32)
-    with pytest.raises(GlassformerError, match="unknown activation 'swish'"):
-        product(x, weight, activation="swish")  # type: ignore[arg-type]
-    with pytest.raises(GlassformerError, match="x \\(N, D\\)"):
-        product(x, drawn(8, 16))
-    with pytest.raises(GlassformerError, match="int8"):
-        product(x, weight, scale=torch.ones(8, device=DEVICE))
-
-
 def plain_attention(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, bias: Tensor | float = 0.0
 ) -> Tensor:
@@ -215,16 +204,9 @@ def test_a_look_across_sees_what_is_real_and_nothing_gives_zeros() -> None:
     q, (k, v) = drawn(3, 4, 6, 20), drawn(3, 150, 4, 20).transpose(1, 2).split(2, 1)  # as one product gives
     real = torch.rand(3, 150, device=DEVICE) > 0.5
     real[1] = False
-    got = cross_attention(q, k, v, scale=0.2, real=real)
+    got = decode_attention(q, None, None, k, v, None, scale=0.2, real=real)
     assert error(got, plain_attention(q, k, v, real[:, None].expand(3, 4, 150), 0.2)) < 1e-5
     assert not got[1].any()
-
-
-def test_beams_without_ancestors_are_refused() -> None:
-    cache, length = drawn(1, 2, 9, 16), torch.tensor(0, device=DEVICE)
-    q = drawn(1, 3, 2, 16)
-    with pytest.raises(GlassformerError, match="ancestors"):
-        decode_attention(q, q, q, cache, cache.clone(), length, scale=1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)

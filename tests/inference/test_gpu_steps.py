@@ -16,11 +16,11 @@ pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core import spec  # noqa: E402
 from glassformer.core.build import build  # noqa: E402
-from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill  # noqa: E402
+from glassformer.generation import GenerationConfig, prefill  # noqa: E402
 from glassformer.generation.graph_decoder import GraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
 from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear  # noqa: E402
-from tests.generation.test_greedy import PAD, START, model_of  # noqa: E402
+from tests.generation.test_greedy import PAD, START, ask, model_of  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
@@ -48,12 +48,7 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
     for name, words in SETTINGS.items():
         settings = GenerationConfig(max_new_tokens=6, **words)
         plain, quick = (
-            generate(
-                one,
-                ids,
-                GenerationRequest(config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts),
-                attention_mask=real,
-            )
+            ask(one, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts)
             for one in (model, InferenceModel(model, TritonLinear))
         )
         for texts, others in zip(plain, quick, strict=True):

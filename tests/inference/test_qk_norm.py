@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.qwen3 import modeling_qwen3 as reference
 
-from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder
-from glassformer.core.observe import observe
 from glassformer.core.positions import PositionTerms, RotaryPositions
-from glassformer.export.onnx import export_onnx
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.verify import open_exported, stir
-from glassformer.verify.exported import exported_equals_native
+from glassformer.verify import stir
 from tests.core.models import VOCAB, model_of
 from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_crowd import crowd
@@ -96,38 +90,6 @@ def test_a_step_without_the_norm_is_noticed(model: Any, monkeypatch: pytest.Monk
     assert max(gaps(None, model, 3)) > 1e-2
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_greedy_search_and_beams_choose_as_the_plain_model_does(beams: int, model: Any) -> None:
-    start = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
-    config = GenerationConfig(max_new_tokens=9, num_beams=beams)
-    request = GenerationRequest(config=config, eos_token_id=None, pad_token_id=0, **start)
-    ids = torch.tensor([[4, 7, 9, 12], [3, 5, 0, 0]])
-    plain, packed = (generate(one, ids, request) for one in (model, prepare_for_inference(model)))
-    assert [[one.ids for one in row] for row in plain] == [[one.ids for one in row] for row in packed]
-
-
 def test_requests_of_a_batch_get_what_they_get_alone(model: Any) -> None:
     begins = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
     crowd(prepare_for_inference(model), requests(8, begins, vocab=VOCAB, most=12))
-
-
-def test_observed_weights_are_those_of_the_forward(model: Any) -> None:
-    ids = torch.randint(1, VOCAB, (2, 6))
-    record = observe(model, (ids, ids) if isinstance(model, EncoderDecoder) else ids)
-    name = "decoder.blocks.1.self_attn"
-    values = record[f"{name}.v"].repeat_interleave(2, 1)
-    torch.testing.assert_close(record.weights(name) @ values, record[f"{name}.heads"])
-
-
-def test_an_onnx_export_equals_the_model(model: Any, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    bundle = Bundle(model=model)
-    export_onnx(bundle, tmp_path / "out")
-    claim = exported_equals_native(bundle, "exported", exported=open_exported(tmp_path / "out"))
-    assert claim.status == "holds", claim
-
-
-def test_norms_are_per_head() -> None:
-    attention = MultiHeadAttention(24, num_heads=4, num_kv_heads=2, qk_norm=spec.RMSNorm())
-    assert isinstance(attention.q_norm, nn.Module) and attention.q_norm.weight.shape == (6,)
-    assert attention.k_norm is not None and attention.k_norm.weight.shape == (6,)

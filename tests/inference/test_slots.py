@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from glassformer.core.kv_cache import KVCache
 from glassformer.core.positions import RotaryPositions, rotate
 from glassformer.inference.prepare import fused_copy
-from glassformer.inference.slot_cache import MIN_SLOTS, CrossSlotCache, Slot, SlotCache, capacity_for
+from glassformer.inference.slot_cache import MIN_SLOTS, Slot, SlotCache, capacity_for
 from tests.core.models import D, H
 from tests.core.models import model_of as core_model
 
@@ -60,8 +61,9 @@ def defined(attention: Any, position: Any, q: Tensor, seen: Seen, at: int) -> Te
 def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> None:
     model: Any = core_model("encoder_decoder", **kind)
     decoder = fused_copy(model.decoder, None)
-    own = SlotCache(decoder, torch.float32, torch.device("cpu"))
-    across = CrossSlotCache(decoder, torch.float32, torch.device("cpu"))
+    own = SlotCache(decoder, torch.empty(0))
+    across = SlotCache(decoder, torch.empty(0), stored=True)
+    assert isinstance(own, KVCache)
     attention, cross = decoder.attentions[0], decoder.cross_attentions[0]
     position = model.decoder.position
     groups, width, layers = attention.num_kv_heads, attention.head_dim, len(decoder.blocks)
@@ -88,25 +90,30 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
             across.remove(gone.source)
         if not texts:
             continue
+        order: list[int] = []
         for text in texts:
-            if text.slot.width > 1 and draw.random() < 0.5:
-                moved = [draw.randrange(text.slot.width) for _ in range(text.slot.width)]
-                own.reorder(text.slot, torch.tensor(moved))
-                text.beams = [list(text.beams[beam]) for beam in moved]
+            moved = list(range(text.slot.width))
+            if draw.random() < 0.5:
+                moved = [draw.randrange(text.slot.width) for _ in moved]
+            text.beams = [list(text.beams[beam]) for beam in moved]
+            first = len(order)
+            order += [first + beam for beam in moved]
+        own.reorder(torch.tensor(order))
         rows = [(text, beam) for text in texts for beam in range(text.slot.width)]
         most = max(most, len(own.buckets))
-        assert own.positions().tolist() == [text.place for text, _ in rows]
+        assert own.next_positions().tolist() == [text.place for text, _ in rows]
         qkv = torch.randn(len(rows), (attention.num_heads + 2 * groups) * width)
         own.prepare()
+        across.prepare()
         widths = [attention.num_heads * width, groups * width, groups * width]
         found, _ = (
-            own.attend[n](
-                attention, *(x.unflatten(-1, (-1, width)) for x in (qkv * (1 + n)).split(widths, -1))
+            own.attend(
+                n, attention, *(x.unflatten(-1, (-1, width)) for x in (qkv * (1 + n)).split(widths, -1))
             )
             for n in range(layers)
         )
         asked = torch.randn(len(rows), H * cross.head_dim)
-        looked = across.attend[0](cross, asked.unflatten(-1, (H, -1)), None, None)
+        looked = across.attend(0, cross, asked.unflatten(-1, (H, -1)), None, None)
         own.advance()
         for row, (text, beam) in enumerate(rows):
             q, k, v = qkv[row].split([attention.num_heads * width, groups * width, groups * width])
@@ -121,19 +128,17 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
         for text in texts:
             text.place += 1
     assert most > 2  # texts were in several buckets at once
-    for text in texts:
-        own.remove(text.slot)
-        across.remove(text.source)
+    own.select(torch.empty(0, dtype=torch.long))
+    across.select(torch.empty(0, dtype=torch.long))
     assert not own.buckets and not across.buckets and own.rows == 0
 
 
 def test_buckets_hold_little_more_than_is_there() -> None:
     model: Any = core_model("decoder_only")
-    own = SlotCache(fused_copy(model.decoder, None), torch.float32, torch.device("cpu"))
+    own = SlotCache(fused_copy(model.decoder, None), torch.empty(0))
     nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
     held = [own.add(1, nothing, nothing) for _ in range(40)]
     (bucket,) = own.buckets.values()
-    assert bucket.rows == 64 and capacity_for(1) == bucket.capacity
-    for slot in held[2:]:
-        own.remove(slot)
-    assert bucket.rows <= 2 * MIN_SLOTS and own.slots == held[:2]
+    assert len(bucket.visible) == 64 and capacity_for(1) == bucket.capacity == own.capacity // 40
+    own.select(torch.arange(2))
+    assert len(bucket.visible) <= 2 * MIN_SLOTS and own.slots == held[:2]

@@ -15,7 +15,7 @@ from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
 from glassformer.inference.kv_cache import BeamCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
-from glassformer.inference.slot_cache import SlotAttention, SlotCache
+from glassformer.inference.slot_cache import SlotCache
 from glassformer.verify import proofs, reference, stir, verify
 from glassformer.verify.claims import gap, measured, same_bits
 
@@ -94,8 +94,8 @@ CACHES = {
     "dropped slots": lambda m: wrap(
         m, BeamCache, "_drop_dead_slots", lambda f, s: (f(s), s.layers[0].v.mul_(1.1))
     ),
-    "slots": lambda m: wrap(m, SlotAttention, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
-    "the order of beams in slots": lambda m: m.setattr(SlotCache, "reorder", lambda self, slot, beams: None),
+    "slots": lambda m: wrap(m, SlotCache, "attend", lambda f, *a, **k: f(*a, **k) * 1.001),
+    "the order of beams in slots": lambda m: m.setattr(SlotCache, "reorder", lambda self, rows: None),
 }
 
 

@@ -1,18 +1,23 @@
-"""A request to the scheduler: what it takes at most, what its caller hears of it, and how it may fail."""
+"""A request to the scheduler: what it takes at most, what its caller hears of it, how it may fail; the queue.
+
+In the queue callers take turns, and none gets all the rows: a caller may submit more than can run at once.
+Others who come meanwhile are served before the rest of it, and find free rows.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.core.model import EncoderDecoder
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -26,6 +31,7 @@ from glassformer.generation.inference_model import InferenceModel, max_positions
 from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.request import GenerationOutput, GenerationRequest, Token
 
+MAX_SHARE: Final = 0.75  # of rows and tokens, for one caller with several requests
 OnDone = Callable[["list[GenerationOutput] | Exception"], Any]
 
 
@@ -102,7 +108,7 @@ class Request:
         self.limit = params.limit(len(self.ids), len(self.starts) or len(self.ids))
         if isinstance(model, InferenceModel):
             self.limit = min(self.limit, _max_new_tokens(model, self.ids, self.starts))
-            params.check_forced_ids(vocab_size(model))
+            params.check_forced_ids(model.vocab_size)
         self.caller: Hashable = self if caller is None else caller
         self.cancelled = False
         self._result: list[GenerationOutput] | Exception | None = None
@@ -171,12 +177,6 @@ class Request:
                 self._on_done(result)
 
 
-def vocab_size(model: InferenceModel) -> int:
-    """How many tokens the model chooses from."""
-    head: Any = model.model.head
-    return int(head.weight.shape[0])
-
-
 def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[int]) -> int:
     """How many tokens the position table has space for; inputs that the model cannot read are refused."""
     inner = model.model
@@ -184,21 +184,19 @@ def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[
         if not starts:
             raise MissingValueError("start_ids", "to start the decoder")
         _check_ids(inner.src_embed, ids, "source")
-        _check_ids(inner.tgt_embed, starts, "start")
-        table, before = max_positions(inner.tgt_embed), len(starts)
+        embed, before, what = inner.tgt_embed, starts, "start"
     else:
-        assert isinstance(inner, DecoderOnly)
         if starts:
             raise ConflictError(("start_ids", "prompt"), "a decoder-only model continues its prompt")
         if not ids:
             raise EmptyInputError("prompt", hint="begin it with the model's start token")
-        _check_ids(inner.embed, ids, "prompt")
-        table, before = max_positions(inner.embed), len(ids)
-    return 1 << 62 if table is None else max(0, table + 1 - before)
+        embed, before, what = inner.embed, ids, "prompt"
+    table = _check_ids(embed, before, what)
+    return 1 << 62 if table is None else max(0, table + 1 - len(before))
 
 
-def _check_ids(embed: nn.Module, ids: Sequence[int], what: str) -> None:
-    """Every id must be in the vocabulary, at a position that the model knows."""
+def _check_ids(embed: nn.Module, ids: Sequence[int], what: str) -> int | None:
+    """Every id must be in the vocabulary, at a position that the model knows; return the positions."""
     assert isinstance(embed, TokenInput)
     size, table = embed.token.num_embeddings, max_positions(embed)
     for token in ids:
@@ -206,3 +204,54 @@ def _check_ids(embed: nn.Module, ids: Sequence[int], what: str) -> None:
             raise InvalidValueError(f"token of the {what}", token, f"a token id from 0 to {size - 1}")
     if table is not None and len(ids) > table:
         raise InputTooLongError(len(ids), table)
+    return table
+
+
+class RequestQueue:
+    """Requests by their callers; not thread-safe."""
+
+    def __init__(self, rows: int, tokens: int) -> None:
+        """rows, tokens: the capacity for all."""
+        self._rows, self._tokens = MAX_SHARE * rows, MAX_SHARE * tokens
+        self._by_caller: dict[Hashable, deque[Request]] = {}  # the caller whose turn is next comes first
+        self._running: list[Request] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_caller.values()))
+
+    def add(self, request: Request) -> None:
+        self._by_caller.setdefault(request.caller, deque()).append(request)
+
+    def pop(self, rows: int, tokens: int) -> Request | None:
+        """The first request of the next caller, if it fits; else all wait, so that none waits forever."""
+        self._running = [request for request in self._running if not request.done]
+        waiting = (requests[0] for requests in self._by_caller.values())
+        first = next(filter(self._within_share, waiting), None)
+        if first is None or first.rows > rows or first.tokens > tokens:
+            return None
+        requests = self._by_caller.pop(first.caller)
+        requests.popleft()
+        if requests:
+            self._by_caller[first.caller] = requests
+        self._running.append(first)
+        return first
+
+    def _within_share(self, request: Request) -> bool:
+        """Whether its caller has nothing running yet, or may run this too."""
+        own = [one for one in self._running if one.caller == request.caller]
+        rows, tokens = sum(one.rows for one in own), sum(one.tokens for one in own)
+        within = rows + request.rows <= self._rows and tokens + request.tokens <= self._tokens
+        return not own or within
+
+    def pop_cancelled(self) -> list[Request]:
+        cancelled = [one for requests in self._by_caller.values() for one in requests if one.cancelled]
+        for request in cancelled:
+            self._by_caller[request.caller].remove(request)
+            if not self._by_caller[request.caller]:
+                del self._by_caller[request.caller]
+        return cancelled
+
+    def pop_all(self) -> list[Request]:
+        found = [request for requests in self._by_caller.values() for request in requests]
+        self._by_caller.clear()
+        return found

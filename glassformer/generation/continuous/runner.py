@@ -3,42 +3,43 @@
 Between two looks at the queue a runner drops cancelled requests, admits new ones, prefills a little and takes
 one step.
 
-R rows of one request, V vocabulary.
+N rows of the batch, V vocabulary, D d_model, G key/value heads, K head width.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.model import EncoderDecoder
 from glassformer.errors import NonFiniteError
-from glassformer.generation.continuous.batch import SlotBatch, SlotRef
 from glassformer.generation.continuous.request import (
     Request,
     RequestCancelledError,
     SchedulerClosedError,
     failure,
-    vocab_size,
 )
 from glassformer.generation.continuous.selection import BeamSelection, RowChoice, RowSelection, choose_tokens
 from glassformer.generation.engine import start_search
 from glassformer.generation.inference_model import InferenceModel
-from glassformer.generation.loop import Search, run_search
+from glassformer.generation.loop import run_search
 from glassformer.generation.request import GenerationOutput
-from glassformer.inference.attention import GrowingCache
+from glassformer.inference.attention import GrowingCache, run_ragged
 from glassformer.inference.prepare import evaluation_mode
+from glassformer.inference.slot_cache import Slot, SlotCache
 
 CHUNK: Final = 256  # tokens of one prompt that are prefilled at once
 IDLE_CHUNK: Final = 1024  # tokens that are prefilled at once if no request waits for the next step
 NextRequest = Callable[[int, int], Request | None]  # free rows and tokens -> a request that fits
+ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
 _log = logging.getLogger("glassformer.scheduler")
 
 
@@ -50,32 +51,6 @@ class Counts:
     new_tokens: int = 0
     steps: int = 0
     requests: int = 0
-
-
-class Runner(Protocol):
-    """Runs the requests of a scheduler, in its thread."""
-
-    counts: Counts
-
-    @property
-    def busy(self) -> bool: ...
-
-    @property
-    def rows(self) -> int:
-        """Rows in use, or soon to be."""
-        ...
-
-    def turn(self, next_request: NextRequest) -> None:
-        """Take one step with the running requests, and admit more."""
-        ...
-
-    def stop(self) -> None:
-        """Drop everything at the next turn; called from any thread."""
-        ...
-
-    def end(self) -> None:
-        """Fail the running requests: the scheduler is closed."""
-        ...
 
 
 def finite(outputs: list[GenerationOutput]) -> list[GenerationOutput] | NonFiniteError:
@@ -91,113 +66,155 @@ def finite(outputs: list[GenerationOutput]) -> list[GenerationOutput] | NonFinit
 class SequentialRunner:
     """Runs one request at a time, for models that have their own decoder."""
 
+    busy = False  # between two turns
+
     def __init__(self, model: nn.Module) -> None:
-        self.model, self.counts = model, Counts()
-        self._request: Request | None = None
-        self._steps: Iterator[None] = iter(())
-        self._search: Search | None = None
+        self.model, self.counts, self.rows = model, Counts(), 0
         self._stopping = False
 
-    @property
-    def busy(self) -> bool:
-        return self._request is not None
-
-    @property
-    def rows(self) -> int:
-        request = self._request
-        return 0 if request is None else request.rows
-
     def stop(self) -> None:
+        """Drop the running request; called from any thread."""
         self._stopping = True
 
     def end(self) -> None:
-        self._finish(SchedulerClosedError())
+        """The scheduler is closed."""
 
     def turn(self, next_request: NextRequest) -> None:
-        with evaluation_mode(self.model):
-            try:
-                if self._request is None:
-                    self._start(next_request)
-                elif self._stopping:
-                    self.end()
-                elif self._request.cancelled:
-                    self._finish(RequestCancelledError())
-                else:
-                    self.counts.steps += 1
-                    self._advance()
-            except Exception as error:
-                self._finish(failure("decoding", error))
-
-    def _start(self, next_request: NextRequest) -> None:
-        self._request = request = next_request(1 << 62, 1 << 62)
+        """Run the next request from its first token to its last."""
+        request = next_request(1 << 62, 1 << 62)
         if request is None:
             return
         self.counts.requests += 1
-        device = next(self.model.parameters()).device
-        ids = torch.tensor([request.ids], dtype=torch.long, device=device)
-        params = request.params
+        self.rows = request.rows
+        try:
+            with evaluation_mode(self.model):
+                result = self._run(request)
+        except Exception as error:
+            result = failure("decoding", error)
+        self.rows = 0
+        request.finish(result)
+
+    def _run(self, request: Request) -> list[GenerationOutput] | Exception:
+        device, params = next(self.model.parameters()).device, request.params
         if params.on_token is not None:
             params = replace(params, on_token=request.report)
+        ids = torch.tensor([request.ids], dtype=torch.long, device=device)
         mask, generator = torch.ones_like(ids, dtype=torch.bool), params.generator(device)
-        decoder, logits, self._search = start_search(
-            self.model, ids, params, mask, [request.limit], generator
-        )
+        decoder, logits, search = start_search(self.model, ids, params, mask, [request.limit], generator)
         self.counts.prompt_tokens += len(request.ids)
-        self._steps = run_search(decoder, logits, self._search)
-        self._advance()
-
-    def _advance(self) -> None:
-        assert self._search is not None
-        try:
-            next(self._steps)
-        except StopIteration:
-            outputs = self._search.outputs()[0]
-            self.counts.new_tokens += sum(len(output.logprobs) for output in outputs)
-            self._finish(finite(outputs))
-
-    def _finish(self, result: list[GenerationOutput] | Exception) -> None:
-        request, self._request, self._search, self._steps = self._request, None, None, iter(())
-        if request is not None:
-            request.finish(result)
+        for _ in run_search(decoder, logits, search):
+            self.counts.steps += 1
+            if self._stopping:
+                return SchedulerClosedError()
+            if request.cancelled:
+                return RequestCancelledError()
+        if request.cancelled:
+            return RequestCancelledError()
+        outputs = search.outputs()[0]
+        self.counts.new_tokens += sum(len(output.logprobs) for output in outputs)
+        return finite(outputs)
 
 
-@dataclass(eq=False)
-class Prefilling:
-    """A request whose source or prompt is being processed."""
+class SlotBatch:
+    """The rows that are being generated with one model: they join, take a step together, and leave."""
 
-    request: Request
-    selection: RowSelection | BeamSelection
-    done: int = 0
-    past: GrowingCache = field(default_factory=GrowingCache)
+    def __init__(self, model: InferenceModel) -> None:
+        self.model, inner = model, model.model
+        self.parameter = next(inner.parameters())
+        like = self.parameter.new_empty(0, dtype=model.dtype)
+        self.cache = SlotCache(model.decoder, like)
+        self.attend = self.cache.attention_layers(model.decoder)
+        self.sources = self.cross_attend = None
+        if isinstance(inner, EncoderDecoder):
+            self.embed: nn.Module = inner.tgt_embed
+            self.sources = SlotCache(model.decoder, like, stored=True)
+            self.cross_attend = self.sources.attention_layers(model.decoder)
+        else:
+            self.embed = inner.embed
 
-    def chunk(self) -> Sequence[int]:
-        """What is processed next: a source whole, a prompt in chunks that do not depend on other requests."""
-        ids = self.request.ids
-        return ids if self.request.starts else ids[self.done : self.done + CHUNK]
+    def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
+        """Sources of any lengths -> the keys and values of each, by the decoder's layers."""
+        model, inner = self.model, self.model.model
+        assert model.encoder is not None and isinstance(inner, EncoderDecoder)
+        lengths = [len(ids) for ids in sources]
+        x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
+        memory = run_ragged(model.encoder, x, lengths) if len(x) else x
+        found: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
+        for attention in model.decoder.cross_attentions:
+            keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
+            for own, k, v in zip(found, keys.split(lengths), values.split(lengths), strict=True):
+                own[0].append(k.transpose(0, 1))
+                own[1].append(v.transpose(0, 1))
+        return found
+
+    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[GrowingCache]) -> Tensor:
+        """Pieces of prompts, which `pasts` grow by -> hidden states (M, D) of the last token of each."""
+        x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
+        lengths = [len(ids) for ids in pieces]
+        found = run_ragged(self.model.decoder, x, lengths, pasts)
+        return found.index_select(0, torch.tensor(lengths, device=found.device).cumsum(0) - 1)
+
+    def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Embeddings (N, D) of texts that begin at these positions, one after another."""
+        ids = [token for text in texts for token in text]
+        positions = [start + n for text, start in zip(texts, starts, strict=True) for n in range(len(text))]
+        both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
+        return self.model.embeddings(embed, both[:1], both[1:])[0]
+
+    def join(self, width: int, past: GrowingCache | tuple[ByLayer, ByLayer]) -> Slot:
+        """Continue with `width` rows after a prompt, or from a source whose start is yet to be read."""
+        if isinstance(past, GrowingCache):
+            return self.cache.add(width, *zip(*((one.k[0], one.v[0]) for one in past.layers), strict=True))
+        assert self.sources is not None
+        slot = self.cache.add(width)
+        slot.source = self.sources.add(width, *past)
+        return slot
+
+    def leave(self, slot: Slot) -> None:
+        self.cache.remove(slot)
+        if self.sources is not None and slot.source is not None:
+            self.sources.remove(slot.source)
+
+    def step(self, ids: Sequence[int]) -> Tensor:
+        """The token just chosen for each row, in the order in which they joined -> logits (N, V)."""
+        tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
+        positions = self.cache.next_positions()
+        x = self.model.embeddings(self.embed, tokens[:, None], positions[:, None])[:, 0]
+        self.cache.prepare()
+        if self.sources is not None:
+            self.sources.prepare()
+        x = self.model.decoder.run(x, self.attend, self.cross_attend)
+        self.cache.advance()
+        return self.model.logits(x)
 
 
 @dataclass(eq=False)
 class Running:
-    """A request that is being generated."""
+    """A request that is being prefilled or generated."""
 
     request: Request
     selection: RowSelection | BeamSelection
-    slots: list[SlotRef]
-    ids: list[int]  # the next input of its rows
-    starts: list[int]  # the decoder's start tokens that are yet to be read
+    past: GrowingCache = field(default_factory=GrowingCache)  # what was prefilled of its prompt
+    slots: list[Slot] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # the next input of its rows
+    starts: list[int] = field(default_factory=list)  # the decoder's start tokens that are yet to be read
+
+    def chunk(self) -> Sequence[int]:
+        """What is processed next: a source whole, a prompt in chunks that do not depend on other requests."""
+        ids, done = self.request.ids, int(self.past.length)
+        return ids if self.request.starts else ids[done : done + CHUNK]
 
 
 class SlotRunner:
     """Runs all requests in one batch, whose rows join and leave between any two steps."""
 
-    def __init__(self, model: nn.Module, slots: int, tokens: int) -> None:
-        assert isinstance(model, InferenceModel)
+    def __init__(self, model: InferenceModel, slots: int, tokens: int) -> None:
         self.model, self.slots, self.tokens = model, slots, tokens
         self.batch = SlotBatch(model)
         self.running: list[Running] = []
-        self.prefilling: deque[Prefilling] = deque()
+        self.prefilling: deque[Running] = deque()
         self.counts = Counts()
-        self._joining: list[Prefilling] = []  # prefilled, and about to join
+        self._joining: list[Running] = []  # being prefilled right now
         self._eval_mode = ExitStack()  # no dropout while anything is running
         self._stopping = False
 
@@ -207,15 +224,19 @@ class SlotRunner:
 
     @property
     def rows(self) -> int:
-        return self.batch.slots.rows + sum(one.request.rows for one in list(self.prefilling))
+        """Rows in use, or soon to be."""
+        return self.batch.cache.rows + sum(one.request.rows for one in list(self.prefilling))
 
     def stop(self) -> None:
+        """Drop everything at the next turn; called from any thread."""
         self._stopping = True
 
     def end(self) -> None:
+        """Fail the running requests: the scheduler is closed."""
         self._fail_all(SchedulerClosedError())
 
     def turn(self, next_request: NextRequest) -> None:
+        """Take one step with the running requests, and admit more."""
         with torch.cuda.device_of(self.batch.parameter):
             try:
                 if not self.busy:  # after a pause: the model may have changed, or moved
@@ -235,17 +256,17 @@ class SlotRunner:
     def _turn(self, next_request: NextRequest) -> None:
         if self._stopping:
             self.end()
-        self._drop_cancelled()
+        for one in [one for one in (*self.prefilling, *self.running) if one.request.cancelled]:
+            self._finish(one, RequestCancelledError())
         self._admit(next_request)
         self._prefill()
         if self.running:
             logits = self.batch.step([token for one in self.running for token in one.ids])
             self.counts.steps += 1
-            self._choose(list(self.running), logits)
+            self._choose(self.running, logits)
 
     def _requests(self) -> list[Request]:
-        waiting = [one.request for one in (*self._joining, *self.prefilling)]
-        return waiting + [one.request for one in self.running]
+        return [one.request for one in (*self._joining, *self.prefilling, *self.running)]
 
     def _fail_all(self, error: Exception) -> None:
         requests = self._requests()
@@ -254,39 +275,34 @@ class SlotRunner:
         for request in requests:
             request.finish(error)
 
-    def _drop_cancelled(self) -> None:
-        for one in [one for one in self.prefilling if one.request.cancelled]:
-            self.prefilling.remove(one)
-            one.request.finish(RequestCancelledError())
-        for running in [one for one in self.running if one.request.cancelled]:
-            self._finish(running, RequestCancelledError())
-
     def _admit(self, next_request: NextRequest) -> None:
         tokens = self.tokens - sum(request.tokens for request in self._requests())
-        size, device = vocab_size(self.model), self.batch.parameter.device
         while (request := next_request(self.slots - self.rows, tokens)) is not None:
             self.counts.requests += 1
             kind = BeamSelection if request.searches else RowSelection
             try:
-                self.prefilling.append(Prefilling(request, kind(request, size, device)))
+                selection = kind(request, self.model.vocab_size, self.batch.parameter.device)
             except Exception as error:  # caused by its own options
                 request.finish(failure("prefill", error))
                 continue
             tokens -= request.tokens
+            if request.limit:
+                starts = request.starts
+                one = Running(request, selection, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
+                self.prefilling.append(one)
+            else:
+                request.finish(selection.outputs())
 
-    def _finish(self, running: Running, error: Exception | None = None) -> None:
+    def _finish(self, one: Running, error: Exception | None = None) -> None:
         """Its rows are free from now on."""
-        for slot in running.slots:
+        for slot in one.slots:
             self.batch.leave(slot)
-        self.running.remove(running)
-        running.request.finish(finite(running.selection.outputs()) if error is None else error)
+        (self.running if one in self.running else self.prefilling).remove(one)
+        one.request.finish(finite(one.selection.outputs()) if error is None else error)
 
     def _prefill(self) -> None:
         """Process what fits between two steps: a chunk of each request in turn."""
-        for one in [one for one in self.prefilling if not one.request.limit]:
-            one.request.finish(one.selection.outputs())
-            self.prefilling.remove(one)
-        batch: list[Prefilling] = []
+        batch: list[Running] = []
         budget = CHUNK if self.running else IDLE_CHUNK
         while self.prefilling and (not batch or len(self.prefilling[0].chunk()) <= budget):
             batch.append(self.prefilling.popleft())
@@ -298,100 +314,83 @@ class SlotRunner:
             if self.batch.sources is not None:
                 sources = self.batch.read_sources(chunks)
             else:
-                last = self.batch.read_pieces(chunks, [one.past for one in batch])  # (M, D)
+                last = self.batch.read_prompts(chunks, [one.past for one in batch])  # (M, D)
         except Exception as error:
             _log.exception("prefill failed")
             for one in batch:
                 one.request.finish(failure("prefill", error))
             return
-        for one, chunk in zip(batch, chunks, strict=True):
-            one.done += len(chunk)
-            self.counts.prompt_tokens += len(chunk)
+        self.counts.prompt_tokens += sum(map(len, chunks))
         self._joining = batch
         if self.batch.sources is not None:
-            for one, (k, v) in zip(batch, sources, strict=True):
-                slots = [self.batch.join_with_source(width, k, v) for width in _widths(one.request)]
-                self._join(one, slots)
+            for one, source in zip(batch, sources, strict=True):
+                self._join(one, source)
         else:
-            self._join_prompts(batch, last)
+            complete = [n for n, one in enumerate(batch) if one.past.length == len(one.request.ids)]
+            self.prefilling.extend(one for n, one in enumerate(batch) if n not in complete)
+            for n in complete:
+                self._join(batch[n], batch[n].past)
+            rows = [n for n in complete for _ in range(batch[n].request.rows)]
+            if rows:
+                logits = self.model.logits(last.index_select(0, torch.tensor(complete, device=last.device)))
+                repeats = torch.tensor([complete.index(n) for n in rows], device=last.device)
+                self._choose([batch[n] for n in complete], logits.index_select(0, repeats))
         self._joining = []
 
-    def _join_prompts(self, batch: list[Prefilling], last: Tensor) -> None:
-        """Choose the first token of complete prompts, by vectors (M, D) of the last tokens read."""
-        complete = [n for n, one in enumerate(batch) if one.done == len(one.request.ids)]
-        self.prefilling.extend(one for one in batch if one.done < len(one.request.ids))
-        if not complete:
-            return
-        logits = self.model.logits(last.index_select(0, torch.tensor(complete, device=last.device)))
-        joined = []
-        for n in complete:
-            one = batch[n]
-            slots = [self.batch.join_after(width, one.past) for width in _widths(one.request)]
-            joined.append(self._join(one, slots))
-        rows = torch.tensor([running.request.rows for running in joined], device=logits.device)
-        self._choose(joined, logits.repeat_interleave(rows, 0))
-
-    def _join(self, one: Prefilling, slots: list[SlotRef]) -> Running:
-        request = one.request
-        ids, starts = list(request.starts[:1]) * request.rows, list(request.starts[1:])
-        running = Running(request, one.selection, slots, ids, starts)
-        self.running.append(running)
-        return running
+    def _join(self, one: Running, past: GrowingCache | tuple[ByLayer, ByLayer]) -> None:
+        """Its beams take one slot, its samples one each."""
+        rows = one.request.rows
+        widths = [rows] if one.request.searches else [1] * rows
+        one.slots = [self.batch.join(width, past) for width in widths]
+        one.past = GrowingCache()
+        self.running.append(one)
 
     def _choose(self, requests: list[Running], logits: Tensor) -> None:
-        """Choose the next tokens from logits (R, V) of the rows of these requests, one after another."""
-        offset = 0
+        """Choose the next tokens by logits (R, V) of these requests, whose rows are the last of the batch."""
         rows: list[tuple[Running, RowSelection, int]] = []
-        beams: list[tuple[Running, BeamSelection, Tensor]] = []
-        for running in requests:
-            count = sum(ref.slot.width for ref in running.slots)
-            if running.starts:
-                running.ids = [running.starts.pop(0)] * count
-            elif isinstance(running.selection, RowSelection):
-                rows.append((running, running.selection, offset))
+        before = self.batch.cache.rows - len(logits)
+        order, start = list(range(before + len(logits))), 0
+        finished: list[tuple[Running, Exception | None]] = []
+        for one in requests:
+            count = len(one.ids) or one.request.rows
+            if one.starts:
+                one.ids = [one.starts.pop(0)] * count
+            elif isinstance(one.selection, RowSelection):
+                rows.append((one, one.selection, start))
             else:
-                beams.append((running, running.selection, logits[offset : offset + count]))
-            offset += count
+                try:
+                    found = one.selection.choose(logits[start : start + count])
+                    self.counts.new_tokens += 1
+                    if found is None:
+                        finished.append((one, None))
+                    else:
+                        one.ids, parents = found
+                        first = before + start
+                        order[first : first + count] = [first + beam for beam in parents]
+                except Exception as error:
+                    finished.append((one, failure("decoding", error)))
+            start += count
+        if order != list(range(len(order))):
+            self.batch.cache.reorder(torch.tensor(order, device=logits.device))
         if rows:
             choices = choose_tokens([one for _, one, _ in rows], [start for _, _, start in rows], logits)
-            for (running, selection, _), choice in zip(rows, choices, strict=True):
-                self._append(running, selection, choice)
-        for running, search, own in beams:
-            self._search(running, search, own)
+            for (one, selection, _), choice in zip(rows, choices, strict=True):
+                self._append(one, selection, choice)
+        for one, problem in finished:
+            self._finish(one, problem)
 
-    def _append(self, running: Running, selection: RowSelection, choice: RowChoice) -> None:
+    def _append(self, one: Running, selection: RowSelection, choice: RowChoice) -> None:
         try:
             tokens, finished = selection.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function
-            self._finish(running, failure("decoding", error))
+            self._finish(one, failure("decoding", error))
             return
         self.counts.new_tokens += len(choice.ids)
-        if any(map(isnan, choice.logprobs)):
-            self._finish(running)
-            return
-        for token in tokens:
-            running.request.report(token)
-        for index in reversed(finished):
-            self.batch.leave(running.slots.pop(index))
-        running.ids = [token for index, token in enumerate(choice.ids) if index not in finished]
-        if not running.ids:
-            self._finish(running)
-
-    def _search(self, running: Running, search: BeamSelection, logits: Tensor) -> None:
-        try:
-            found = search.choose(logits)
-        except Exception as error:
-            self._finish(running, failure("decoding", error))
-            return
-        self.counts.new_tokens += 1
-        if found is None:
-            self._finish(running)
-            return
-        running.ids, parents = found
-        if parents != list(range(len(parents))):
-            self.batch.reorder(running.slots[0], torch.tensor(parents, device=logits.device))
-
-
-def _widths(request: Request) -> list[int]:
-    """The slots that a request takes: one for all its beams, or one per sequence."""
-    return [request.rows] if request.searches else [1] * request.rows
+        if not any(map(isnan, choice.logprobs)):
+            for token in tokens:
+                one.request.report(token)
+            for index in reversed(finished):
+                self.batch.leave(one.slots.pop(index))
+            one.ids = [token for index, token in enumerate(choice.ids) if index not in finished]
+        if not one.slots or any(map(isnan, choice.logprobs)):
+            self._finish(one)

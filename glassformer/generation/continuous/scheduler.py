@@ -13,18 +13,17 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.generation.continuous.queue import RequestQueue
 from glassformer.generation.continuous.request import (
     OnDone,
     Request,
     RequestCancelledError,
+    RequestQueue,
     RequestTooLargeError,
     SchedulerClosedError,
     SchedulerFullError,
 )
-from glassformer.generation.continuous.runner import Runner, SequentialRunner, SlotRunner
+from glassformer.generation.continuous.runner import SequentialRunner, SlotRunner
 from glassformer.generation.decoder import SupportsPrefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.generation.request import GenerationRequest
@@ -64,8 +63,7 @@ class Scheduler:
         for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
             if value < 1:
                 raise InvalidValueError(name, value, "at least 1")
-        prepare = isinstance(model, EncoderDecoder | DecoderOnly)
-        self.model = prepare_for_inference(model) if prepare else model
+        self.model = model if isinstance(model, InferenceModel) else prepare_for_inference(model)
         if not isinstance(self.model, SupportsPrefill):
             raise UnsupportedError(
                 type(model).__name__, "text generation", hint="load a model with a decoder"
@@ -74,10 +72,9 @@ class Scheduler:
         self._changed = threading.Condition()
         self._queue = RequestQueue(slots, tokens)
         self._closing = False
-        batched = isinstance(self.model, InferenceModel) and bool(self.model.decoder.attentions)
-        self._runner: Runner = (
-            SlotRunner(self.model, slots, tokens) if batched else SequentialRunner(self.model)
-        )
+        self._runner: SlotRunner | SequentialRunner = SequentialRunner(self.model)
+        if isinstance(self.model, InferenceModel) and self.model.decoder.attentions:
+            self._runner = SlotRunner(self.model, slots, tokens)
         self._thread = threading.Thread(target=self._run, name="scheduler")
         self._thread.start()
 
@@ -116,12 +113,10 @@ class Scheduler:
         return request
 
     def stats(self) -> Stats:
-        counts = self._runner.counts
         with self._changed:
             waiting = len(self._queue)
-        return Stats(
-            rows=self._runner.rows, slots=self.slots, waiting=waiting, queue=self.queue, **vars(counts)
-        )
+        counts = vars(self._runner.counts)
+        return Stats(rows=self._runner.rows, slots=self.slots, waiting=waiting, queue=self.queue, **counts)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Accept no more; finish the accepted requests (`drain`) or drop them, and wait for the thread."""

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.continuous.request import Request
+from glassformer.generation.logits_processors import choose, choose_greedy, sample
 from glassformer.generation.request import (
     FinishReason,
     GenerationOutput,
     Token,
     check_interval,
+    completes_stop,
     should_compact,
 )
-from glassformer.generation.sampling import choose, choose_greedy, sample
-from glassformer.generation.stopping import completes_stop
 
 TopTokens = tuple[tuple[int, float], ...]
 

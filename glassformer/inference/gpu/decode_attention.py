@@ -21,7 +21,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.errors import MissingValueError, ShapeError
 from glassformer.inference.gpu.launch import (
     counters,
     last_of,
@@ -36,11 +35,11 @@ _EARLY, _LATE = 8192, 4096  # elements of a tile of keys, of programs with eight
 
 def decode_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cache_k: Tensor,
     cache_v: Tensor,
-    length: Tensor,
+    length: Tensor | None,
     *,
     scale: float,
     real: Tensor | None = None,
@@ -53,62 +52,19 @@ def decode_attention(
     """q (B, W, H, K) over the slots of cache_k, cache_v (B, G, room, K) and the new k, v (B, W, G, K).
 
     The new keys are written to slots length to length + W - 1, `length` being an integer (0-d) on the device.
+    Without new ones and a length, as in cross-attention, all slots are seen.
     real (B, room): False hides a slot filled earlier (padding). ancestors (B, W, room): the slots a beam
-    sees, its own new one among them; needed when W > 1, else all that are filled. rotary: cos and sin
-    (..., R), of one row for all, or B rows, or B * W, by which q and k are turned.
+    sees, its own new one among them; needed when W > 1 beams append, else all that are filled. rotary: cos
+    and sin (..., R), of one row for all, or B rows, or B * W, by which q and k are turned.
     window and bias go by distance: the first `shared` slots hold a position each, the others W a position.
     bias (H,): a slope, times minus the distance; (H, reach): the bias of each distance. -> (B, W, H, K)
     Of these, q, k and v alone may come from the kernels just before: all else is read ahead of their end,
     and must have been there when torch last ran a kernel of its own.
     """
     batch, beams, heads, width = q.shape
-    groups = cache_k.shape[1]
-    if k.shape != (batch, beams, groups, width) or cache_v.shape != cache_k.shape or heads % groups:
-        raise ShapeError(
-            "keys", k.shape, f"those of queries {tuple(q.shape)} and a cache {tuple(cache_k.shape)}"
-        )
-    if beams > 1 and ancestors is None:
-        raise MissingValueError("ancestors", f"for {beams} beams: the slots that each of them sees")
-    return _run(
-        q,
-        (k, v),
-        cache_k,
-        cache_v,
-        length,
-        scale=scale,
-        real=real,
-        ancestors=ancestors,
-        rotary=rotary,
-        window=window,
-        bias=bias,
-        shared=shared,
-    )
-
-
-def cross_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, real: Tensor | None = None) -> Tensor:
-    """q (B, W, H, K) over what was read, k and v (B, G, S, K), where real (B, S) says so -> (B, W, H, K)."""
-    return _run(q, None, k, v, None, scale=scale, real=real)
-
-
-def _run(
-    q: Tensor,
-    new: tuple[Tensor, Tensor] | None,
-    cache_k: Tensor,
-    cache_v: Tensor,
-    length: Tensor | None,
-    *,
-    scale: float,
-    real: Tensor | None,
-    ancestors: Tensor | None = None,
-    rotary: tuple[Tensor, Tensor] | None = None,
-    window: int | None = None,
-    bias: Tensor | None = None,
-    shared: int = 0,
-) -> Tensor:
-    batch, beams, heads, width = q.shape
     groups, room = cache_k.shape[1:3]
     q = _headed(q)
-    k, v = (None, None) if new is None else (_headed(new[0]), _headed(new[1]))
+    k, v = (None if x is None else _headed(x) for x in (k, v))
     each = heads // groups
     asking = max(16, triton.next_power_of_2(beams * each))
     features = max(16, triton.next_power_of_2(width))
@@ -126,37 +82,18 @@ def _run(
         cos, sin = (table.reshape(-1, table.shape[-1]).contiguous() for table in rotary)
         angles = cos.shape[0]
     overlap = overlaps(q)
+    real, ancestors = (None if x is None else x.contiguous() for x in (real, ancestors))
+    tensors = (q, k, v, cache_k, cache_v, length, real, ancestors, cos, sin, bias, out, partial, meeting)
+    strides = [n for x in (q, k, v) for n in ((0, 0) if x is None else x.stride()[:2])]
     _decode_attention_kernel[(batch * groups, splits)](
-        q,
-        k,
-        v,
-        cache_k,
-        cache_v,
-        length,
-        None if real is None else real.contiguous(),
-        None if ancestors is None else ancestors.contiguous(),
-        cos,
-        sin,
-        bias,
-        out,
-        partial,
-        meeting,
+        *tensors,
         scale,
         room,
         0 if bias is None else bias.shape[-1],
         shared,
-        q.stride(0),
-        q.stride(1),
-        0 if k is None else k.stride(0),
-        0 if k is None else k.stride(1),
-        0 if v is None else v.stride(0),
-        0 if v is None else v.stride(1),
-        cache_k.stride(0),
-        cache_k.stride(1),
-        cache_k.stride(2),
-        cache_v.stride(0),
-        cache_v.stride(1),
-        cache_v.stride(2),
+        *strides,
+        *cache_k.stride()[:3],
+        *cache_v.stride()[:3],
         BEAMS=beams,
         GROUPS=groups,
         EACH=each,

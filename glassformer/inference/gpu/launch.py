@@ -1,4 +1,4 @@
-"""How the kernels of a step follow one another, and where the programs of one kernel meet.
+"""How the kernels of a step follow one another, and CUDA graphs of whole steps.
 
 A kernel may begin while the one before it still runs, where the GPU can do that: it fetches what no kernel
 writes (the matrices) and waits, on the GPU, before it reads anything else. Every kernel here waits, so
@@ -7,16 +7,17 @@ that when one goes on, all before it are done.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Generic, TypeVar
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import (
-    gdc_launch_dependents,
-    gdc_wait,
-)
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from glassformer.errors import UnsupportedError
 
 _COUNTERS = 16_384
 _counters: dict[tuple[torch.device, int], Tensor] = {}
@@ -76,3 +77,34 @@ def last_of(counter, count):
     """True in the one program of `count` that comes last, which then sees what all of them have stored."""
     tl.debug_barrier()  # every thread of this program has stored before one of them counts it
     return tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
+
+
+Out = TypeVar("Out")
+
+
+class CudaGraph(Generic[Out]):
+    """`step()` as a graph, which a call replays.
+
+    The step may read and write any tensors, in place, and must do the same each time: no shape and no branch
+    may depend on their values. It is run `warmups` times here, so what it counts up must
+    be set back afterwards. What a call gives is written over by the next; nothing waits for the GPU.
+    """
+
+    def __init__(self, step: Callable[[], Out], *, warmups: int = 2) -> None:
+        if not torch.cuda.is_available():
+            raise UnsupportedError("this machine", "CUDA graphs", hint="it has no CUDA GPU")
+        self.graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            counters(torch.empty(0, device="cuda"))  # made before: what a capture makes is the graph's
+            for _ in range(warmups):
+                step()
+            stream.synchronize()
+            with torch.cuda.graph(self.graph, stream=stream):
+                self.output = step()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def __call__(self) -> Out:
+        self.graph.replay()
+        return self.output

@@ -8,20 +8,24 @@ N rows, D features in, O features out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.backend import ACTIVATIONS, Norm
+from glassformer.core.backend import Norm
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.core.spec import Activation
-from glassformer.errors import InvalidValueError, ShapeError
-from glassformer.inference.gpu import elementwise
-from glassformer.inference.gpu.elementwise import NormWeights, norm_weights, normalize
-from glassformer.inference.gpu.matrix_kernel import MAX_ROWS, MAX_ROWS_INT8, matrix_product
-from glassformer.inference.gpu.vector_kernel import vector_product
+from glassformer.inference.gpu.linear_kernels import (
+    FUSED_ACTIVATIONS,
+    MAX_ROWS,
+    MAX_ROWS_INT8,
+    NormWeights,
+    matrix_product,
+    norm_weights,
+    normalize,
+    vector_product,
+)
 from glassformer.inference.linear import concatenate, finish
 from glassformer.inference.prepare import Part, hooked
 
@@ -48,18 +52,19 @@ class TritonLinear:
         fused = norm_weights(norm) if isinstance(norm, RMSNorm | LayerNorm) and not hooked(norm) else None
         if norm is not None and fused is None:
             x = norm(x)
-        known = activation is None or activation in get_args(elementwise.Activation)
-        y = product(
+        if activation is not None and activation not in FUSED_ACTIVATIONS:
+            y = product(x, self.weight, bias=self.bias, scale=self.scale, norm=fused)
+            return finish(y, activation, gated, residual)
+        return product(
             x,
             self.weight,
             bias=self.bias,
             scale=self.scale,
             norm=fused,
-            residual=residual if known else None,
-            activation=cast(elementwise.Activation, activation) if known else None,
-            gated=gated and known,
+            residual=residual,
+            activation=activation,
+            gated=gated,
         )
-        return y if known else finish(y, activation, gated, residual)
 
 
 class TritonInt8Linear(TritonLinear):
@@ -81,7 +86,7 @@ def product(
     scale: Tensor | None = None,
     norm: NormWeights | None = None,
     residual: Tensor | None = None,
-    activation: elementwise.Activation | None = None,
+    activation: Activation | None = None,
     gated: bool = False,
 ) -> Tensor:
     """x (N, D), weight (O, D) -> activation(norm(x) weight^T * scale + bias) + residual: (N, O).
@@ -92,67 +97,21 @@ def product(
     cores; more, and several float32 rows, through torch's own product. The weight, scale and bias must not
     be what the kernel just before this one writes: they are read ahead of its end.
     """
-    _check(x, weight, scale=scale, activation=activation, gated=gated)
     x = x.contiguous()
-    if residual is not None:
-        residual = residual.contiguous()
-    rows = x.shape[0]
+    residual = None if residual is None else residual.contiguous()
+    rows, most = x.shape[0], MAX_ROWS if scale is None else MAX_ROWS_INT8
     if rows == 1:
-        return vector_product(
-            x,
-            weight,
-            bias=bias,
-            scale=scale,
-            norm=norm,
-            residual=residual,
-            activation=activation,
-            gated=gated,
-        )
+        return vector_product(x, weight, bias, scale, norm, residual, activation, gated)
     if norm is not None:
         x = normalize(x, norm)
-    most = MAX_ROWS if scale is None else MAX_ROWS_INT8
     if 1 < rows <= most and x.dtype != torch.float32:
-        return matrix_product(
-            x, weight, bias=bias, scale=scale, residual=residual, activation=activation, gated=gated
-        )
-    return _plain(x, weight, bias=bias, scale=scale, residual=residual, activation=activation, gated=gated)
-
-
-def _plain(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    residual: Tensor | None,
-    activation: elementwise.Activation | None,
-    gated: bool,
-) -> Tensor:
+        return matrix_product(x, weight, bias, scale, residual, activation, gated)
     if scale is not None:
         y = F.linear(x, weight.to(x.dtype)) * scale
-        y = y.to(x.dtype) if bias is None else (y + bias).to(x.dtype)
-    elif residual is not None and bias is None and activation is None and not gated:
+        return finish((y if bias is None else y + bias).to(x.dtype), activation, gated, residual)
+    if residual is not None and bias is None and activation is None and not gated:
         return torch.addmm(residual, x, weight.t())
-    elif bias is not None and activation == "relu" and not gated:
+    if bias is not None and activation == "relu" and not gated:
         y = torch._addmm_activation(bias, x, weight.t())  # in the same kernel
         return y if residual is None else y + residual
-    else:
-        y = F.linear(x, weight, bias)
-    if gated:
-        gate, up = y.chunk(2, -1)
-        y = (gate if activation is None else ACTIVATIONS[activation](gate)) * up
-    elif activation is not None:
-        y = ACTIVATIONS[activation](y)
-    return y if residual is None else y + residual
-
-
-def _check(x: Tensor, weight: Tensor, *, scale: Tensor | None, activation: str | None, gated: bool) -> None:
-    elementwise.check_activation(activation)
-    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
-        raise ShapeError("weight", weight.shape, f"(O, D) for x (N, D) of shape {tuple(x.shape)}")
-    if not weight.is_contiguous():
-        raise InvalidValueError("weight", "a strided tensor", "a contiguous one")
-    if gated and weight.shape[0] % 2:
-        raise ShapeError("weight", weight.shape, "an even number of rows, for the gate and the up projection")
-    if (weight.dtype == torch.int8) != (scale is not None):
-        raise InvalidValueError("scale", scale, "one for each row of int8 weights, None for others")
+    return finish(F.linear(x, weight, bias), activation, gated, residual)

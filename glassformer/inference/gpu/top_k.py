@@ -41,12 +41,7 @@ def top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     overlap = overlaps(logits)
     if rows:
         _top_k_kernel[(rows,)](
-            logits,
-            values,
-            tokens,
-            sums,
-            words,
-            logits.stride(0),
+            *(logits, values, tokens, sums, words, logits.stride(0)),
             COUNT=count,
             LANES=lanes,
             DEPTH=depth,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate
-from tests.generation.test_greedy import PAD
+from glassformer.generation import GenerationConfig, GenerationOutput
+from tests.generation.test_greedy import PAD, ask
 
 Request = tuple[list[int], dict[str, Any]]
 
@@ -70,9 +70,4 @@ def alone(model: nn.Module, request: Request) -> list[GenerationOutput]:
     """What the engine writes for this request, and nothing else."""
     ids, words = request
     here = torch.tensor([ids], device=next(model.parameters()).device)
-    return generate(
-        model,
-        here,
-        GenerationRequest(pad_token_id=PAD, **words),
-        attention_mask=torch.ones_like(here, dtype=torch.bool),
-    )[0]
+    return ask(model, here, torch.ones_like(here, dtype=torch.bool), pad_token_id=PAD, **words)[0]

@@ -28,7 +28,7 @@ from glassformer.generation.continuous import (
     SchedulerClosedError,
     SchedulerFullError,
 )
-from glassformer.generation.continuous.batch import SlotBatch
+from glassformer.generation.continuous.runner import SlotBatch
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import alone
@@ -58,7 +58,7 @@ def test_numbers_that_are_none_stay_with_their_request(family: str, beams: int) 
     writer.close()
 
 
-@pytest.mark.parametrize("broken", ["step", "read_pieces", "join_after"])
+@pytest.mark.parametrize("broken", ["step", "read_prompts", "join"])
 def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,4 +239,4 @@ def test_nothing_is_left_behind() -> None:
             job.result(20)
     writer.close()
     batch: Any = writer._runner.batch  # type: ignore[union-attr]
-    assert not batch.refs and not batch.slots.buckets and not batch.sources.buckets
+    assert not batch.cache.buckets and not batch.sources.buckets
