@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import TokenInput, check_form
-from glassformer.core.heads import Context
+from glassformer.core.heads import Context, VocabularyHead
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions
@@ -78,7 +78,7 @@ def prefill(
 class InferenceModel(nn.Module):
     """A model whose stacks are prepared for inference; see `prepare_for_inference`.
 
-    Any head with a `vocab_size` can generate. One with `transform`, `weight` and `bias` gets a fast product.
+    Any head with a `vocab_size` can generate; the product of a `VocabularyHead` is laid out as well.
     """
 
     def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | MakeLinear | None) -> None:
@@ -110,13 +110,14 @@ class InferenceModel(nn.Module):
         if isinstance(make, str):
             make = choose_linear(make, parameter)
         encoder = fused_copy(model.encoder, make) if isinstance(model, EncoderDecoder) else None
-        head: Any = model.head
-        fast_head = make is not None and hasattr(head, "transform")
+        head, vocabulary = model.head, None
+        if make is not None and isinstance(head, VocabularyHead):
+            vocabulary = make([(head.weight, head.bias)])
         # set past nn.Module, which would make them submodules and slower to look up
         vars(self).update(
             encoder=encoder,
             decoder=fused_copy(model.decoder, make),
-            vocabulary=make([(head.weight, head.bias)]) if make is not None and fast_head else None,
+            vocabulary=vocabulary,
         )
         self.dtype = stream_dtype(parameter)  # of the residual stream
         # whether steps can be captured in a CUDA graph: the kernels support the model and the device

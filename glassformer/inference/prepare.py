@@ -22,6 +22,7 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.backend import FusedLinear, Linear
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.heads import VocabularyHead
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
@@ -124,14 +125,13 @@ class Fingerprint:
 
 def _marks(model: nn.Module) -> tuple[bool, torch.dtype, list[tuple[int, int]], list[tuple[int, bool]]]:
     """Autocast, the residual stream's dtype, each weight's address and version, modules and hooks."""
-    bypassed = (Stack, Block, MultiHeadAttention, FeedForward)
+    bypassed = (Stack, Block, MultiHeadAttention, FeedForward, VocabularyHead)
     modules = []
     for name, module in model.named_modules():
         modules.append((id(module), hooked(module)))
-        # Hooks of projections, norms and embeddings run; those of the modules around them, and of vocabulary
-        # heads, would not. Sharded modules have hooks that gather them, which training does before.
-        is_bypassed = isinstance(module, bypassed) or hasattr(module, "transform")
-        if modules[-1][1] and is_bypassed and not hasattr(module, "unshard"):
+        # Hooks of projections, norms and embeddings run; those of the modules around them would not. Sharded
+        # modules have hooks that gather them, which training does before it generates.
+        if modules[-1][1] and isinstance(module, bypassed) and not hasattr(module, "unshard"):
             raise HookedModuleError(name)
     weights = list(model.parameters())
     versions = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
