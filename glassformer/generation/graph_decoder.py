@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,8 @@ class GraphDecoder(CachedDecoder):
         else:
             cache = self.cache
             counters = [x for x in (cache.filled, self.positions, cache.ancestors) if x is not None]
-            counters += {} if selector is None else selector.state().values()
+            if selector is not None:
+                counters += selector.state().values()
             before = [x.clone() for x in counters]
             self.graph = CudaGraph(lambda: self._step(selector), warmups=WARMUPS)
             self.captured = selector
@@ -106,8 +107,8 @@ class GraphDecoder(CachedDecoder):
     def state(self, selector: TokenSelector | None) -> list[Tensor]:
         """All tensors that the graph reads and writes from step to step."""
         cross = self.cross.state() if self.cross else []
-        chosen = [] if selector is None else selector.state().values()
-        return [*self.cache.state(), *cross, self.positions, self.rows, *chosen]
+        chosen = {} if selector is None else selector.state()
+        return [*self.cache.state(), *cross, self.positions, self.rows, *chosen.values()]
 
     def form(self, selector: TokenSelector | None) -> Hashable:
         """Decoders of one form can take over each other's graph."""
@@ -136,9 +137,9 @@ class CapturedGraph:
         self.owner = weakref.ref(decoder)
         self.form, self.state = decoder.form(selector), decoder.state(selector)
         self.selector_state = {} if selector is None else selector.state()
-        self.parts = {name: getattr(decoder, name) for name in self.PARTS}
+        self.parts: dict[str, Any] = {name: getattr(decoder, name) for name in self.PARTS}
 
     def hand_over(self, decoder: GraphDecoder) -> None:
         """Let a decoder of the same form, whose state was copied here, continue with this graph."""
-        cast(TritonBeamCache, self.parts["cache"]).position = decoder.cache.position
+        self.parts["cache"].position = decoder.cache.position
         vars(decoder).update(self.parts)

@@ -124,13 +124,9 @@ class SlotBatch:
         like = self.parameter.new_empty(0, dtype=model.dtype)
         self.cache = SlotCache(model.decoder, like)
         self.attend = self.cache.attention_layers(model.decoder)
-        self.sources = self.cross_attend = None
-        if isinstance(inner, EncoderDecoder):
-            self.embed: nn.Module = inner.tgt_embed
-            self.sources = SlotCache(model.decoder, like, stored=True)
-            self.cross_attend = self.sources.attention_layers(model.decoder)
-        else:
-            self.embed = inner.embed
+        self.sources = SlotCache(model.decoder, like, stored=True) if model.encoder is not None else None
+        self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
+        self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
 
     def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
         """Sources of any lengths -> the keys and values of each, by the decoder's layers."""

@@ -2,5 +2,5 @@
 
 `linear` reads a matrix once and computes everything around it in the same kernel; `decode_attention` is one
 step of attention over a cache that is never reordered; `top_k` finds the most likely tokens in one pass;
-`cuda_graph` replays a whole step without the host. These modules may be imported only if Triton is installed.
+`launch` replays a whole step without the host. These modules may be imported only if Triton is installed.
 """
