@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.trained import Trained
-from glassformer.data.augment import Augment
+from glassformer.data.images import Augment
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
 from glassformer.training.learner import cutmix

@@ -11,14 +11,16 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import glassformer as product
 from experiments import noted, trained
 from experiments.paths import Place
 from experiments.recall import pace
-from glassformer.data.denoising import corrupt
+from glassformer.data.denoising import GAP_EVERY, MAX_GAP, MAX_MOVE, MAX_TRIM
 from glassformer.metrics.text import chrf
 from glassformer.training.hardware import device_for
 from glassformer.weights.atomic_write import atomic_write
@@ -87,6 +89,67 @@ class Damaged:
 
     read: str
     left: str
+
+
+def corrupt(
+    tokens: NDArray[Any],
+    rng: np.random.Generator,
+    *,
+    trim: float,
+    gap: float,
+    shuffle: float,
+    gap_id: int | str,
+) -> NDArray[Any]:
+    """Corrupt words or ids, (T,) -> (T' <= T,); nothing is added but gap marks, and at least one word stays.
+
+    trim, gap, shuffle: the probability of each, drawn independently.
+    gap_id: the mark for one gap, whatever its length.
+
+    >>> words = np.array("a b c d e f".split())
+    >>> corrupt(words, np.random.default_rng(5), trim=0, gap=1, shuffle=0, gap_id="...").tolist()
+    ['a', 'b', '...', 'f']
+    """
+    do_trim, do_gap, do_shuffle = rng.random(3) < (trim, gap, shuffle)
+    if do_shuffle:
+        tokens = _shuffle(tokens, rng)
+    if do_trim:
+        tokens = _trim(tokens, rng)
+    if do_gap:
+        tokens = _add_gaps(tokens, rng, gap_id)
+    return tokens
+
+
+def _shuffle(tokens: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Sort by position plus noise up to MAX_MOVE + 1: no word can pass another further away."""
+    noisy = np.arange(len(tokens)) + rng.random(len(tokens)) * (MAX_MOVE + 1)
+    return tokens[np.argsort(noisy, kind="stable")]
+
+
+def _trim(tokens: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Remove at least one word at the beginning or the end."""
+    most = len(tokens) // MAX_TRIM
+    if not most:
+        return tokens
+    count = int(rng.integers(1, most + 1))
+    return tokens[count:] if rng.random() < 0.5 else tokens[:-count]
+
+
+def _add_gaps(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str) -> NDArray[Any]:
+    """Replace every gap by a mark."""
+    count = len(tokens)
+    if count < 2:
+        return tokens
+    removed = np.zeros(count, bool)
+    gaps = 1 + count // GAP_EVERY
+    starts, sizes = rng.integers(0, count, gaps), rng.integers(1, MAX_GAP + 1, gaps)
+    for start, size in zip(starts, sizes, strict=True):
+        removed[start : start + size] = True
+    if removed.all():
+        removed[-int(rng.integers(2))] = False  # the first or the last: one in the middle would make two gaps
+    opens = removed & ~np.concatenate(([False], removed[:-1]))
+    mark = np.array([gap_id], dtype=tokens.dtype if tokens.dtype.kind in "iuO" else None)
+    wide = tokens.astype(np.promote_types(tokens.dtype, mark.dtype))  # the mark may be longer than any word
+    return np.where(opens, mark.astype(wide.dtype), wide)[~removed | opens]
 
 
 def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:

@@ -1,7 +1,7 @@
 """Readers, splits, token stores, batches and augmentation."""
 
 from glassformer.data.batches import Batch, Batches, DataPosition
-from glassformer.data.permutation import Permutation
+from glassformer.data.randomness import Permutation
 from glassformer.data.store import Store, write_store
 
 __all__ = ["Batch", "Batches", "DataPosition", "Permutation", "Store", "write_store"]

@@ -12,26 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.examples import IGNORE_INDEX, Arrays, PairExamples
-from glassformer.data.permutation import Permutation
+from glassformer.data.examples import IGNORE_INDEX, Arrays, Examples, PairExamples
+from glassformer.data.randomness import Permutation
 from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
 
 LOOKAHEAD = 64  # rows tried for a batch at first
 PACKING_WINDOW = 96  # examples that a packed row chooses from
 ROW_SEPARATOR = -1  # between the examples of one packed row and the next
-
-
-class HasLengths(Protocol):
-    """Rows whose lengths are known without reading them."""
-
-    def __len__(self) -> int: ...
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
 
 class DataPosition(NamedTuple):
@@ -62,7 +54,7 @@ class Batches:
     pool: how many rows are sorted together.
     """
 
-    data: HasLengths
+    data: Examples
     tokens: int
     rows: int | None = None
     seed: int = 0

@@ -1,19 +1,17 @@
 """Denoising: corrupt sentences (trimmed, gapped, shuffled) that a model learns to restore.
 
-`corrupt` does it to one sequence; `corrupt_batch` does the same to many at once.
 Letters: R sequences, W words of all of them concatenated, V vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.examples import PairExamples
-from glassformer.data.row_rng import position_keys, uniform
+from glassformer.data.randomness import position_keys, uniform
 from glassformer.data.store import Ragged, Store, positions_in_rows
 from glassformer.errors import InvalidValueError
 
@@ -26,75 +24,6 @@ DRAWS_PER_SEQUENCE, DRAWS_PER_WORD = 6, 3
 _SENTENCE_SALT, _WORD_SALT = 0xDA3A, 0xDA3B
 
 
-def _check_probabilities(**probabilities: float) -> None:
-    for name, value in probabilities.items():
-        if not 0 <= value <= 1:
-            raise InvalidValueError(name, value, "a probability from 0 to 1")
-
-
-def corrupt(
-    tokens: NDArray[Any],
-    rng: np.random.Generator,
-    *,
-    trim: float,
-    gap: float,
-    shuffle: float,
-    gap_id: int | str,
-    max_move: int = MAX_MOVE,
-) -> NDArray[Any]:
-    """Corrupt words or ids, (T,) -> (T' <= T,); nothing is added but gap marks, and at least one word stays.
-
-    trim, gap, shuffle: the probability of each, drawn independently.
-    gap_id: the mark for one gap, whatever its length.
-
-    >>> words = np.array("a b c d e f".split())
-    >>> corrupt(words, np.random.default_rng(5), trim=0, gap=1, shuffle=0, gap_id="...").tolist()
-    ['a', 'b', '...', 'f']
-    """
-    _check_probabilities(trim=trim, gap=gap, shuffle=shuffle)
-    do_trim, do_gap, do_shuffle = rng.random(3) < (trim, gap, shuffle)
-    if do_shuffle:
-        tokens = _shuffle(tokens, rng, max_move)
-    if do_trim:
-        tokens = _trim(tokens, rng)
-    if do_gap:
-        tokens = _add_gaps(tokens, rng, gap_id)
-    return tokens
-
-
-def _shuffle(tokens: NDArray[Any], rng: np.random.Generator, max_move: int) -> NDArray[Any]:
-    """Sort by position plus noise up to max_move + 1: no word can pass another further away."""
-    noisy = np.arange(len(tokens)) + rng.random(len(tokens)) * (max_move + 1)
-    return tokens[np.argsort(noisy, kind="stable")]
-
-
-def _trim(tokens: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Remove at least one word at the beginning or the end."""
-    most = len(tokens) // MAX_TRIM
-    if not most:
-        return tokens
-    count = int(rng.integers(1, most + 1))
-    return tokens[count:] if rng.random() < 0.5 else tokens[:-count]
-
-
-def _add_gaps(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str) -> NDArray[Any]:
-    """Replace every gap by a mark."""
-    count = len(tokens)
-    if count < 2:
-        return tokens
-    removed = np.zeros(count, bool)
-    gaps = 1 + count // GAP_EVERY
-    starts, sizes = rng.integers(0, count, gaps), rng.integers(1, MAX_GAP + 1, gaps)
-    for start, size in zip(starts, sizes, strict=True):
-        removed[start : start + size] = True
-    if removed.all():
-        removed[-int(rng.integers(2))] = False  # the first or the last: one in the middle would make two gaps
-    opens = removed & ~np.concatenate(([False], removed[:-1]))
-    mark = np.array([gap_id], dtype=tokens.dtype if tokens.dtype.kind in "iuO" else None)
-    wide = tokens.astype(np.promote_types(tokens.dtype, mark.dtype))  # the mark may be longer than any word
-    return np.where(opens, mark.astype(wide.dtype), wide)[~removed | opens]
-
-
 def corrupt_batch(
     counts: NDArray[np.int64],
     *,
@@ -104,7 +33,7 @@ def corrupt_batch(
     gap: float,
     shuffle: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What `corrupt` leaves of many sequences, as word numbers counted through all of them.
+    """Corrupt many sequences: what is left, as word numbers counted through all of them.
 
     counts: words per sequence, (R,). sequence_draws (R, DRAWS_PER_SEQUENCE) and word_draws
     (W, DRAWS_PER_WORD): uniform random numbers in [0, 1).
@@ -176,7 +105,9 @@ class Corruption:
     starts_word: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        _check_probabilities(trim=self.trim, gap=self.gap, shuffle=self.shuffle)
+        for name in ("trim", "gap", "shuffle"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidValueError(name, getattr(self, name), "a probability from 0 to 1")
 
     def apply(self, clean: Ragged, rows: NDArray[np.int64], *, seed: int, epoch: int) -> Ragged:
         """Corrupt sentences, none of which gets longer; `rows` are their numbers."""

@@ -1,7 +1,8 @@
-"""Labelled images on disk: written once in a stream, then memory-mapped.
+"""Labelled images on disk, written once in a stream and then memory-mapped, and their augmentation.
 
-A folder holds all pixels concatenated, (N, H, W, C) bytes, the labels, and a hash of each image. Neither
-writing nor reading keeps the set in memory.
+A folder holds all pixels concatenated, (N, H, W, C) bytes, the labels, and a hash of each image. The
+augmentation of an image depends only on seed, epoch and row, so a resumed run sees the same images.
+Letters: B images, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images, resize_image
+from glassformer.data.randomness import uniform
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.store import sync_file
 from glassformer.errors import (
@@ -23,11 +29,15 @@ from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     InvalidValueError,
+    ShapeError,
     UnknownNameError,
 )
 
 FORMAT = 1
 Rows = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+_BLOCK = 512
+_ERASED_SIDES = (0.15, 0.4)  # smallest and largest share of a side
 
 
 def prepare_images(
@@ -192,3 +202,179 @@ class ImageSet:
         if held_out.all() or not held_out.any():
             raise EmptyInputError(f"split of a share of {share:g}", hint="use another share or more images")
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random augmentation, for training only.
+
+    flip: the probability of a horizontal flip.
+    shift: the largest translation in pixels, in each direction.
+    rotate: the largest rotation in degrees, in each direction.
+    erase: the probability that a rectangle is replaced by the mean color.
+    padding: what appears at the edges: the mirrored image, or black.
+    """
+
+    flip: float = 0.0
+    shift: int = 0
+    rotate: float = 0.0
+    erase: float = 0.0
+    padding: Literal["reflect", "zero"] = "reflect"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidValueError(name, getattr(self, name), "a probability from 0 to 1")
+        if self.shift < 0:
+            raise InvalidValueError("shift", self.shift, "at least 0")
+        if not 0 <= self.rotate <= 180:
+            raise InvalidValueError("rotate", self.rotate, "0 to 180 degrees")
+        if self.padding not in ("reflect", "zero"):
+            raise InvalidValueError("padding", self.padding, "reflect or zero")
+
+    def __call__(self, images: Bytes, rows: Rows, *, epoch: int) -> Bytes:
+        """(B, H, W, C) and the row of each -> the same shape."""
+        draws = uniform(self.seed, epoch, rows, 9)  # (B, 9)
+        shift = np.floor(draws[:, 0:2] * (2 * self.shift + 1)).astype(np.int64) - self.shift  # (B, 2)
+        flip = draws[:, 2] < self.flip
+        if self.rotate:
+            images = self._rotate(images, shift, flip, (2 * draws[:, 3] - 1) * self.rotate)
+        elif self.shift or self.flip:
+            images = self._translate(images, shift, flip)
+        return self._erase(images, draws[:, 4:]) if self.erase else images
+
+    def _translate(self, images: Bytes, shift: NDArray[np.int64], flip: NDArray[np.bool_]) -> Bytes:
+        """By whole pixels: one lookup, every pixel exact."""
+        _, height, width, _ = images.shape
+        down = np.arange(height) + shift[:, :1]  # (B, H), the source of each line
+        across = np.arange(width) + shift[:, 1:]  # (B, W)
+        across = np.where(flip[:, None], width - 1 - across, across)
+        return self._lookup(images, down[:, :, None], across[:, None, :])
+
+    def _rotate(
+        self,
+        images: Bytes,
+        shift: NDArray[np.int64],
+        flip: NDArray[np.bool_],
+        degrees: NDArray[np.float64],
+    ) -> Bytes:
+        """About the center, with bilinear interpolation."""
+        _, height, width, _ = images.shape
+        angle = np.deg2rad(degrees).astype(np.float32)[:, None, None]
+        y = np.arange(height, dtype=np.float32)[:, None] - np.float32((height - 1) / 2)
+        x = np.arange(width, dtype=np.float32)[None, :] - np.float32((width - 1) / 2)
+        moved = shift.astype(np.float32)[:, :, None, None]
+        down = np.cos(angle) * y - np.sin(angle) * x + moved[:, 0]  # (B, H, W), from the center
+        across = np.sin(angle) * y + np.cos(angle) * x + moved[:, 1]
+        across = np.where(flip[:, None, None], -across, across)
+        # relative to half a side, as grid_sample expects
+        grid = np.stack((across * (2 / max(1, width - 1)), down * (2 / max(1, height - 1))), -1)
+        sampled = F.grid_sample(
+            torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32)),
+            torch.from_numpy(grid.astype(np.float32)),
+            padding_mode="zeros" if self.padding == "zero" else "reflection",
+            align_corners=True,
+        )
+        return sampled.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+
+    def _lookup(self, images: Bytes, down: NDArray[np.int64], across: NDArray[np.int64]) -> Bytes:
+        """The pixels at these positions, also beyond the edges."""
+        count, height, width, channels = images.shape
+        lines = np.arange(count)[:, None, None] * height + _reflect(down, height)
+        pixels = images.reshape(-1, channels).take(lines * width + _reflect(across, width), 0)
+        if self.padding == "zero":
+            inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
+            pixels = pixels * inside[..., None].astype(np.uint8)
+        return pixels
+
+    def _erase(self, images: Bytes, draws: NDArray[np.float64]) -> Bytes:
+        chosen = np.flatnonzero(draws[:, 0] < self.erase)
+        some, draws = images[chosen], draws[chosen]  # (N, H, W, C)
+        _, height, width, channels = images.shape
+        down, across = _in_span(height, draws[:, 1], draws[:, 2]), _in_span(width, draws[:, 3], draws[:, 4])
+        inside = down[:, :, None] & across[:, None, :]  # (N, H, W)
+        flat = some.reshape(len(some), height * width, channels)
+        # much faster than a mean over the middle axes, and as exact
+        total = np.ones(height * width) @ flat.astype(np.float64)  # (N, C)
+        color = np.rint(total / (height * width)).astype(np.uint8)
+        images = images.copy()
+        images[chosen] = np.where(inside[..., None], color[:, None, None], some)
+        return images
+
+
+def _in_span(side: int, place: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which pixels of a side lie in a random span of it: (B, side)."""
+    long = (_ERASED_SIDES[0] + size * (_ERASED_SIDES[1] - _ERASED_SIDES[0])) * side
+    begin = place * (side - long)
+    at = np.arange(side)
+    return (at >= begin[:, None]) & (at < (begin + long)[:, None])
+
+
+def _reflect(at: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Positions beyond the edges reflected, without repeating the edge itself."""
+    if size == 1:
+        return np.zeros_like(at)
+    period = at % (2 * size - 2)
+    return np.minimum(period, 2 * size - 2 - period)
+
+
+def channel_statistics(
+    images: ImageSet, rows: Rows | None = None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over these rows, for pixels from 0 to 1.
+
+    A constant channel gets 1, so that it can be divided by.
+    """
+    rows = np.arange(len(images)) if rows is None else rows
+    channels = images.shape[2]
+    counts = np.zeros((channels, 256), np.int64)
+    for begin in range(0, len(rows), _BLOCK):
+        block = images.images(rows[begin : begin + _BLOCK])
+        for channel in range(channels):
+            counts[channel] += np.bincount(block[..., channel].ravel(), minlength=256)
+    levels = np.arange(256) / 255
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    mean = share @ levels
+    std = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1))
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+class ImageExamples:
+    """Images as a model reads them: channels first, normalized.
+
+    rows: those of the set that are used; by default all.    mean, std: of the training set, by channel.
+    augment: for training.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        rows: Rows | None = None,
+        augment: Augment | None = None,
+    ) -> None:
+        if not len(mean) == len(std) == images.shape[2]:
+            raise ShapeError("mean or std", (len(mean), len(std)), f"{images.shape[2]} channels")
+        self.images, self.augment = images, augment
+        self.rows = np.arange(len(images)) if rows is None else rows
+        levels = np.arange(256)[None] / 255
+        scaled = (levels - np.array(mean)[:, None]) / np.array(std)[:, None]
+        self._levels = scaled.astype(np.float32)  # (C, 256): a lookup is faster than the arithmetic
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, rows: Rows) -> NDArray[np.int64]:
+        return self.images.lengths(rows)
+
+    def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
+        """inputs (B, C, H, W): the images as float32; labels (B,)."""
+        indices = self.rows[rows]
+        pixels = self.images.images(indices)
+        if self.augment is not None:
+            pixels = self.augment(pixels, indices, epoch=epoch)
+        scaled = [levels[pixels[..., n]] for n, levels in enumerate(self._levels)]
+        return {"inputs": np.stack(scaled, 1), "labels": self.images.labels(indices)}

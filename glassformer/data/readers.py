@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,28 +20,23 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, Literal, get_args
 
 from glassformer.data.row_errors import Invalid, RowCounter
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
     FileProblemError,
-    GlassformerError,
     InvalidValueError,
     UnknownNameError,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 CHUNK_BYTES = 1 << 18
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
 MAX_LINE_BYTES = 1 << 20
 HEAD_ROWS = 1000  # rows read to choose columns
 PARQUET_BATCH_ROWS = 256
 _NOT_TEXT = {
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"BZh": "compressed with bzip2; unpack it first",
     b"\xfd7zXZ": "compressed with xz; unpack it first",
@@ -50,55 +46,32 @@ _NOT_TEXT = {
 
 Column = str | int  # a name, or a number counted from 1
 FileFormat = Literal["plain", "tsv", "csv", "jsonl", "parquet"]
-_SUFFIXES: dict[str, FileFormat] = {
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-}
+_SUFFIXES: dict[str, FileFormat] = {".tab": "tsv", ".ndjson": "jsonl", ".json": "jsonl"}
+_SUFFIXES |= {f".{name}": name for name in get_args(FileFormat)}
 
 # Common column names, so that most files need no options.
-PAIR_NAMES = (
-    ("source", "target"),
-    ("src", "tgt"),
-    ("src", "trg"),
-    ("input", "output"),
-    ("question", "answer"),
-    ("q", "a"),
-    ("document", "summary"),
-    ("article", "highlights"),
-    ("text", "summary"),
+PAIR_NAMES = tuple(
+    (pair.split()[0], pair.split()[1])
+    for pair in (
+        "source target,src tgt,src trg,input output,question answer,q a,document summary,article highlights,"
+        "text summary"
+    ).split(",")
 )
-TEXT_NAMES = ("text", "sentence", "document", "review", "content", "body", "comment", "question", "q")
-LABEL_NAMES = (
-    "label",
-    "labels",
-    "class",
-    "category",
-    "sentiment",
-    "target",
-    "intent",
-    "rating",
-    "stars",
-    "y",
-)
+TEXT_NAMES = "text sentence document review content body comment question q".split()
+LABEL_NAMES = "label labels class category sentiment target intent rating stars y".split()
 LANGUAGE_NAMES = frozenset(
     "en de fr ko ja zh es it pt nl ru pl cs sv da fi tr uk ro hu el he ar hi vi th "
     "english german french korean japanese chinese spanish italian portuguese dutch russian".split()
 )
 LANGUAGE_COLUMN = "to"  # names the language of each target
-_OTHER_NAMES = frozenset(
-    {"id", "idx", "index", "no", "number", "package", "reference", "score", LANGUAGE_COLUMN}
-)
-_COMMON_NAMES = (
-    frozenset(name for pair in PAIR_NAMES for name in pair)
-    | {*TEXT_NAMES, *LABEL_NAMES}
-    | LANGUAGE_NAMES
-    | _OTHER_NAMES
-)
+_COMMON_NAMES = {
+    *(name for pair in PAIR_NAMES for name in pair),
+    *TEXT_NAMES,
+    *LABEL_NAMES,
+    *LANGUAGE_NAMES,
+    *"id idx index no number package reference score".split(),
+    LANGUAGE_COLUMN,
+}
 
 
 def require_file(path: str | PathLike[str]) -> Path:
@@ -144,7 +117,7 @@ def _check_is_text(path: Path, start: bytes) -> None:
     for magic, what in _NOT_TEXT.items():
         if start.startswith(magic):
             raise FileProblemError(path, f"is {what}")
-    if start.count(0) * 3 > len(start):
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) * 3 > len(start):
         raise FileProblemError(path, "is UTF-16 or not text", hint="save it as UTF-8")
 
 
@@ -169,50 +142,34 @@ def decode_lines(stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES) -> Itera
 
 
 def read_pieces(path: str | PathLike[str], counter: RowCounter, *, size: int = CHUNK_BYTES) -> Iterator[str]:
-    """The text of a file in pieces of about `size` bytes, with `\\n` line ends; bad lines are skipped.
+    """The text of a file in pieces of about `size` characters, with `\\n` line ends; bad lines are skipped.
 
     A piece ends after a line if possible, else after a space, else between two characters, so that a line of
     many gigabytes needs no more memory than another.
     """
-    rest, number = b"", 1
+    rest, number = "", 1
     with open_text(path) as stream:
-        while chunk := stream.read(size):
+        text = io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
+        while chunk := text.read(size):
             block = rest + chunk
-            end = _piece_end(block)
-            rest = block[end:]
-            if end and (text := _decode_piece(block[:end], number, counter)):
-                yield text
-            number += block.count(b"\n", 0, end)
-    if rest and (text := _decode_piece(rest, number, counter)):
-        yield text
+            end = block.rfind("\n") + 1 or block.rfind(" ") + 1 or len(block) - block.endswith("\r")
+            piece, rest = block[:end].replace("\r\n", "\n"), block[end:]
+            yield from _without_bad_lines(piece, number, counter)
+            number += piece.count("\n")
+        text.detach()
+    yield from _without_bad_lines(rest, number, counter)
 
 
-def _piece_end(block: bytes) -> int:
-    end = block.rfind(b"\n") + 1 or block.rfind(b" ") + 1
-    if end:
-        return end
-    last = len(block) - 1
-    while last > 0 and len(block) - last < 4 and block[last] & 0xC0 == 0x80:
-        last -= 1
-    return last  # before the last character, which may be incomplete
-
-
-def _decode_piece(block: bytes, number: int, counter: RowCounter) -> str:
-    try:
-        text = block.decode().replace("\r\n", "\n")
+def _without_bad_lines(text: str, number: int, counter: RowCounter) -> Iterator[str]:
+    if _NOT_UTF8.search(text):
+        lines = text.split("\n")
+        for n, line in enumerate(lines):
+            if _NOT_UTF8.search(line):
+                counter.add_error(number + n, "is not UTF-8")
+        text = "\n".join(line for line in lines if not _NOT_UTF8.search(line))
+    if text:
         counter.good += max(1, text.count("\n"))
-        return text
-    except UnicodeDecodeError:
-        pass
-    good = []
-    for line_number, line in enumerate(io.BytesIO(block), number):
-        (decoded,) = decode_lines(io.BytesIO(line), max_bytes=len(block))
-        if isinstance(decoded, Invalid):
-            counter.add_error(line_number, decoded.reason)
-        else:
-            counter.good += 1
-            good.append(decoded + "\n" * line.endswith(b"\n"))
-    return "".join(good)
+        yield text
 
 
 def file_format(path: str | PathLike[str]) -> FileFormat:
@@ -267,6 +224,10 @@ class Head:
     names: tuple[str, ...] | None
     rows: list[tuple[object, ...]]
 
+    def header(self) -> tuple[str, ...]:
+        """The names, or the cells of the first row as if they were."""
+        return self.names or tuple(str(cell).strip() for cell in self.rows[0])
+
 
 def parse_columns(columns: Sequence[str]) -> list[Column]:
     """Columns as a user writes them.
@@ -292,9 +253,6 @@ class Table(ABC):
     @abstractmethod
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         """Every row: its line, and its values in the order of `columns`."""
-
-    def unknown_column(self, column: Column, names: Sequence[str]) -> GlassformerError:
-        return UnknownNameError(f"column of {self.path}", str(column), names)
 
 
 def open_table(path: str | PathLike[str]) -> Table:
@@ -350,7 +308,7 @@ class DelimitedTable(Table):
                 self.path, f"has more than one column '{column}'", hint="use its number instead"
             )
         if column not in names:
-            raise self.unknown_column(column, names)
+            raise UnknownNameError(f"column of {self.path}", column, names)
         return names.index(column)
 
 
@@ -420,7 +378,7 @@ class JsonlTable(Table):
 
     def head(self, count: int = HEAD_ROWS) -> Head:
         counter = RowCounter(str(self.path))
-        objects = [dict(_flatten(value)) for _, value in islice(self.objects(counter), count)]
+        objects = [_flatten(value) for _, value in islice(self.objects(counter), count)]
         if not objects:
             counter.finish()
         names = tuple(dict.fromkeys(key for each in objects for key in each))
@@ -432,28 +390,24 @@ class JsonlTable(Table):
                 raise InvalidValueError("column", column, f"the name of a key, because {self.path} is JSON")
         keys = [str(column) for column in columns]
         for number, value in self.objects(counter):
-            try:
-                yield number, [_lookup(value, key) for key in keys]
-            except KeyError as error:
-                counter.add_error(number, f"has no key '{error.args[0]}'")
+            flat = value if all(key in value for key in keys) else _flatten(value)
+            missing = [key for key in keys if key not in flat]
+            if missing:
+                counter.add_error(number, f"has no key '{missing[0]}'")
+            else:
+                yield number, [flat[key] for key in keys]
 
 
-def _flatten(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(value: Mapping[str, object]) -> dict[str, object]:
+    """Nested objects, one level deep, as keys with a dot."""
+    found: dict[str, object] = {}
     for key, inner in value.items():
-        if isinstance(inner, dict) and not prefix:  # one level
-            yield from _flatten(inner, f"{key}.")
-        else:
-            yield prefix + key, inner
-
-
-def _lookup(value: Mapping[str, object], key: str) -> object:
-    if key in value:
-        return value[key]
-    outer, _, inner = key.partition(".")
-    nested = value.get(outer)
-    if inner and isinstance(nested, dict) and inner in nested:
-        return nested[inner]
-    raise KeyError(key)
+        found |= (
+            {f"{key}.{name}": item for name, item in inner.items()}
+            if isinstance(inner, dict)
+            else {key: inner}
+        )
+    return found
 
 
 class ParquetTable(Table):
@@ -467,18 +421,14 @@ class ParquetTable(Table):
         import pyarrow.parquet
 
         self._errors = (OSError, UnicodeDecodeError, pyarrow.ArrowException)
-        self._open = pyarrow.parquet.ParquetFile
+        self._open, self._flatten = pyarrow.parquet.ParquetFile, pyarrow.Table.from_batches
         try:
             with self._open(self.path) as file:
-                fields, self.metadata = list(file.schema_arrow), file.schema_arrow.metadata or {}
+                schema = file.schema_arrow
         except self._errors:
             raise FileProblemError(self.path, "is not a Parquet file, or is damaged") from None
-        self._parents: dict[str, str] = {}  # the file's own column that holds each column
-        for field in fields:
-            inner = _struct_fields(field.type)
-            names = [f"{field.name}.{part}" for part in inner] if inner else [field.name]
-            self._parents |= dict.fromkeys(names, field.name)
-        self.names = tuple(self._parents)
+        self.metadata: dict[bytes, bytes] = schema.metadata or {}
+        self.names = tuple(schema.empty_table().flatten().column_names)
 
     def head(self, count: int = HEAD_ROWS) -> Head:
         rows = [tuple(values) for _, values in islice(self._values(self.names), count)]
@@ -487,37 +437,22 @@ class ParquetTable(Table):
         return Head(names=self.names, rows=rows)
 
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
-        return self._values([self._name(column) for column in columns])
-
-    def _name(self, column: Column) -> str:
-        if isinstance(column, int) and 1 <= column <= len(self.names):
-            return self.names[column - 1]
-        if isinstance(column, int) or column not in self.names:
-            raise self.unknown_column(column, self.names)
-        return column
+        names = []
+        for column in columns:
+            name = self.names[column - 1] if column in range(1, len(self.names) + 1) else column
+            if name not in self.names:
+                raise UnknownNameError(f"column of {self.path}", str(column), self.names)
+            names.append(str(name))
+        return self._values(names)
 
     def _values(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
         done = 0
         try:
             with self._open(self.path) as file:
-                parents = dict.fromkeys(self._parents[name] for name in names)
-                for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=list(parents)):
-                    found: dict[str, pa.Array] = {}
-                    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                        inner = _struct_fields(column.type)
-                        if inner:
-                            parts = (f"{name}.{part}" for part in inner)
-                            found |= dict(zip(parts, column.flatten(), strict=True))
-                        else:
-                            found[name] = column
-                    columns = [found[name].to_pylist() for name in names]
+                for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=list(names)):
+                    table = self._flatten([batch]).flatten()
+                    columns = [table.column(name).to_pylist() for name in names]
                     yield from enumerate(zip(*columns, strict=True), done + 1)
                     done += batch.num_rows
         except self._errors:
             raise FileProblemError(self.path, f"is damaged after row {done:,}") from None
-
-
-def _struct_fields(kind: pa.DataType) -> list[str]:
-    from pyarrow import types
-
-    return [field.name for field in kind.fields] if types.is_struct(kind) else []

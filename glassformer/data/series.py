@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,28 +95,28 @@ def read_series(
     display_name: what errors call the file, e.g. if it is a copy of a table in memory; rows are then counted
     without the header.
     """
-    file = SeriesFile.open(path, display_name)
-    time, values, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
-    reader = _RowReader(file, time, values, id_column)
-    rows = reader.read()
-    notes = reader.check_values(rows, fill)
-    even = even_steps(rows, fill, errors.start_file(file.name, unit=file.unit))
-    constant = [name for n, name in enumerate(values) if (even.values[:, n] == even.values[0, n]).all()]
+    file = _SeriesFile.open(Path(path), display_name)
+    time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
+    ids: dict[str, int] = {}
+    rows, text = _read_rows(file, time, names, id_column, ids)
+    filled = _check_values(rows, names, text, fill)
+    rows, step, notes = _even_steps(rows, fill, errors.start_file(file.name, unit=file.unit))
+    constant = [name for n, name in enumerate(names) if (rows.values[:, n] == rows.values[0, n]).all()]
     if constant:
-        notes.append(f"constant columns: {', '.join(constant[:5])}{', ...' * (len(constant) > 5)}")
+        filled.append(f"constant columns: {', '.join(constant[:5])}{', ...' * (len(constant) > 5)}")
     return SeriesSet(
-        values=even.values,
-        stamps=even.stamps,
-        ends=np.flatnonzero(np.append(np.diff(even.which) != 0, True)).astype(np.int64) + 1,
-        ids=tuple(reader.ids),
-        names=values,
-        step=even.step,
-        notes=(*even.notes, *notes),
+        values=rows.values,
+        stamps=rows.stamps,
+        ends=rows.ends(),
+        ids=tuple(ids),
+        names=names,
+        step=step,
+        notes=(*notes, *filled),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesFile:
+class _SeriesFile:
     """One table: CSV (commas, semicolons or tabs, also .gz) or Parquet.
 
     name: what errors call it    delimiter: None for Parquet
@@ -126,42 +126,44 @@ class SeriesFile:
     path: Path
     name: str
     columns: tuple[str, ...]
-    first: tuple[object, ...]
-    delimiter: str | None
-    unit: Literal["line", "row"]
+    first: Sequence[object]
+    delimiter: str | None = None
+    unit: Literal["line", "row"] = "row"
 
     @classmethod
-    def open(cls, path: str | Path, display_name: str | None = None) -> SeriesFile:
+    def open(cls, path: Path, display_name: str | None) -> _SeriesFile:
         """Open a table and check its header."""
-        path, name = Path(path), display_name or str(path)
+        name = display_name or str(path)
         if file_format(path) == "parquet":
             table = ParquetTable(path)
-            first = table.head(1).rows[0]
-            return cls(path=path, name=name, columns=table.names, first=first, delimiter=None, unit="row")
+            return cls(path=path, name=name, columns=table.names, first=table.head(1).rows[0])
         delimiter = max(",;\t", key=next(_decoded_lines(path, name)).count)
         rows = _read_csv(path, name, delimiter)
         columns = tuple(cell.strip() for cell in next(rows)[1])
-        _, row = next(rows, (0, None))
-        if _is_data(columns):
-            raise FileProblemError(
-                name, "has no header", hint="add a first line that names the columns", line=1
-            )
-        if row is None:
+        if all(map(_is_number, columns[1:])) and (_is_number(columns[0]) or _is_timestamp(columns[0])):
+            raise FileProblemError(name, "has no header", 1, hint="add a first line that names the columns")
+        _, first = next(rows, (0, None))
+        if first is None:
             raise EmptyInputError(f"file {name}", hint="it has a header and no rows")
-        for column in columns:
-            if columns.count(column) > 1:
-                raise FileProblemError(name, f"has more than one column '{column}'", line=1)
+        if len(set(columns)) < len(columns):
+            repeated = next(column for column in columns if columns.count(column) > 1)
+            raise FileProblemError(name, f"has more than one column '{repeated}'", 1)
         unit: Literal["line", "row"] = "line" if display_name is None else "row"
-        return cls(path=path, name=name, columns=columns, first=tuple(row), delimiter=delimiter, unit=unit)
+        return cls(path=path, name=name, columns=columns, first=first, delimiter=delimiter, unit=unit)
 
     def choose_columns(
         self, time: str | None, target: Sequence[str] | None
     ) -> tuple[str, tuple[str, ...], str | None]:
         """The column of timestamps, those of values, and that of series ids if there are several series."""
-        for name in ([] if time is None else [time]) + list(target or []):
+        for name in [*filter(None, [time]), *(target or [])]:
             if name not in self.columns:
                 raise UnknownNameError(f"column of {self.name}", name, self.columns)
-        time = time or find_column(self.columns, TIME_NAMES) or self._guess_time()
+        time = time or find_column(self.columns, TIME_NAMES)
+        if time is None:
+            time = self.columns[0]
+            if not _is_timestamp(self.first[0]):
+                problem = f"has no known column of timestamps ({', '.join(self.columns[:12])})"
+                raise FileProblemError(self.name, problem, hint="set `time` to its name")
         others = [name for name in self.columns if name != time and name.lower() not in _INDEX_NAMES]
         value = find_column(others, VALUE_NAMES) if target is None else target[0]
         id_column = find_column(others, ID_NAMES)
@@ -170,15 +172,6 @@ class SeriesFile:
         if not others:
             raise FileProblemError(self.name, f"has no column of values besides '{time}'")
         return time, tuple(others if target is None else target), None
-
-    def _guess_time(self) -> str:
-        if not _is_timestamp(self.first[0]):
-            raise FileProblemError(
-                self.name,
-                f"has no known column of timestamps ({', '.join(self.columns[:12])})",
-                hint="set `time` to its name",
-            )
-        return self.columns[0]
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
         """Every row's line and the cells of these columns."""
@@ -190,9 +183,8 @@ class SeriesFile:
         next(rows)
         for line, row in rows:
             if len(row) != len(self.columns):
-                raise FileProblemError(
-                    self.name, f"has {len(row)} columns, but the header has {len(self.columns)}", line
-                )
+                problem = f"has {len(row)} columns, but the header has {len(self.columns)}"
+                raise FileProblemError(self.name, problem, line)
             yield line - (self.unit == "row"), [row[index] for index in indices]
 
 
@@ -221,11 +213,6 @@ def _read_csv(path: Path, name: str, delimiter: str) -> Iterator[tuple[int, list
         raise FileProblemError(name, f"is not CSV ({error})", reader.line_num) from None
 
 
-def _is_data(header: Sequence[str]) -> bool:
-    """Whether what should be the header is a row of numbers."""
-    return all(map(_is_number, header[1:])) and (_is_number(header[0]) or _is_timestamp(header[0]))
-
-
 def _is_number(text: str) -> bool:
     try:
         return not math.isnan(float(text))
@@ -242,7 +229,7 @@ def _is_timestamp(cell: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesRows:
+class _Rows:
     """The rows of all series: values (N, C), stamps (N,), which (N,) series and lines (N,) in the file."""
 
     name: str
@@ -252,18 +239,17 @@ class SeriesRows:
     which: NDArray[np.int32]
     lines: NDArray[np.int32]
 
-    def select(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SeriesRows:
-        return replace(
-            self,
-            values=self.values[rows],
-            stamps=self.stamps[rows],
-            which=self.which[rows],
-            lines=self.lines[rows],
-        )
+    def select(self, rows: NDArray[Any]) -> _Rows:
+        arrays = {name: getattr(self, name)[rows] for name in ("values", "stamps", "which", "lines")}
+        return replace(self, **arrays)
 
     def same_series(self) -> NDArray[np.bool_]:
         """(N - 1,), False where one series ends and the next begins."""
         return np.diff(self.which) == 0
+
+    def ends(self) -> NDArray[np.int64]:
+        """Where each series ends: (S,)."""
+        return np.flatnonzero(np.append(~self.same_series(), True)).astype(np.int64) + 1
 
     def timestamp(self, row: int) -> str:
         return format_timestamp(int(self.stamps[row]), self.dated)
@@ -272,104 +258,81 @@ class SeriesRows:
         return FileProblemError(self.name, problem, int(self.lines[row]), hint)
 
 
-class _RowReader:
-    """Reads the rows of a file into growing arrays."""
+_Text = dict[int, tuple[int, int, str]]  # by column: the number of text cells, the first one's line and text
 
-    def __init__(self, file: SeriesFile, time: str, values: Sequence[str], id_column: str | None) -> None:
-        self.file, self.time, self.values, self.id_column = file, time, values, id_column
-        self.ids: dict[str, int] = {}
-        self.dated: bool | None = None
-        self._text: dict[
-            int, tuple[int, int, str]
-        ] = {}  # by column: how many cells, the first one and its line
 
-    def read(self) -> SeriesRows:
-        values, stamps = array("d"), array("q")
-        which, lines = array("i"), array("i")
-        long = self.id_column is not None
-        columns = [self.time, *([str(self.id_column)] if long else []), *self.values]
-        name = self.file.path.name.split(".")[0]
-        for line, cells in self.file.rows(columns):
-            stamps.append(self._timestamp(line, cells[0]))
-            lines.append(line)
-            which.append(self.ids.setdefault(str(cells[1]).strip() if long else name, len(self.ids)))
-            numbers = cells[1 + long :]
-            try:
-                values.extend(list(map(float, numbers)))  # type: ignore[arg-type]
-            except (ValueError, TypeError):
-                values.extend([self._number(line, n, cell) for n, cell in enumerate(numbers)])
-        if len(stamps) < 2:
-            raise FileProblemError(self.file.name, "has one row; a series needs at least two")
-        return SeriesRows(
-            name=self.file.name,
-            dated=bool(self.dated),
-            values=np.frombuffer(values, np.float64).reshape(len(stamps), -1),
-            stamps=np.frombuffer(stamps, np.int64),
-            which=np.frombuffer(which, np.int32),
-            lines=np.frombuffer(lines, np.int32),
-        )
+def _read_rows(
+    file: _SeriesFile, time: str, names: Sequence[str], id_column: str | None, ids: dict[str, int]
+) -> tuple[_Rows, _Text]:
+    """Read all rows into growing arrays. `ids` gets the number of each series."""
+    values, stamps, which, lines = array("d"), array("q"), array("i"), array("i")
+    text: _Text = {}
+    kinds = set[bool]()  # whether timestamps are dates
 
-    def _timestamp(self, line: int, cell: object) -> int:
-        try:
-            stamp = parse_timestamp(cell)
-        except InvalidTimestampError as error:
-            raise FileProblemError(self.file.name, str(error), line) from None
-        if self.dated is None:
-            self.dated = stamp.dated
-        elif self.dated != stamp.dated:
-            before = "dates" if self.dated else "numbers"
-            raise FileProblemError(self.file.name, f"timestamp {cell!r:.40} follows {before}", line)
-        return stamp.at
-
-    def _number(self, line: int, column: int, cell: object) -> float:
+    def number(line: int, column: int, cell: object) -> float:
         try:
             return float(cell)  # type: ignore[arg-type]
         except (ValueError, TypeError):
-            text = str("" if cell is None else cell).strip()
-            if text.lower() not in _MISSING:
-                count, first, example = self._text.get(column, (0, line, text))
-                self._text[column] = (count + 1, first, example)
+            content = str("" if cell is None else cell).strip()
+            if content.lower() not in _MISSING:
+                count, first, example = text.get(column, (0, line, content))
+                text[column] = (count + 1, first, example)
             return math.nan
 
-    def check_values(self, rows: SeriesRows, fill: Fill) -> list[str]:
-        """Raise an error for values that are not finite, or a warning if they will be filled."""
-        bad = ~np.isfinite(rows.values)  # (N, C)
-        if not bad.any():
-            return []
-        for column, (count, line, example) in self._text.items():
-            if count > _MAX_TEXT_SHARE * len(bad):
-                raise FileProblemError(
-                    rows.name,
-                    f"column '{self.values[column]}' contains text ({example!r:.40})",
-                    line,
-                    hint="choose the columns of numbers",
-                )
-        row, column = (int(n) for n in np.argwhere(bad)[0])
-        _, line, example = self._text.get(column, (0, 0, ""))
-        what = f"{example!r:.40}" if line == rows.lines[row] else "no finite value"
-        problem = f"{what} in column '{self.values[column]}' ({int(bad.sum()):,} such values)"
-        if fill in ("refuse", "ignore"):
-            raise rows.problem(row, problem, _FILL_HINT)
-        share = bad.mean(0)
-        if share.max() > MAX_BAD_SHARE:
-            name = self.values[int(share.argmax())]
-            raise FileProblemError(rows.name, f"{share.max():.0%} of column '{name}' is missing")
-        rows.values[bad] = np.nan  # infinite values are filled too
-        return [f"line {rows.lines[row]}: {problem}; filled"]
+    one_series = file.path.name.split(".")[0]
+    for line, cells in file.rows([time, *([] if id_column is None else [id_column]), *names]):
+        try:
+            stamp = parse_timestamp(cells[0])
+        except InvalidTimestampError as error:
+            raise FileProblemError(file.name, str(error), line) from None
+        kinds.add(stamp.dated)
+        if len(kinds) > 1:
+            before = "numbers" if stamp.dated else "dates"
+            raise FileProblemError(file.name, f"timestamp {cells[0]!r:.40} follows {before}", line)
+        stamps.append(stamp.at)
+        lines.append(line)
+        which.append(ids.setdefault(one_series if id_column is None else str(cells[1]).strip(), len(ids)))
+        numbers = cells[1 if id_column is None else 2 :]
+        try:
+            values.extend(list(map(float, numbers)))  # type: ignore[arg-type]
+        except (ValueError, TypeError):
+            values.extend([number(line, n, cell) for n, cell in enumerate(numbers)])
+    if len(stamps) < 2:
+        raise FileProblemError(file.name, "has one row; a series needs at least two")
+    rows = _Rows(
+        name=file.name,
+        dated=kinds == {True},
+        values=np.frombuffer(values, np.float64).reshape(len(stamps), -1),
+        stamps=np.frombuffer(stamps, np.int64),
+        which=np.frombuffer(which, np.int32),
+        lines=np.frombuffer(lines, np.int32),
+    )
+    return rows, text
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvenSeries:
-    """Series whose steps are all the same, or treated as such."""
+def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) -> list[str]:
+    """Raise an error for values that are not finite, or return a note if they will be filled."""
+    bad = ~np.isfinite(rows.values)  # (N, C)
+    if not bad.any():
+        return []
+    for column, (count, line, example) in text.items():
+        if count > _MAX_TEXT_SHARE * len(bad):
+            problem = f"column '{names[column]}' contains text ({example!r:.40})"
+            raise FileProblemError(rows.name, problem, line, hint="choose the columns of numbers")
+    row, column = (int(n) for n in np.argwhere(bad)[0])
+    _, line, example = text.get(column, (0, 0, ""))
+    what = f"{example!r:.40}" if line == rows.lines[row] else "no finite value"
+    problem = f"{what} in column '{names[column]}' ({int(bad.sum()):,} such values)"
+    if fill in ("refuse", "ignore"):
+        raise rows.problem(row, problem, _FILL_HINT)
+    share = bad.mean(0)
+    if share.max() > MAX_BAD_SHARE:
+        raise FileProblemError(rows.name, f"{share.max():.0%} of column '{names[share.argmax()]}' is missing")
+    rows.values[bad] = np.nan  # infinite values are filled too
+    return [f"line {rows.lines[row]}: {problem}; filled"]
 
-    values: NDArray[np.float64]
-    stamps: NDArray[np.int64]
-    which: NDArray[np.int32]
-    step: Step
-    notes: tuple[str, ...]
 
-
-def even_steps(rows: SeriesRows, fill: Fill, counter: RowCounter) -> EvenSeries:
+def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, Step, list[str]]:
     """Check the steps between rows, and fill gaps according to `fill`. Skipped rows go to the counter."""
     notes: list[str] = []
     rows = _sort(rows, notes)
@@ -381,33 +344,29 @@ def even_steps(rows: SeriesRows, fill: Fill, counter: RowCounter) -> EvenSeries:
     uneven = np.flatnonzero(gaps % step.size)
     if uneven.size:
         row = int(uneven[0]) + 1
-        problem = (
-            f"timestamp {rows.timestamp(row)} is not a multiple of {step} after {rows.timestamp(row - 1)}"
-        )
+        after = f"a multiple of {step} after {rows.timestamp(row - 1)}"
+        problem = f"timestamp {rows.timestamp(row)} is not {after}"
         if fill != "ignore":
             raise rows.problem(row, problem, "resample to even steps")
         notes.append(f"line {rows.lines[row]}: {problem}; treated as even")
     total = int(missing.sum())
     if total:
         row = int(np.flatnonzero(missing)[0]) + 1
-        problem = (
-            f"{total:,} rows are missing, first between {rows.timestamp(row - 1)} and {rows.timestamp(row)}"
-        )
-        problem += f" (step {step})"
+        between = f"first between {rows.timestamp(row - 1)} and {rows.timestamp(row)} (step {step})"
+        problem = f"{total:,} rows are missing, {between}"
         if fill == "refuse":
             raise rows.problem(row, problem, _FILL_HINT)
         if fill != "ignore" and total > MAX_BAD_SHARE * (total + len(counted)):
             raise rows.problem(row, f"{problem}, too many to fill")
         notes.append(f"line {rows.lines[row]}: {problem}; {'ignored' if fill == 'ignore' else 'filled'}")
-    values, stamps, which = rows.values, rows.stamps, rows.which
     if fill in ("linear", "last"):
         if total:
-            values, stamps, which = _insert_missing(rows, step, missing)
-        values = _fill_missing(values, which, fill, rows.name)
-    return EvenSeries(values=values, stamps=stamps, which=which, step=step, notes=tuple(notes))
+            rows = _insert_missing(rows, step, missing)
+        _fill_missing(rows, fill)
+    return rows, step, notes
 
 
-def _sort(rows: SeriesRows, notes: list[str]) -> SeriesRows:
+def _sort(rows: _Rows, notes: list[str]) -> _Rows:
     """Each series' rows together and forward in time."""
     if (np.diff(rows.which) < 0).any():
         rows = rows.select(np.argsort(rows.which, kind="stable"))
@@ -426,8 +385,8 @@ def _sort(rows: SeriesRows, notes: list[str]) -> SeriesRows:
 
 
 def _drop_repeated(
-    rows: SeriesRows, counted: NDArray[np.int64], fill: Fill, counter: RowCounter, notes: list[str]
-) -> tuple[SeriesRows, NDArray[np.int64]]:
+    rows: _Rows, counted: NDArray[np.int64], fill: Fill, counter: RowCounter, notes: list[str]
+) -> tuple[_Rows, NDArray[np.int64]]:
     """Keep the first of rows with the same timestamp."""
     repeated = np.flatnonzero(rows.same_series() & (np.diff(counted) == 0)) + 1
     if not repeated.size:
@@ -446,36 +405,28 @@ def _drop_repeated(
     return rows.select(first), counted[first]
 
 
-def _insert_missing(
-    rows: SeriesRows, step: Step, missing: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]:
+def _insert_missing(rows: _Rows, step: Step, missing: NDArray[np.int64]) -> _Rows:
     """Insert the missing rows, with NaN values and the timestamps they would have."""
     positions = np.concatenate(([0], np.cumsum(missing + 1)))
-    count = int(positions[-1]) + 1
-    values = np.full((count, rows.values.shape[1]), np.nan, np.float64)
-    values[positions] = rows.values
-    before = np.searchsorted(positions, np.arange(count), side="right") - 1  # the known row at or before each
-    stamps = rows.stamps[before]
-    for row in np.setdiff1d(np.arange(count), positions):
-        stamps[row] = advance(int(stamps[row]), step, int(row - positions[before[row]]))
-    return values, stamps, rows.which[before]
+    every = np.arange(int(positions[-1]) + 1)
+    before = np.searchsorted(positions, every, side="right") - 1  # the known row at or before each
+    whole = rows.select(before)
+    for row in np.setdiff1d(every, positions):
+        whole.values[row] = np.nan
+        whole.stamps[row] = advance(int(whole.stamps[row]), step, int(row - positions[before[row]]))
+    return whole
 
 
-def _fill_missing(
-    values: NDArray[np.float64], which: NDArray[np.int32], fill: Fill, name: str
-) -> NDArray[np.float64]:
+def _fill_missing(rows: _Rows, fill: Fill) -> None:
     """Replace NaN by linear interpolation or the last known value."""
-    ends = np.flatnonzero(np.append(np.diff(which) != 0, True)) + 1
-    for begin, end in zip(np.concatenate(([0], ends[:-1])), ends, strict=True):
-        part = values[begin:end]
+    for part in np.split(rows.values, rows.ends()[:-1]):  # views
         for channel in np.flatnonzero(np.isnan(part).any(0)):
             column = part[:, channel]
             known = np.flatnonzero(~np.isnan(column))
             if not known.size:
-                raise FileProblemError(name, "has a series without any value", hint="remove it")
+                raise FileProblemError(rows.name, "has a series without any value", hint="remove it")
             at = np.arange(len(column))
             if fill == "linear":
                 part[:, channel] = np.interp(at, known, column[known])
             else:  # before the first known value, that one
                 part[:, channel] = column[known[np.maximum(np.searchsorted(known, at, side="right") - 1, 0)]]
-    return values

@@ -164,10 +164,8 @@ class TableSource(Source):
     def unused_columns(self) -> list[Column]:
         """The columns of the first table that are not read."""
         head = self.tables[0].head(1)
-        names = head.names
-        if names is None and any(isinstance(column, str) for column in self.columns):
-            names = tuple(str(cell).strip() for cell in head.rows[0])
-        every = range(1, len(head.rows[0]) + 1) if names is None else names
+        by_name = head.names is not None or any(isinstance(column, str) for column in self.columns)
+        every = head.header() if by_name else range(1, len(head.rows[0]) + 1)
         return [column for column in every if column not in self.columns]
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
@@ -226,10 +224,10 @@ def _text_column(table: Table) -> Column:
     head = table.head()
     names = head.names
     if names is None:
-        cells = [str(cell).strip() for cell in head.rows[0]]
+        cells = head.header()
         if len(cells) == 1:
             return cells[0] if cells[0].lower() in TEXT_NAMES else 1
-        names = tuple(cells) if looks_like_header(cells) else ()
+        names = cells if looks_like_header(cells) else ()
         found = find_column(names, TEXT_NAMES)
     else:
         textual = _textual_columns(head)
@@ -345,27 +343,20 @@ def pairs(
     if to is None:
         return TableSource(PAIR_FIELDS, tables, columns or _pair_columns(tables[0]), (clean_text, clean_text))
     for table in tables:
-        _require_language_column(table, to)
+        if isinstance(to, str) and to not in (names := table.head(1).header()):
+            hint = "it must name the language of each target; set `to` if all targets are in one language"
+            raise UnknownNameError(f"column of {table.path}", to, names, hint=hint)
     if columns is None and isinstance(to, int):
         raise MissingValueError("columns", f"if the language is column {to}")
-    return TableSource(
-        (*PAIR_FIELDS, "to"), tables, (*(columns or _pair_columns(tables[0], to)), to), (clean_text,) * 3
-    )
-
-
-def _require_language_column(table: Table, to: Column) -> None:
-    head = table.head(1)
-    names = head.names or [str(cell).strip() for cell in head.rows[0]]
-    if isinstance(to, str) and to not in names:
-        hint = "it must name the language of each target; set `to` if all targets are in one language"
-        raise UnknownNameError(f"column of {table.path}", to, names, hint=hint)
+    chosen = (*(columns or _pair_columns(tables[0], to)), to)
+    return TableSource((*PAIR_FIELDS, "to"), tables, chosen, (clean_text,) * 3)
 
 
 def _pair_columns(table: Table, to: Column | None = None) -> tuple[Column, ...]:
     """The columns of the pair, apart from that of the language."""
     head = table.head()
     if head.names is None:
-        names = [name for cell in head.rows[0] if (name := str(cell).strip()) != to]
+        names = [name for name in head.header() if name != to]
         if to is not None or looks_like_header(names):
             return find_pair_columns(names) or (names[0], names[1])
         return 1, 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp, TextFiles, TextSource, stamp_by_time
@@ -28,6 +28,7 @@ def split_source(source: Source, share: float, *, seed: int) -> tuple[Source, So
     if not 0 < share < 1:
         raise InvalidValueError("share", share, "a number between 0 and 1, e.g. 0.01")
     train, valid = (_Side(seed=seed, share=share, held_out=held_out) for held_out in (False, True))
+    cache = _Cache()
     if isinstance(source, TextFiles) and splits_documents(source):
         lengths = [sum(map(len, pieces)) for pieces in source.documents(RowErrors())]
         sides: tuple[Source, Source] = (
@@ -35,11 +36,9 @@ def split_source(source: Source, share: float, *, seed: int) -> tuple[Source, So
             _DocumentPart(source, share, lengths, held_out=True),
         )
     elif isinstance(source, TextSource):
-        cache = _OtherSide[tuple[int, str]]()
         sides = _TextSide(source, train, cache), _TextSide(source, valid, cache)
     else:
-        rows = _OtherSide[tuple[str, ...]]()
-        sides = _RowSide(source, train, rows), _RowSide(source, valid, rows)
+        sides = _RowSide(source, train, cache), _RowSide(source, valid, cache)
     for side, name in zip(sides, ("training", "validation"), strict=True):
         if next(side.rows(RowErrors()), None) is None:
             raise EmptyInputError(
@@ -74,27 +73,31 @@ class _Side:
         return (int.from_bytes(digest, "big") < self.share * 2**64) is self.held_out
 
 
-class _OtherSide(Generic[Item]):
-    """Keeps what a full pass over one side skipped, if it is small: it is the other side.
+class _Cache:
+    """What a full pass over one side skipped, if it is small: it is the other side.
 
     So the validation share is found while the training rows are read, without a second pass.
     """
 
-    def __init__(self) -> None:
-        self._side: _Side | None = None
-        self._items: list[Item] = []
-
-    def cached(self, side: _Side) -> list[Item] | None:
-        """The items of a side, if a pass over the other side kept them."""
-        return None if self._side is None or self._side == side else self._items
+    side: _Side | None = None
+    items: Sequence[Any] = ()
 
     def select(
-        self, side: _Side, items: Iterable[Item], has: Callable[[Item], bool], chars: Callable[[Item], int]
+        self,
+        side: _Side,
+        items: Iterable[Item],
+        first: Callable[[Item], str | None],
+        chars: Callable[[Item], int],
     ) -> Iterator[Item]:
-        """Yield the items of a side."""
-        skipped, capacity = list[Item](), MAX_CACHED_CHARS
+        """Yield the items of a side. first: the text that decides; None if an item follows the last one."""
+        if self.side not in (None, side):
+            yield from self.items
+            return
+        skipped, capacity, inside = list[Item](), MAX_CACHED_CHARS, False
         for item in items:
-            if has(item):
+            if (text := first(item)) is not None:
+                inside = side.has(text)
+            if inside:
                 yield item
             elif capacity > 0:
                 skipped.append(item)
@@ -102,25 +105,18 @@ class _OtherSide(Generic[Item]):
                 if capacity <= 0:
                     skipped.clear()
         if capacity > 0:
-            self._side, self._items = side, skipped
+            self.side, self.items = side, skipped
 
 
 class _RowSide(Source):
     """The rows of one side."""
 
-    def __init__(self, source: Source, side: _Side, cache: _OtherSide[tuple[str, ...]]) -> None:
+    def __init__(self, source: Source, side: _Side, cache: _Cache) -> None:
         self.fields, self._source, self._side, self._cache = source.fields, source, side, cache
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
-        cached = self._cache.cached(self._side)
-        if cached is not None:
-            return iter(cached)
-        return self._cache.select(
-            self._side,
-            self._source.rows(errors),
-            lambda row: self._side.has(row[0]),
-            lambda row: sum(map(len, row)),
-        )
+        rows = self._source.rows(errors)
+        return self._cache.select(self._side, rows, lambda row: row[0], lambda row: sum(map(len, row)))
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
         return _fingerprint(self._source, stamp, self._side)
@@ -129,22 +125,20 @@ class _RowSide(Source):
 class _TextSide(TextSource):
     """The documents of one side, chosen by their first piece."""
 
-    def __init__(self, source: TextSource, side: _Side, cache: _OtherSide[tuple[int, str]]) -> None:
+    def __init__(self, source: TextSource, side: _Side, cache: _Cache) -> None:
         self._source, self._side, self._cache = source, side, cache
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
-        cached = self._cache.cached(self._side)
-        if cached is not None:
-            return iter(cached)
-        document, inside = -1, False
+        document = -1
 
-        def has(item: tuple[int, str]) -> bool:
-            nonlocal document, inside
-            if item[0] != document:
-                document, inside = item[0], self._side.has(item[1])
-            return inside
+        def first(item: tuple[int, str]) -> str | None:
+            nonlocal document
+            if item[0] == document:
+                return None
+            document = item[0]
+            return item[1]
 
-        return self._cache.select(self._side, self._source.pieces(errors), has, lambda item: len(item[1]))
+        return self._cache.select(self._side, self._source.pieces(errors), first, lambda item: len(item[1]))
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
         return _fingerprint(self._source, stamp, self._side)

@@ -27,6 +27,7 @@ from glassformer.errors import (
 )
 
 FORMAT = 1
+_HINT = "prepare the data again"
 ROWS_PER_WRITE = 4096
 
 
@@ -52,28 +53,16 @@ class Ragged:
         return len(self.lengths)
 
     def select(self, mask: NDArray[np.bool_]) -> Ragged:
-        """The rows whose mask is True.
-
-        >>> Ragged.of([[7, 8], [9]]).select(np.array([False, True])).ids
-        array([9])
-        """
+        """The rows whose mask is True."""
         return Ragged(ids=self.ids[np.repeat(mask, self.lengths)], lengths=self.lengths[mask])
 
     def insert(self, ids: NDArray[np.int64], at: int) -> Ragged:
-        """Insert one id into each row before position `at`, which every row has.
-
-        >>> Ragged.of([[7, 8], [9]]).insert(np.array([1, 2]), 0).ids
-        array([1, 7, 8, 2, 9])
-        """
+        """Insert one id into each row before position `at`, which every row has."""
         before = self.lengths.cumsum() - self.lengths
         return Ragged(ids=np.insert(self.ids, before + at, ids), lengths=self.lengths + 1)
 
     def truncate(self, length: int) -> Ragged:
-        """Truncate rows to `length` ids; the last id of a longer one, its end token, stays.
-
-        >>> Ragged.of([[1, 2, 3, 4, 9], [5, 9]]).truncate(3).ids
-        array([1, 2, 9, 5, 9])
-        """
+        """Truncate rows to `length` ids; the last id of a longer one, its end token, stays."""
         position = positions_in_rows(self.lengths)
         stays = (position < length - 1) | (position == np.repeat(self.lengths, self.lengths) - 1)
         return Ragged(ids=self.ids[stays], lengths=np.minimum(self.lengths, length))
@@ -88,11 +77,7 @@ class Ragged:
         return Ragged(ids=np.delete(self.ids, last), lengths=self.lengths - 1), self.ids[last]
 
     def append(self, last: NDArray[np.int64]) -> Ragged:
-        """Append one id to each row, (rows,).
-
-        >>> Ragged.of([[7, 8], []]).append(np.array([2, 1])).ids
-        array([7, 8, 2, 1])
-        """
+        """Append one id to each row, (rows,)."""
         return Ragged(ids=np.insert(self.ids, self.lengths.cumsum(), last), lengths=self.lengths + 1)
 
 
@@ -205,17 +190,17 @@ class Store:
             if metadata["format"] != FORMAT:
                 raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
-            raise FileProblemError(folder, "is not a token store", hint="prepare the data again") from None
+            raise FileProblemError(folder, "is not a token store", hint=_HINT) from None
         self._ends = [self._map(f"{name}.ends", np.dtype(np.int64)) for name in self.fields]
         self._ids = [self._map(f"{name}.ids", dtype) for name in self.fields]
         for name, ids, ends in zip(self.fields, self._ids, self._ends, strict=True):
             if len(ends) != self.rows or (self.rows and ends[-1] != len(ids)):
-                raise FileProblemError(folder, f"field '{name}' is truncated", hint="prepare the data again")
+                raise FileProblemError(folder, f"field '{name}' is truncated", hint=_HINT)
 
     def _map(self, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         path = self.folder / name
         if not path.is_file() or path.stat().st_size % dtype.itemsize:
-            raise FileProblemError(path, "is missing or truncated", hint="prepare the data again")
+            raise FileProblemError(path, "is missing or truncated", hint=_HINT)
         if path.stat().st_size == 0:  # cannot be mapped
             return np.empty(0, dtype)
         return np.memmap(path, dtype, mode="r")

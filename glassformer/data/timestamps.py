@@ -7,7 +7,6 @@ series are even in one of three ways: in time, in months, or in working days.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
@@ -138,24 +137,21 @@ def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> 
 
     same_series: (rows - 1,), False where one series ends and the next begins.
     """
-    steps = np.diff(stamps)[same_series]
-    step = _most_common(steps[steps > 0])
+
+    def most_common(counted: Integers) -> int:
+        steps = np.diff(counted)[same_series]
+        values, counts = np.unique(steps[steps > 0], return_counts=True)
+        return int(values[counts.argmax()]) if values.size else 1
+
+    step = most_common(stamps)
     if not dated:
         return Step(kind="numbers", size=step), stamps
-    if not (steps == step).all():
-        for kind, count in _CALENDARS:
-            counted = count(stamps, step)
-            if counted is not None:
-                steps = np.diff(counted)[same_series]
-                return Step(kind=kind, size=_most_common(steps[steps > 0])), counted
+    if not (np.diff(stamps)[same_series] == step).all():
+        if (counted := _count_months(stamps, step)) is not None:
+            return Step(kind="months", size=most_common(counted)), counted
+        if (counted := _count_working_days(stamps, step)) is not None:
+            return Step(kind="working days", size=most_common(counted)), counted
     return Step(kind="time", size=step), stamps
-
-
-def _most_common(steps: Integers) -> int:
-    if not steps.size:
-        return 1
-    values, counts = np.unique(steps, return_counts=True)
-    return int(values[counts.argmax()])
 
 
 def _count_months(stamps: Integers, step: int) -> Integers | None:
@@ -176,7 +172,3 @@ def _count_working_days(stamps: Integers, step: int) -> Integers | None:
     if step != _DAY or (stamps % _DAY != stamps[0] % _DAY).any() or ((days + 3) % 7 >= 5).any():
         return None
     return np.asarray(np.busday_count(np.datetime64(0, "D"), days.astype("M8[D]")), np.int64)
-
-
-_Calendar = tuple[Literal["months", "working days"], Callable[[Integers, int], Integers | None]]
-_CALENDARS: tuple[_Calendar, ...] = (("months", _count_months), ("working days", _count_working_days))

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.stable_stats import Doubles
-from glassformer.data.windows import Scaler
+from glassformer.data.windows import Doubles, Scaler
 from glassformer.errors import (
     EmptyInputError,
     InputTooLongError,

@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import Twice
-from glassformer.data.class_names import class_names
+from glassformer.data.examples import class_names
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,

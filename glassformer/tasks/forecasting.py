@@ -30,9 +30,8 @@ from glassformer.core import spec as specs
 from glassformer.core.distributions import Gaussian, NegativeBinomial, Parameters, StudentT
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
-from glassformer.data.stable_stats import Doubles, format_value, mean_abs, mean_and_std
 from glassformer.data.timestamps import advance, format_timestamp
-from glassformer.data.windows import Scaler
+from glassformer.data.windows import Doubles, Scaler, format_value, mean_abs, mean_and_std
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
 

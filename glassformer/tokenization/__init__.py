@@ -1,14 +1,17 @@
 """Tokenizers: loading those of published model folders, and training new ones."""
 
-from glassformer.tokenization.language_tags import (
+from glassformer.tokenization.loading import load_tokenizer
+from glassformer.tokenization.tokenizer import (
+    Encoded,
+    Side,
+    SpecialInText,
+    Tokenizer,
     code_languages,
     encode_tagged,
     tag_ids,
     tag_languages,
     tag_position,
 )
-from glassformer.tokenization.loading import load_tokenizer
-from glassformer.tokenization.tokenizer import Encoded, Side, SpecialInText, Tokenizer
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.tokenization.two_sided import pair_tokenizers
 

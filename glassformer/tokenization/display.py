@@ -7,6 +7,7 @@ character (`bytes`).
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 Part = str | bytes
 
@@ -14,19 +15,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CONTROL = {code: chr(0x2400 + code) for code in range(32)} | {127: "\u2421"}
 
 
-def _byte_characters() -> dict[str, int]:
-    """Character to byte, as in byte-level vocabularies.
-
-    Printable Latin-1 bytes are themselves, the others are the characters from U+0100 on.
-    """
-    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in own]
-    return {chr(byte): byte for byte in own} | {
-        chr(0x100 + number): byte for number, byte in enumerate(others)
-    }
-
-
-_BYTE_OF = _byte_characters()
+# Character to byte in byte-level vocabularies: printable Latin-1 bytes are themselves, the others are the
+# characters from U+0100 on.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_OF |= {chr(0x100 + n): byte for n, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))}
 
 
 def from_byte_level(token: str) -> bytes:
@@ -60,14 +53,21 @@ def split_characters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
 
 def decode_parts(parts: Sequence[Part]) -> str:
     """The text of consecutive parts, without incomplete characters."""
-    text, run = [], b""
-    for part in [*parts, ""]:
-        if isinstance(part, bytes):
-            run += part
-        else:
-            text += [run.decode("utf-8", "ignore"), part]
-            run = b""
-    return "".join(text)
+    runs = groupby(parts, lambda part: isinstance(part, bytes))
+    return "".join(
+        b"".join(run).decode("utf-8", "ignore") if is_bytes else "".join(run)  # type: ignore[arg-type]
+        for is_bytes, run in runs
+    )
+
+
+def _characters(parts: Sequence[Part]) -> Iterator[tuple[list[int], str | None, bytes]]:
+    """The characters of all byte parts: the indices of the parts that hold one, itself, and its bytes."""
+    for is_bytes, group in groupby(enumerate(parts), lambda item: isinstance(item[1], bytes)):
+        if is_bytes:
+            owners = [(index, byte) for index, part in group for byte in part]
+            data = bytes(byte for _, byte in owners)  # type: ignore[arg-type]
+            for char, start, end in split_characters(data):
+                yield sorted({index for index, _ in owners[start:end]}), char, data[start:end]
 
 
 def incomplete_parts(parts: Sequence[Part]) -> set[int]:
@@ -77,43 +77,17 @@ def incomplete_parts(parts: Sequence[Part]) -> set[int]:
     >>> incomplete_parts([b"sea", wave[:2], wave[:2], wave[2:]])
     {1}
     """
-    owners = list[int]()
-    found, run = set[int](), b""
-    for index, part in enumerate([*parts, ""]):
-        if isinstance(part, bytes):
-            run += part
-            owners += [index] * len(part)
-            continue
-        characters = [(start, end) for char, start, end in split_characters(run) if char]
-        whole = {owners[at] for start, end in characters for at in range(start, end)}
-        found |= set(owners) - whole
-        owners, run = [], b""
-    return found
+    found = list(_characters(parts))
+    whole = {index for holders, char, _ in found if char for index in holders}
+    return {index for holders, _, _ in found for index in holders} - whole
 
 
 def display_parts(parts: Sequence[Part]) -> list[str]:
     """One string to show per part; a character split over several parts is shown in each with its share."""
-    shown = [""] * len(parts)
-    position = 0
-    while position < len(parts):
-        part = parts[position]
-        if isinstance(part, str):
-            shown[position] = part
-            position += 1
-            continue
-        run, owner = b"", []
-        while position < len(parts) and isinstance(piece := parts[position], bytes):
-            run += piece
-            owner += [position] * len(piece)
-            position += 1
-        for char, start, end in split_characters(run):
-            holders = sorted(set(owner[start:end]))
-            for share, holder in enumerate(holders, start=1):
-                if char is None:
-                    shown[holder] += f"<0x{run[start]:02X}>"
-                elif len(holders) == 1:
-                    shown[holder] += char
-                else:
-                    shown[holder] += f"{char}({share}/{len(holders)})"
+    shown = [part if isinstance(part, str) else "" for part in parts]
+    for holders, char, data in _characters(parts):
+        for share, holder in enumerate(holders, start=1):
+            text = f"<0x{data[0]:02X}>" if char is None else char
+            shown[holder] += text if len(holders) == 1 else f"{text}({share}/{len(holders)})"
     # Uncased vocabularies may decompose Hangul (NFD): compose it again.
     return [unicodedata.normalize("NFC", text).translate(_CONTROL) for text in shown]

@@ -125,25 +125,14 @@ def split_word(text: str) -> tuple[str, str] | None:
 
 
 def _same_character(before: str, letter: str) -> bool:
-    """Whether a code point belongs to the character before it: a combining mark, emoji modifier or jamo."""
+    """Whether a code point belongs to the character before it: a combining mark, jamo or emoji modifier."""
     return (
         before == _JOINER
-        or is_emoji_modifier(letter)
-        or unicodedata.category(letter).startswith("M")
-        or "\u1160" <= letter <= "\u11ff"
-    )
-
-
-def is_emoji_modifier(letter: str) -> bool:
-    """Whether a code point modifies the emoji before it: a joiner, a variation selector, a skin tone, a flag.
-
-    >>> is_emoji_modifier("\\u200d"), is_emoji_modifier("\\U0001f3fd"), is_emoji_modifier("🎉")
-    (True, True, False)
-    """
-    return (
-        letter in _EMOJI_SELECTORS
+        or letter in _EMOJI_SELECTORS
         or "\U0001f3fb" <= letter <= "\U0001f3ff"  # skin tones
         or "\U000e0020" <= letter <= "\U000e007f"  # flag tags
+        or unicodedata.category(letter).startswith("M")
+        or "\u1160" <= letter <= "\u11ff"
     )
 
 

@@ -1,14 +1,21 @@
-"""The interface of every tokenizer."""
+"""The interface of every tokenizer, and the tags that name a language."""
 
 import operator
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError, ShapeError
+from glassformer.errors import (
+    FileExistsAlreadyError,
+    FileProblemError,
+    InvalidValueError,
+    ShapeError,
+    UnknownNameError,
+)
 from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
 
@@ -19,6 +26,8 @@ TARGET_FILE = "tokenizer_target.json"  # of the target side, if it has its own v
 # What clean_up_tokenization_spaces replaces, before and after " ' ".
 _CLEANED_FIRST = (" .", " ?", " !", " ,")
 _CLEANED_LAST = (" n't", " 'm", " 's", " 've", " 're")
+_TAG = re.compile(r">>[^<>\s]{1,28}<<")
+_CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +49,16 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+class _RoleId:
+    """The id of a role's special token: `bos_id` is that of the role `bos`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._role = name.removesuffix("_id")
+
+    def __get__(self, tokenizer: "Tokenizer | None", owner: type) -> int | None:
+        return None if tokenizer is None else tokenizer._role_ids.get(self._role)
 
 
 class Tokenizer(ABC):
@@ -65,9 +84,8 @@ class Tokenizer(ABC):
     ) -> Encoded:
         """Encode one text, or a pair."""
         pairs = None if pair is None else [pair]
-        return self.encode_batch([text], pairs, special=special, special_in_text=special_in_text, side=side)[
-            0
-        ]
+        batch = self.encode_batch([text], pairs, special=special, special_in_text=special_in_text, side=side)
+        return batch[0]
 
     def encode_batch(
         self,
@@ -79,9 +97,6 @@ class Tokenizer(ABC):
         side: Side = "source",
     ) -> list[Encoded]:
         """Encode many texts, without padding or truncation."""
-        if special_in_text not in get_args(SpecialInText):
-            raise InvalidValueError("special_in_text", special_in_text, "plain or keep")
-        self._check_side(side)
         texts = _check_texts(texts)
         if pairs is not None:
             pairs = _check_texts(pairs)
@@ -96,7 +111,6 @@ class Tokenizer(ABC):
 
         Equal texts share one list, so do not modify it.
         """
-        self._check_side(side)
         texts = _check_texts(texts)
         once = list(dict.fromkeys(texts))
         ids = self._encode_ids(once, side) if once else []
@@ -124,7 +138,6 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
         """The text of the ids, without unknown ids and incomplete characters."""
-        self._check_side(side)
         text = self._decode(_to_ints(ids), skip_special=skip_special, side=side)
         if self._config.config.get("clean_up_tokenization_spaces") is True and self._cleans_up:
             for spaced in _CLEANED_FIRST:
@@ -136,7 +149,6 @@ class Tokenizer(ABC):
 
     def tokens(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
         """The vocabulary's own spelling of each id ("Ġthe", "▁the", "##ing")."""
-        self._check_side(side)
         return [self._token(index, side) or f"<id {index}>" for index in _to_ints(ids)]
 
     def pieces(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
@@ -148,7 +160,6 @@ class Tokenizer(ABC):
 
     def parts(self, ids: Iterable[int], *, side: Side = "source") -> list[Part]:
         """The content of each id: text, or bytes that may start or end inside a character."""
-        self._check_side(side)
         return [self._part(index, side) for index in _to_ints(ids)]
 
     def save(self, folder: str | Path) -> list[str]:
@@ -169,7 +180,6 @@ class Tokenizer(ABC):
 
     def token_id(self, token: str, *, side: Side = "source") -> int | None:
         """The id of a token in the vocabulary's own spelling; None if there is none."""
-        self._check_side(side)
         return self._id(token, side)
 
     @property
@@ -179,40 +189,9 @@ class Tokenizer(ABC):
         sane = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
         return value if sane else None
 
-    @property
-    def pad_id(self) -> int | None:
-        """Id of the padding token."""
-        return self._role_ids.get("pad")
-
-    @property
-    def bos_id(self) -> int | None:
-        """Id of the token before a text."""
-        return self._role_ids.get("bos")
-
-    @property
-    def eos_id(self) -> int | None:
-        """Id of the token after a text."""
-        return self._role_ids.get("eos")
-
-    @property
-    def unk_id(self) -> int | None:
-        """Id of the unknown token."""
-        return self._role_ids.get("unk")
-
-    @property
-    def cls_id(self) -> int | None:
-        """Id of the classification token."""
-        return self._role_ids.get("cls")
-
-    @property
-    def sep_id(self) -> int | None:
-        """Id of the separator."""
-        return self._role_ids.get("sep")
-
-    @property
-    def mask_id(self) -> int | None:
-        """Id of the mask token."""
-        return self._role_ids.get("mask")
+    # Ids of special tokens; None if the tokenizer has none.
+    pad_id, bos_id, eos_id, unk_id = _RoleId(), _RoleId(), _RoleId(), _RoleId()
+    cls_id, sep_id, mask_id = _RoleId(), _RoleId(), _RoleId()
 
     @property
     @abstractmethod
@@ -286,10 +265,6 @@ class Tokenizer(ABC):
     def _present_roles(self) -> list[tuple[str, int]]:
         return [(role, index) for role, index in self._role_ids.items() if index is not None]
 
-    def _check_side(self, side: str) -> None:
-        if side not in get_args(Side):
-            raise InvalidValueError("side", side, "source or target")
-
 
 def _check_texts(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str | bytes):
@@ -318,3 +293,69 @@ def _to_ints(ids: Any) -> list[int]:
         if not 0 <= index < 2**31:
             raise InvalidValueError("token id", index, "an integer from 0")
     return integers
+
+
+# Language tags: tokens such as `>>de<<` before a text, or `de_DE` before a target. A tag is inserted
+# as an id and never through the text: a text that itself starts with ">>fr<<" stays text.
+
+
+def tag_languages(tokenizer: Tokenizer) -> list[str]:
+    """The languages with a tag such as `>>de<<`, which precedes the source.
+
+    >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
+    >>> plan = TokenizerPlan(kind="char", vocab_size=50, tags=(">>de<<", "<gap>"))
+    >>> tag_languages(train_tokenizer(["ab"], plan))
+    ['de']
+    """
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+    return [token[2:-2] for token in tokens if _TAG.fullmatch(token)]
+
+
+def code_languages(tokenizer: Tokenizer) -> list[str]:
+    """The languages with a special token such as `de_DE`, which starts the target."""
+    tokens = tokenizer.tokens(sorted(n for n in tokenizer.special_ids if n < tokenizer.vocab_size))
+    return [token for token in tokens if _CODE.fullmatch(token)]
+
+
+def encode_tagged(
+    tokenizer: Tokenizer, texts: Sequence[str], tag: str, *, side: Side = "source"
+) -> list[Encoded]:
+    """Encode texts with the tag before each, after BOS if there is one.
+
+    >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
+    >>> tokenizer = train_tokenizer(["ab"], TokenizerPlan(kind="char", vocab_size=50, tags=(">>de<<",)))
+    >>> [encoded.ids for encoded in encode_tagged(tokenizer, ["ab", ">>de<<"], ">>de<<")]
+    [[4, 5, 6, 3], [4, 1, 1, 1, 1, 1, 1, 3]]
+    """
+    (index,) = tag_ids(tokenizer, [tag], side=side)
+    found = []
+    for one in tokenizer.encode_batch(texts, side=side):
+        at = _count_bos(one, tokenizer)
+        one.ids.insert(at, index)
+        one.types.insert(at, 0)
+        one.offsets.insert(at, (0, 0))
+        one.sequences.insert(at, None)
+        one.words.insert(at, None)
+        found.append(one)
+    return found
+
+
+def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> list[int]:
+    """The id of each tag."""
+    found = []
+    for tag in tags:
+        index = tokenizer.token_id(tag, side=side)
+        if index is None:
+            raise UnknownNameError(f"tag of the {side} side", tag)
+        found.append(index)
+    return found
+
+
+def tag_position(tokenizer: Tokenizer, *, side: Side = "source") -> int:
+    """The position of the tag among a text's ids: 0, or 1 after BOS."""
+    return _count_bos(tokenizer.encode("a", side=side), tokenizer)
+
+
+def _count_bos(encoded: Encoded, tokenizer: Tokenizer) -> int:
+    first = encoded.ids[:1]
+    return int(first in ([tokenizer.bos_id], [tokenizer.cls_id]) and encoded.sequences[0] is None)

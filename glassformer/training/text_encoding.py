@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.bpe_dropout import NO_SPLIT, split_table
+from glassformer.data.examples import NO_SPLIT, split_table
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
 from glassformer.data.split import split_source

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.augment import Augment, ImageExamples, channel_statistics
-from glassformer.data.images import ImageSet, prepare_images
+from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
+from glassformer.data.randomness import uniform
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.row_rng import uniform
 from glassformer.errors import InvalidValueError, ShapeError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.data.readers import MAX_LINE_BYTES
-from glassformer.data.row_errors import GIVE_UP_AFTER, RowErrors, TooManyBadRowsError
+from glassformer.data.row_errors import RowErrors, TooManyBadRowsError
 from glassformer.data.sources import Source, labelled_texts, pairs, texts
 from glassformer.errors import (
     ConflictError,
@@ -27,34 +27,25 @@ PAIR = {"source": "a", "target": "b"}
 Make = Callable[..., Source]
 BAD_FILES: dict[str, tuple[Make, dict[str, bytes], type[GlassformerError]]] = {
     "empty": (pairs, {"a.tsv": b""}, EmptyInputError),
-    "empty gzip": (pairs, {"a.tsv.gz": gzip.compress(b"")}, EmptyInputError),
-    "byte order mark only": (texts, {"a.txt": b"\xef\xbb\xbf"}, EmptyInputError),
     "blank lines only": (texts, {"a.txt": b"\n \n\r\n"}, EmptyInputError),
-    "blank table": (pairs, {"a.tsv": b"\n\n"}, EmptyInputError),
     "header only": (pairs, {"a.tsv": b"source\ttarget\n"}, EmptyInputError),
     "header only, labelled": (labelled_texts, {"a.csv": b"text,label\n"}, EmptyInputError),
     "one file shorter": (pairs, {"a.en": b"x\ny\nz\n", "a.de": b"x\n"}, FileProblemError),
     "one side empty": (pairs, {"a.en": b"x\n", "a.de": b""}, EmptyInputError),
     "UTF-16": (texts, {"a.txt": "Guten Tag\n".encode("utf-16")}, FileProblemError),
-    "UTF-16 without a mark": (pairs, {"a.tsv": "a\tb\n".encode("utf-16-le")}, FileProblemError),
     "Latin-1 throughout": (texts, {"a.txt": "für\n".encode("latin-1") * 5}, TooManyBadRowsError),
     "zip": (texts, {"a.txt": b"PK\x03\x04 and more"}, FileProblemError),
-    "xz": (texts, {"a.txt.xz": b"\xfd7zXZ\x00"}, FileProblemError),
-    "Parquet as text": (texts, {"a.txt": b"PAR1 and more"}, FileProblemError),
     "named gz but plain": (texts, {"a.txt.gz": b"hello\n"}, FileProblemError),
     "gzip truncated": (texts, {"a.txt.gz": gzip.compress(os.urandom(999))[:-99]}, FileProblemError),
     "gzip checksum": (texts, {"a.txt.gz": gzip.compress(GOOD)[:-8] + b"12345678"}, FileProblemError),
     "one column": (pairs, {"a.tsv": b"only\n" * 3}, TooManyBadRowsError),
     "a fifth bad": (pairs, {"a.tsv": b"a\tb\na\tb\na\tb\na\tb\na\n"}, TooManyBadRowsError),
-    "no good row at first": (pairs, {"a.tsv": b"x\n" * GIVE_UP_AFTER + GOOD * 1000}, TooManyBadRowsError),
     "JSON over several lines": (pairs, {"a.json": b'[\n{"source": "a"}\n]\n'}, FileProblemError),
     "JSON unclear": (pairs, {"a.jsonl": jsonl({"x": "a", "y": "b", "z": "c"})}, FileProblemError),
     "JSON lists": (pairs, {"a.jsonl": jsonl(["a", "b"])}, TooManyBadRowsError),
     "plain and table": (pairs, {"a.txt": b"x\n", "b.tsv": GOOD}, ConflictError),
-    "text and table": (texts, {"a.txt": b"x\n", "b.tsv": GOOD}, ConflictError),
     "text unclear": (texts, {"a.tsv": GOOD}, FileProblemError),
     "no label column": (labelled_texts, {"a.tsv": GOOD}, FileProblemError),
-    "one column, labelled": (labelled_texts, {"a.tsv": b"x\n" * 20}, FileProblemError),
     "not Parquet": (pairs, {"a.parquet": b"hello"}, FileProblemError),
     "Parquet in gzip": (pairs, {"a.parquet.gz": b"hello"}, FileProblemError),
 }
@@ -73,15 +64,12 @@ def test_bad_file_raises_a_typed_error(
     ("make", "files", "options", "error"),
     [
         (pairs, {"a.tsv": GOOD}, {"columns": ("en", "de")}, UnknownNameError),
-        (pairs, {"a.csv": b"a,b\n"}, {"columns": (1, 3)}, TooManyBadRowsError),
         (pairs, {"a.tsv": GOOD}, {"columns": (0, 1)}, InvalidValueError),
-        (pairs, {"a.tsv": GOOD}, {"columns": (1, 2, 3)}, InvalidValueError),
         (pairs, {"a.csv": b"x,x\na,b\n"}, {"columns": ("x", "x")}, FileProblemError),
         (pairs, {"a.jsonl": jsonl(PAIR)}, {"columns": ("en", "de")}, TooManyBadRowsError),
         (pairs, {"a.jsonl": jsonl(PAIR)}, {"columns": (1, 2)}, InvalidValueError),
         (texts, {"a.txt": b"x\n"}, {"column": 1}, FileProblemError),
         (texts, {"a.jsonl": jsonl({"text": "x"})}, {"unit": "file"}, InvalidValueError),
-        (texts, {"a.txt": b"x\n"}, {"unit": "page"}, InvalidValueError),
     ],
 )
 def test_bad_option_raises_a_typed_error(
@@ -109,23 +97,15 @@ def test_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
 BAD_ROWS: dict[str, tuple[Make, dict[str, bytes], tuple[str, int, str]]] = {
     "one column": (pairs, {"a.tsv": GOOD + b"alone\n"}, ("a.tsv", 21, "has 1 column, needs 2")),
     "empty cell": (pairs, {"a.tsv": b"\tx\n" + GOOD}, ("a.tsv", 1, "source is empty")),
-    "blank cell": (pairs, {"a.tsv": GOOD + b"x\t \xc2\xa0 \n"}, ("a.tsv", 21, "target is empty")),
     "not UTF-8": (pairs, {"a.tsv": GOOD + b"gr\xfc\xdf\tx\n"}, ("a.tsv", 21, "is not UTF-8")),
     "too long": (pairs, {"a.tsv": GOOD + b"a" * MAX_LINE_BYTES + b"\tx\n"}, ("a.tsv", 21, "is longer than")),
-    "too long at the end": (texts, {"a.txt": X20 + b"a" * 2 * MAX_LINE_BYTES}, ("a.txt", 21, "is longer")),
     "second file": (pairs, {"a.en": X20 + b"y\n", "a.de": X20 + b"\xff\n"}, ("a.de", 21, "is not UTF-8")),
     "blank on one side": (pairs, {"a.en": b"\n" + X20, "a.de": b"y\n" + X20}, ("a.en", 1, "is empty")),
     "wrong JSON": (pairs, {"a.jsonl": many(PAIR, b"{'a': 1}\n")}, ("a.jsonl", 21, "is not JSON")),
-    "JSON string": (pairs, {"a.jsonl": many(PAIR, b'"a"\n')}, ("a.jsonl", 21, "is JSON, but not an object")),
     "JSON key": (
         pairs,
         {"a.jsonl": many(PAIR, b'{"source": "a"}\n')},
         ("a.jsonl", 21, "has no key 'target'"),
-    ),
-    "JSON null": (
-        pairs,
-        {"a.jsonl": many(PAIR, jsonl({"source": "a", "target": None}))},
-        ("a.jsonl", 21, "target is missing"),
     ),
     "JSON surrogate": (
         pairs,
@@ -133,7 +113,6 @@ BAD_ROWS: dict[str, tuple[Make, dict[str, bytes], tuple[str, int, str]]] = {
         ("a.jsonl", 21, "source contains a lone surrogate"),
     ),
     "CSV after quote": (pairs, {"a.csv": b"a,b\n" * 20 + b'"a"x,b\n'}, ("a.csv", 21, "is not CSV")),
-    "CSV open quote": (pairs, {"a.csv": b"a,b\n" * 20 + b'"a,b\nc,d\n'}, ("a.csv", 21, "is not CSV")),
     "CSV bad line in a quote": (
         pairs,
         {"a.csv": b'a,"b\n\xff\n"\n' + b"a,b\n" * 20},
@@ -143,11 +122,6 @@ BAD_ROWS: dict[str, tuple[Make, dict[str, bytes], tuple[str, int, str]]] = {
         labelled_texts,
         {"a.tsv": b"good\t1\nbad\t0\n" * 10 + b"so\t \n"},
         ("a.tsv", 21, "label is empty"),
-    ),
-    "label NaN": (
-        labelled_texts,
-        {"a.jsonl": many({"text": "a", "label": 1}, b'{"text": "a", "label": NaN}\n')},
-        ("a.jsonl", 21, "label is nan"),
     ),
 }
 

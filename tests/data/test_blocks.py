@@ -14,7 +14,6 @@ from glassformer.data import Batches, DataPosition, Store, write_store
 from glassformer.data.batches import Batch
 from glassformer.data.examples import IGNORE_INDEX, Blocks
 from glassformer.data.store import Chunk, write_chunks
-from glassformer.errors import EmptyInputError, InvalidValueError, UnknownNameError
 from tests.data.files import rows_of
 
 PAD = 7  # an id like any other, so that padding must be told by more than its id
@@ -107,13 +106,3 @@ def test_documents_in_chunks_are_stored_whole(tmp_path: Path) -> None:
     assert ids.tolist() == [1, 2, 3, 4, 5, 6] and ends.tolist() == [3, 3, 4, 6]
     later = write_store(tmp_path / "later", ("text",), ([[1] * n] for n in (1, 2, 5, 3)), max_id=9)
     assert [part.max_length("text", rows_per_read=2) for part in (store, later)] == [3, 5]
-
-
-def test_blocks_need_a_length_a_field_and_text(tmp_path: Path) -> None:
-    store = store_of([3], tmp_path)
-    with pytest.raises(InvalidValueError):
-        Blocks(store, length=0, seed=0)
-    with pytest.raises(UnknownNameError):
-        Blocks(store, length=4, seed=0, field="texts")
-    with pytest.raises(EmptyInputError):
-        Blocks(store_of([0, 0], tmp_path / "empty"), length=4, seed=0)

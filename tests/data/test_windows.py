@@ -15,7 +15,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.timestamps import Step
 from glassformer.data.windows import Parts, Scaler, Windows, WindowTooLongError, split_by_rows, split_by_share
-from glassformer.errors import InvalidValueError, ShapeError
+from glassformer.errors import InvalidValueError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PLAIN = Scaler((0.0, 0.0), (1.0, 1.0))
@@ -124,35 +124,15 @@ def test_the_scale_is_that_of_the_training_part_and_can_be_undone() -> None:
     assert np.abs(scaler.inverse(scaled) - values[:30]).max() < 1e-3 and np.abs(scaled[:, 1]).max() < 1e-5
 
 
-def test_what_does_not_fit_is_one_sentence() -> None:
+def test_windows_and_splits_that_do_not_fit_are_errors() -> None:
     series = series_of(40)
     parts = split_by_rows(series, 20, 30, 40)
-    cases = (
-        (
-            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=11),
-            WindowTooLongError,
-        ),
-        (
-            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=0, horizon=1),
-            InvalidValueError,
-        ),
-        (lambda: split_by_rows(series, 20, 30, 41), InvalidValueError),
-        (lambda: split_by_rows(series, 30, 20, 40), InvalidValueError),
-        (lambda: split_by_share(series, 0.9, 0.2, 0.2), InvalidValueError),
-        (
-            lambda: Windows(
-                series=series, part=parts.test, scaler=Scaler((0.0,), (1.0,)), context=4, horizon=1
-            ),
-            ShapeError,
-        ),
-        (
-            lambda: Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=2).drop_last(),
-            InvalidValueError,
-        ),
-    )
-    for call, error in cases:
-        with pytest.raises(error):
-            call()
+    with pytest.raises(WindowTooLongError):
+        Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=11)
+    with pytest.raises(InvalidValueError):
+        split_by_rows(series, 20, 30, 41)
+    with pytest.raises(InvalidValueError):
+        split_by_share(series, 0.9, 0.2, 0.2)
 
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")

@@ -1,7 +1,6 @@
 """Bad folders and bad arguments raise typed errors, never a backend's own exception."""
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from glassformer.errors import (
     ShapeError,
 )
 from glassformer.tokenization import load_tokenizer
-from glassformer.tokenization.folder import backend_errors
 from tests.tokenization.layouts import LAYOUTS, published_unigram
 
 
@@ -49,31 +47,22 @@ def pop(key: str) -> Callable[[dict[str, Any]], object]:
 
 BAD = [
     ("wordpiece", put("tokenizer_config.json", b"{"), FileProblemError),
-    ("wordpiece", put("tokenizer_config.json", b"[1]"), FileProblemError),
-    ("wordpiece", put("config.json", b"nonsense"), FileProblemError),
     ("wordpiece", put("vocab.txt", b"\xff\xfe"), FileProblemError),
-    ("wordpiece", put("vocab.txt", b""), FileProblemError),
     ("wordpiece", put("vocab.txt", b"[UNK]\n[CLS]\n[SEP]\na\nb\na\n"), FileProblemError),
     ("wordpiece", setting(do_lower_case="yes"), InvalidValueError),
     ("wordpiece", setting(cls_token=None), FileProblemError),
-    ("wordpiece", setting(mask_token=17), InvalidValueError),
     ("wordpiece", setting(added_tokens_decoder={"9999": "<w>"}), FileProblemError),
     ("wordpiece", drop("vocab.txt"), FileMissingError),
     ("byte-level", drop("merges.txt"), FileMissingError),
-    ("byte-level", drop("vocab.json"), FileMissingError),
     ("byte-level", put("merges.txt", b"#version: 0.2\na b c\n"), FileProblemError),
-    ("byte-level", put("merges.txt", b"qqqq zzzz\n"), FileProblemError),
     ("byte-level", change_json("vocab.json", pop("a")), FileProblemError),
     ("byte-level", change_json("vocab.json", lambda v: v.update(a=v["b"])), FileProblemError),
-    ("byte-level", put("vocab.json", b"{}"), FileProblemError),
     ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileMissingError),
     ("byte-level-marked", setting(sep_token=None), FileProblemError),
-    ("unigram", put("spiece.model", b""), FileProblemError),
     ("unigram", put("spiece.model", b"not a model" * 9), FileProblemError),
     ("unigram", setting(tokenizer_class="AlbertTokenizer"), FileMissingError),
     ("unigram", setting(eos_token=None), FileProblemError),
     ("two-sided", drop("target.spm"), FileMissingError),
-    ("two-sided", drop("vocab.json"), FileMissingError),
     ("two-sided", setting(unk_token="<none>"), FileProblemError),
     ("two-sided-separate", drop("target_vocab.json"), FileMissingError),
 ]
@@ -98,30 +87,6 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "missing")
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_damaged_file_loads_or_raises_a_typed_error(tmp_path: Path) -> None:
-    """With bytes of tokenizer.json changed or removed."""
-    published_unigram(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    good = path.read_bytes()
-    dice = random.Random(7)
-    refused = 0
-    for _ in range(60):
-        bad = bytearray(good)
-        for _ in range(dice.randrange(1, 4)):
-            bad[dice.randrange(len(bad))] = dice.randrange(256)
-        if dice.random() < 0.3:
-            del bad[dice.randrange(len(bad)) :]
-        path.write_bytes(bad)
-        try:
-            tokenizer = load_tokenizer(tmp_path)
-            assert tokenizer is not None
-            tokenizer.decode(tokenizer.encode("The captain </s> 나는").ids)
-        except GlassformerError:
-            refused += 1
-    assert refused > 20
-
-
 def test_saving_beside_a_file_that_would_be_read_instead(tmp_path: Path) -> None:
     LAYOUTS["unigram"](tmp_path)
     ours = load_tokenizer(tmp_path)
@@ -139,7 +104,6 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         lambda: ours.encode(5),  # type: ignore[arg-type]
         lambda: ours.encode("half \ud800 pair"),
         lambda: ours.encode_batch("abc"),
-        lambda: ours.encode("a", side="left"),  # type: ignore[arg-type]
         lambda: ours.decode([-1]),
         lambda: ours.decode([1.5]),  # type: ignore[list-item]
     ]
@@ -151,11 +115,3 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileProblemError):
         ours.save(tmp_path / "vocab.txt")
     assert ours.decode([10**6]) == "" and ours.tokens([10**6]) == ["<id 1000000>"]
-
-
-def test_backend_errors_are_wrapped_but_interrupts_pass() -> None:
-    with pytest.raises(KeyboardInterrupt), backend_errors("x", "cannot be encoded"):
-        raise KeyboardInterrupt
-    panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(FileProblemError), backend_errors("x", "cannot be encoded"):
-        raise panic("out of memory")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.tokenization import load_tokenizer
-from glassformer.tokenization.display import decode_parts, display_parts, split_characters
+from glassformer.tokenization.display import decode_parts, display_parts
 from tests.tokenization.layouts import LAYOUTS
 
 
@@ -43,11 +43,3 @@ def test_cutting_bytes_anywhere_loses_nothing(data: bytes, cuts: list[int]) -> N
     parts = [data[a:b] for a, b in pairwise(ends)]
     assert decode_parts(parts) == data.decode()
     assert len(display_parts(parts)) == len(parts)
-
-
-@given(st.binary())
-def test_letters_tile_any_bytes(data: bytes) -> None:
-    found = list(split_characters(data))
-    assert [start for _, start, _ in found] == [0, *(end for _, _, end in found)][: len(found)]
-    spelled = b"".join(data[start:end] if letter is None else letter.encode() for letter, start, end in found)
-    assert spelled == data

@@ -33,13 +33,14 @@ from glassformer.tokenization import (
     tag_position,
     train_tokenizer,
 )
-from glassformer.tokenization.pretokenize import (
+from glassformer.tokenization.train import (
+    Kind,
+    Marks,
     Splitter,
     byte_level_splitter,
     count_pretokens,
     metaspace_splitter,
 )
-from glassformer.tokenization.train import Kind, Marks
 
 KINDS: list[Kind] = list(get_args(Kind))
 TAGS = (">>de<<", "<gap>")
@@ -194,7 +195,7 @@ def test_counting_chunks_matches_splitting_whole_texts(splitter: Splitter, texts
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many words there are; the common ones are still known exactly."""
-    monkeypatch.setattr("glassformer.tokenization.pretokenize.MAX_DISTINCT", 100)
+    monkeypatch.setattr("glassformer.tokenization.train.MAX_DISTINCT", 100)
     texts = [f"sea w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} sea" for n in range(5000)]
     counts = count_pretokens(texts, metaspace_splitter())
     assert counts["▁sea"] == 10_000 and len(counts) <= 110

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from glassformer.bundle import Bundle, save
-from glassformer.data.class_names import class_names
-from glassformer.data.examples import Examples
+from glassformer.data.examples import Examples, class_names
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
 from glassformer.families.sidecars import JobInfo

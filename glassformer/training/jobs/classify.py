@@ -9,8 +9,7 @@ from typing import Any
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.bpe_dropout import BpeDropout
-from glassformer.data.examples import LabelledExamples
+from glassformer.data.examples import BpeDropout, LabelledExamples
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, labelled_texts
 from glassformer.data.store import Ragged

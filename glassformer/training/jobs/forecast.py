@@ -17,12 +17,12 @@ from glassformer.data.readers import require_file
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_files
-from glassformer.data.stable_stats import format_value
 from glassformer.data.windows import (
     Part,
     Parts,
     Scaler,
     Windows,
+    format_value,
     low_variance_series,
     split_by_rows,
     split_by_share,

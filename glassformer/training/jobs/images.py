@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.augment import Augment, ImageExamples, channel_statistics
 from glassformer.data.image_files import list_files, list_names, single_path
-from glassformer.data.images import ImageSet, prepare_images
+from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import fingerprint_files
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glassformer.data.bpe_dropout import BpeDropout, BpeDropoutPairs
-from glassformer.data.examples import PairExamples
+from glassformer.data.examples import BpeDropout, BpeDropoutPairs, PairExamples
 from glassformer.data.readers import LANGUAGE_COLUMN
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TableSource, pairs

@@ -1,7 +1,8 @@
-"""A random permutation that is computed, not stored: any slice of it costs only that slice.
+"""Reproducible randomness: permutations that are computed, not stored, and random numbers of a row.
 
-A shuffled list of 10^9 rows takes 8 GB; this takes a key. It is a Feistel network (each half of the number is
-mixed into the other, which is invertible); numbers outside 0..n-1 go through again until they are inside.
+A shuffled list of 10^9 rows takes 8 GB; `Permutation` takes a key, and any slice of it costs only that slice.
+It is a Feistel network (each half of the number is mixed into the other, which is invertible); numbers
+outside 0..n-1 go through again until they are inside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.data.store import positions_in_rows
+
 _ROUNDS = 6
+_MAX_POSITIONS = 1 << 20  # per row
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,15 @@ class Permutation:
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at `positions`, each in 0..size-1."""
         half = max(1, ((max(self.size, 2) - 1).bit_length() + 1) // 2)
-        keys = _keys(self.seed, self.epoch)
+        keys = np.random.SeedSequence([self.seed & (2**64 - 1), self.epoch]).generate_state(
+            _ROUNDS, np.uint64
+        )
         rows = _feistel(positions.astype(np.uint64), half, keys)
         outside = rows >= self.size
         while outside.any():  # at most 3 in 4 are outside, so a few rounds suffice
             rows[outside] = _feistel(rows[outside], half, keys)
             outside = rows >= self.size
         return rows.astype(np.int64)
-
-
-def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
-    words = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(_ROUNDS, np.uint64)
-    return words.astype(np.uint64)
 
 
 def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -68,3 +69,27 @@ def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return x ^ (x >> np.uint64(32))
+
+
+def uniform(seed: int, epoch: int, rows: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1) that depend only on seed, epoch and row: (rows, count).
+
+    >>> together = uniform(1, 0, np.array([5, 9]), 3)
+    >>> bool((uniform(1, 0, np.array([9]), 3) == together[1:]).all())
+    True
+    """
+    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch, 0x1A6E]).generate_state(count, np.uint64)
+    x = _mix(rows.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) ^ keys)
+    return (_mix(x + keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def position_keys(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for every position of these rows that no other position of any row has: (sum of lengths,)."""
+    return np.repeat(rows, lengths) * _MAX_POSITIONS + positions_in_rows(lengths)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of x (multiplications overflow on purpose)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
