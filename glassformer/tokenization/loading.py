@@ -21,15 +21,7 @@ from glassformer.tokenization.tokenizer import TARGET_FILE, Tokenizer
 from glassformer.tokenization.two_sided import TwoSidedSentencePieceTokenizer, pair_tokenizers
 
 _BYTE_LEVEL_PLAIN = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-_BYTE_LEVEL_MARKED = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "cls": "<s>",
-    "sep": "</s>",
-    "unk": "<unk>",
-    "pad": "<pad>",
-    "mask": "<mask>",
-}
+_BYTE_LEVEL_MARKED = dict(zip(ROLES, "<pad> <s> </s> <unk> <s> </s> <mask>".split(), strict=True))
 _MARKED_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
 _PLAIN_KINDS = {"GPT2Tokenizer", "gpt2"}
 _WORDPIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -190,19 +182,13 @@ def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
     if not marked:
         backend.post_processor = _bos_eos_template(backend, config, role_ids)
         return FastTokenizer(backend, config, role_ids)
+    for role in ("sep", "cls"):
+        if role_ids.get(role) is None:
+            raise config.missing_token(path, role, tokens[role])
+    sep, cls = ((known[role].content, backend.token_to_id(known[role].content)) for role in ("sep", "cls"))
     trim_offsets = config.flag("trim_offsets", True)
-    sep, cls = (_special(role, tokens, role_ids, config) for role in ("sep", "cls"))
     backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
     return FastTokenizer(backend, config, role_ids)
-
-
-def _special(
-    role: str, tokens: dict[str, AddedToken | None], role_ids: dict[str, int | None], config: TokenizerConfig
-) -> tuple[str, int]:
-    token, index = tokens[role], role_ids.get(role)
-    if token is None or index is None:
-        raise config.missing_token(config.folder / "vocab.json", role, token)
-    return token.content, index
 
 
 def _has_marks(config: TokenizerConfig, vocabulary: dict[str, int]) -> bool:

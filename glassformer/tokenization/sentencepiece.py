@@ -4,6 +4,7 @@ A text's ids are the model's own; special tokens beyond its vocabulary follow af
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,10 +186,53 @@ BEGIN_MARKED = Layout(
 )
 
 
-class SentencePieceTokenizer(Tokenizer):
-    """One SentencePiece model with special tokens."""
+class PieceTokenizer(Tokenizer):
+    """What the tokenizers of SentencePiece models share. _pair_type: token type of a second text."""
 
     _cleans_up = True
+    _pair_type = 0
+
+    @abstractmethod
+    def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
+        """The pieces of a text, with the tokenizer's ids."""
+
+    @abstractmethod
+    def _around(self, side: Side) -> tuple[list[int], list[int], list[int]]:
+        """The special tokens before each text, after each text, and at the end."""
+
+    def _encode(
+        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
+    ) -> list[Encoded]:
+        before, after, last = self._around(side) if special else ([], [], [])
+        found = []
+        for both in zip(texts, strict=True) if pairs is None else zip(texts, pairs, strict=True):
+            encoded = Encoded(ids=[], types=[], offsets=[], sequences=[], words=[])
+            for sequence, text in enumerate(both):
+                kind = self._pair_type if sequence else 0
+                pieces = self._pieces(text, parse_special, side)
+                starts = (n == 0 or piece.text[:1] == "▁" for n, piece in enumerate(pieces))
+                _add_special(encoded, before, kind)
+                encoded.ids.extend([piece.number for piece in pieces])
+                encoded.types.extend([kind] * len(pieces))
+                encoded.offsets.extend([(piece.start, piece.end) for piece in pieces])
+                encoded.sequences.extend([sequence] * len(pieces))
+                encoded.words.extend([word - 1 for word in accumulate(starts)])
+                _add_special(encoded, after, kind)
+            _add_special(encoded, last, 0)
+            found.append(encoded)
+        return found
+
+
+def _add_special(encoded: Encoded, ids: list[int], kind: int) -> None:
+    encoded.ids.extend(ids)
+    encoded.types.extend([kind] * len(ids))
+    encoded.offsets.extend([(0, 0)] * len(ids))
+    encoded.sequences.extend([None] * len(ids))
+    encoded.words.extend([None] * len(ids))
+
+
+class SentencePieceTokenizer(PieceTokenizer):
+    """One SentencePiece model with special tokens."""
 
     @classmethod
     def load(cls, config: TokenizerConfig, name: str, layout: Layout) -> "SentencePieceTokenizer":
@@ -199,7 +243,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, spm: SentencePieceModel, name: str, config: TokenizerConfig, layout: Layout) -> None:
         self._spm, self._name, self._layout = spm, name, layout
-        self._class_name = layout.classes[0]
+        self._class_name, self._pair_type = layout.classes[0], layout.pair_type
         count = _count_sentinels(config, layout)
         self._extra = {f"<extra_id_{count - 1 - k}>": spm.size + k for k in range(count)}
         self._special = {
@@ -242,26 +286,10 @@ class SentencePieceTokenizer(Tokenizer):
             )
         self._special[token.content] = token
 
-    def _encode(
-        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
-    ) -> list[Encoded]:
-        found = []
-        for number, text in enumerate(texts):
-            pieces = [self._pieces(text, parse_special)]
-            if pairs is not None:
-                pieces.append(self._pieces(pairs[number], parse_special))
-            found.append(
-                join_pieces(
-                    pieces,
-                    [[piece.number for piece in part] for part in pieces],
-                    before=self._before if special else [],
-                    after=self._after if special else [],
-                    pair_type=self._layout.pair_type,
-                )
-            )
-        return found
+    def _around(self, side: Side) -> tuple[list[int], list[int], list[int]]:
+        return self._before, self._after, []
 
-    def _pieces(self, text: str, parse_special: bool) -> list[Piece]:
+    def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
         found: list[Piece] = []
         # Added tokens that are not special are ordinary words, which are parsed in any text.
         tokens = [token for token in self._special.values() if parse_special or not token.special]
@@ -338,37 +366,3 @@ def shift_pieces(pieces: list[Piece], by: int) -> list[Piece]:
     if by == 0:
         return pieces
     return [Piece(text, number, start + by, end + by) for text, number, start, end in pieces]
-
-
-def join_pieces(
-    texts: list[list[Piece]],
-    ids: list[list[int]],
-    *,
-    before: Sequence[int] = (),
-    after: Sequence[int] = (),
-    last: Sequence[int] = (),
-    pair_type: int = 0,
-) -> Encoded:
-    """One text or a pair, from pieces and their ids, with special tokens around each and at the end."""
-    encoded = Encoded(ids=[], types=[], offsets=[], sequences=[], words=[])
-
-    def add_special(ids: Sequence[int], kind: int) -> None:
-        count = len(ids)
-        encoded.ids.extend(ids)
-        encoded.types.extend([kind] * count)
-        encoded.offsets.extend([(0, 0)] * count)
-        encoded.sequences.extend([None] * count)
-        encoded.words.extend([None] * count)
-
-    for sequence, (pieces, numbers) in enumerate(zip(texts, ids, strict=True)):
-        kind = pair_type if sequence else 0
-        add_special(before, kind)
-        starts = (number == 0 or p.text[:1] == "▁" for number, p in enumerate(pieces))
-        encoded.ids.extend(numbers)
-        encoded.types.extend([kind] * len(pieces))
-        encoded.offsets.extend([(piece.start, piece.end) for piece in pieces])
-        encoded.sequences.extend([sequence] * len(pieces))
-        encoded.words.extend([word - 1 for word in accumulate(starts)])
-        add_special(after, kind)
-    add_special(last, 0)
-    return encoded

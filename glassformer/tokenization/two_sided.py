@@ -17,8 +17,8 @@ from glassformer.tokenization.fast_tokenizer import FastTokenizer
 from glassformer.tokenization.folder import ROLES, TokenizerConfig, check_ids, read_vocabulary
 from glassformer.tokenization.sentencepiece import (
     Piece,
+    PieceTokenizer,
     SentencePieceModel,
-    join_pieces,
     shift_pieces,
     split_special,
 )
@@ -110,11 +110,10 @@ def _special_ids(tokenizer: FastTokenizer) -> dict[str, int]:
     return roles | {repr(tokenizer._token(index, "source")): index for index in tokenizer.special_ids}
 
 
-class TwoSidedSentencePieceTokenizer(Tokenizer):
+class TwoSidedSentencePieceTokenizer(PieceTokenizer):
     """Pieces from the side's SentencePiece model, ids from the side's vocabulary, an end token after."""
 
     _class_name = "MarianTokenizer"
-    _cleans_up = True
 
     def __init__(self, config: TokenizerConfig, *, separate: bool) -> None:
         folder = config.folder
@@ -139,19 +138,8 @@ class TwoSidedSentencePieceTokenizer(Tokenizer):
         self._unknown = roles["unk"].content
         self._end = roles["eos"].content
 
-    def _encode(
-        self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
-    ) -> list[Encoded]:
-        ids = self._ids[side]
-        unknown, end = ids[self._unknown], [ids[self._end]] if special else []
-        found = []
-        for number, text in enumerate(texts):
-            pieces = [self._pieces(text, parse_special, side)]
-            if pairs is not None:
-                pieces.append(self._pieces(pairs[number], parse_special, side))
-            numbers = [[ids.get(piece.text, unknown) for piece in part] for part in pieces]
-            found.append(join_pieces(pieces, numbers, last=end))
-        return found
+    def _around(self, side: Side) -> tuple[list[int], list[int], list[int]]:
+        return [], [], [self._ids[side][self._end]]
 
     @property
     def sides_differ(self) -> bool:
@@ -175,7 +163,8 @@ class TwoSidedSentencePieceTokenizer(Tokenizer):
                 piece._replace(text=self._unknown) if piece.text in self._special else piece
                 for piece in pieces
             ]
-        return found
+        ids, unknown = self._ids[side], self._ids[side][self._unknown]
+        return [piece._replace(number=ids.get(piece.text, unknown)) for piece in found]
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         names = self._names[side]

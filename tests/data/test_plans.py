@@ -67,7 +67,7 @@ def test_a_row_takes_what_waits_and_then_the_largest_that_fits(
 
 def test_large_batches_of_packed_rows_are_hardly_padding(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    pairs = [[[1] * n for n in rng.integers(3, 25, 2)] for _ in range(60_000)]
+    pairs = [[[1] * n for n in rng.integers(3, 25, 2)] for _ in range(20_000)]
     examples = PairExamples(
         write_store(tmp_path / "s", ("source", "target"), pairs, max_id=9), pad_id=0, start_id=3
     )

@@ -128,12 +128,6 @@ def test_offsets_cover_the_text(both: Both) -> None:
         assert all(unicodedata.category(c).startswith("M") for c in unseen), unseen
 
 
-def test_batch_equals_one_by_one(both: Both) -> None:
-    ours, _ = both
-    assert ours.encode_batch(TEXTS) == [ours.encode(text) for text in TEXTS]
-    assert ours.encode_batch([]) == []
-
-
 @pytest.mark.parametrize("name", ["byte-fallback", "byte-fallback-legacy"])
 def test_byte_fallback_is_sentencepiece(folders: dict[str, Path], name: str) -> None:
     ours = load(folders[name])

@@ -1,7 +1,5 @@
 """Checksums find every flipped bit, in every file and in themselves."""
 
-import hashlib
-import json
 import random
 from pathlib import Path
 
@@ -34,12 +32,6 @@ def test_a_sound_folder_passes_and_one_without_checksums_is_told_apart(folder: P
     assert verify_checksums(folder)
     (folder / CHECKSUMS_FILE).unlink()
     assert not verify_checksums(folder)
-
-
-def test_sums_are_plain_sha256(folder: Path) -> None:
-    listed = json.loads((folder / CHECKSUMS_FILE).read_text())["files"]
-    for name, entry in listed.items():
-        assert entry["sha256"] == hashlib.sha256((folder / name).read_bytes()).hexdigest()
 
 
 def test_every_flipped_bit_is_detected(folder: Path) -> None:

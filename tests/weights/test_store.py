@@ -130,15 +130,6 @@ def test_writing_to_a_mapped_tensor_leaves_the_file_alone(tmp_path: Path) -> Non
     assert torch.equal(open_weights(tmp_path)["a"], torch.ones(5))
 
 
-def test_tensors_outlive_their_closed_folder(tmp_path: Path) -> None:
-    save_weights(tmp_path, {"a": torch.ones(5)})
-    weights = open_weights(tmp_path)
-    tensor = weights["a"]
-    weights.close()
-    assert len(weights) == 0
-    assert torch.equal(tensor, torch.ones(5))
-
-
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError):
         save_weights(tmp_path, {"wide": torch.zeros(1, dtype=torch.complex128)})
