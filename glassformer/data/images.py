@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from glassformer.errors import (
 )
 
 FORMAT = 1
+_HINT = "prepare the data again"
 Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 _BLOCK = 512
@@ -62,28 +64,37 @@ def prepare_images(
     if target.exists():
         raise FileExistsAlreadyError(target)
     source = find_images(path, split)
-    height, width, found = source.shape()
-    if height * width > MAX_PIXELS:
-        raise FileProblemError(path, f"claims images of {height:,} x {width:,} pixels")
+    height, width, depth = source.shape()
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 1:
-            raise InvalidValueError("size", size, "at least 1")
-    depth = channels if channels is not None and found == 1 else found
+    if not 0 < height * width <= MAX_PIXELS:
+        raise InvalidValueError(
+            f"size of the images of {path}", [height, width], f"at most {MAX_PIXELS:,} pixels"
+        )
+    shape = (height, width, channels if channels is not None and depth == 1 else depth)
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         fixed = list(classes) if classes is not None else source.classes()
-        numbers = _write(part, source, (height, width, depth), errors, fixed)
-        names = fixed or _sort_classes(part, numbers)
-        if classes is None:
-            _check_classes(path, names, {str(label) for label in numbers})
-        rows = (part / "labels.i64").stat().st_size // 8
-        metadata = {"format": FORMAT, "rows": rows, "shape": [height, width, depth], "classes": names}
-        with (part / "images.json").open("w", encoding="utf-8") as file:
-            json.dump(metadata, file, ensure_ascii=False)
+        found, numbers = _write_pixels(part, source, shape, errors, fixed)
+        names = fixed or [
+            str(label) for label in sorted(found, key=lambda name: (isinstance(name, str), name))
+        ]
+        empty = [] if classes is not None else [name for name in names if name not in map(str, found)]
+        if empty:
+            raise EmptyInputError(f"class '{empty[0]}' of {path}", hint="add images or remove the class")
+        if classes is None and len(names) < 2:
+            raise InvalidValueError(f"classes of {path}", names, "at least two")
+        labels = np.array([names.index(str(label)) for label in found], np.int64)[
+            np.frombuffer(numbers, np.int64)
+        ]
+        metadata = {"format": FORMAT, "rows": len(labels), "shape": shape, "classes": names}
+        with (part / "labels.i64").open("wb") as file, (part / "images.json").open("wb") as about:
+            file.write(labels.tobytes())
+            about.write(json.dumps(metadata, ensure_ascii=False).encode())
             sync_file(file)
+            sync_file(about)
         part.rename(target)
     except OSError as error:
         raise FileProblemError(target, f"cannot be written ({error.strerror or error})") from error
@@ -92,55 +103,27 @@ def prepare_images(
     return ImageSet(target)
 
 
-def _check_classes(path: str | Path, names: list[str], found: set[str]) -> None:
-    for name in names:
-        if name not in found:
-            raise EmptyInputError(f"class '{name}' of {path}", hint="add images or remove the class")
-    if len(names) < 2:
-        raise InvalidValueError(f"classes of {path}", names, "at least two")
-
-
-def _write(
+def _write_pixels(
     part: Path, source: ImageSource, shape: tuple[int, int, int], errors: RowErrors, fixed: list[str]
-) -> dict[Label, int]:
-    """Write pixels, labels and hashes; returns the number of each label."""
-    numbers: dict[Label, int] = {}
-    known = {name: n for n, name in enumerate(fixed)}
-    with (
-        (part / "pixels.u8").open("wb") as pixels,
-        (part / "labels.i64").open("wb") as labels,
-        (part / "hashes.u64").open("wb") as hashes,
-    ):
-        for images, named in source.blocks(shape, errors):
-            for label in named:
-                if label not in numbers:
-                    if fixed and str(label) not in known:
-                        raise UnknownNameError("class", str(label), fixed)
-                    numbers[label] = known[str(label)] if fixed else len(numbers)
-            for image in images:
+) -> tuple[list[Label], array[int]]:
+    """Write pixels and hashes; returns the distinct labels, and which of them each image has."""
+    found: dict[Label, int] = {}
+    numbers = array("q")
+    with (part / "pixels.u8").open("wb") as pixels, (part / "hashes.u64").open("wb") as hashes:
+        for images, labels in source.blocks(shape, errors):
+            for image, label in zip(images, labels, strict=True):
+                if label not in found and fixed and str(label) not in fixed:
+                    raise UnknownNameError("class", str(label), fixed)
+                numbers.append(found.setdefault(label, len(found)))
                 resized = resize_image(image, shape[:2])
                 data = np.ascontiguousarray(np.broadcast_to(resized, shape)).tobytes()
                 pixels.write(data)
                 hashes.write(hashlib.blake2b(data, digest_size=8).digest())
-            labels.write(np.array([numbers[label] for label in named], np.int64).tobytes())
-        for stream in (pixels, labels, hashes):
-            sync_file(stream)
-    if not numbers:
+        sync_file(pixels)
+        sync_file(hashes)
+    if not found:
         raise EmptyInputError("set of images")
-    return numbers
-
-
-def _sort_classes(part: Path, numbers: dict[Label, int]) -> list[str]:
-    """Number the classes by name (or size of a number) rather than by first occurrence."""
-    ordered = sorted(numbers, key=lambda label: (isinstance(label, str), label))
-    new = np.empty(len(numbers), np.int64)
-    new[[numbers[label] for label in ordered]] = np.arange(len(numbers))
-    path = part / "labels.i64"
-    labels = np.fromfile(path, np.int64)
-    with path.open("wb") as file:
-        file.write(new[labels].tobytes())
-        sync_file(file)
-    return [str(label) for label in ordered]
+    return list(found), numbers
 
 
 class ImageSet:
@@ -160,7 +143,7 @@ class ImageSet:
             if metadata["format"] != FORMAT:
                 raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
-            raise FileProblemError(folder, "is not a set of images", hint="prepare the data again") from None
+            raise FileProblemError(folder, "is not a set of images", hint=_HINT) from None
         self._pixels = self._map("pixels.u8", np.uint8, (rows, *self.shape))
         self._labels = self._map("labels.i64", np.int64, (rows,))
         self._hashes = self._map("hashes.u64", np.uint64, (rows,))
@@ -169,7 +152,7 @@ class ImageSet:
         path = self.folder / name
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if not path.is_file() or path.stat().st_size != size:
-            raise FileProblemError(path, "is missing or truncated", hint="prepare the data again")
+            raise FileProblemError(path, "is missing or truncated", hint=_HINT)
         return np.memmap(path, dtype, mode="r", shape=shape) if size else np.empty(shape, dtype)
 
     def __len__(self) -> int:
@@ -223,15 +206,9 @@ class Augment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("flip", "erase"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidValueError(name, getattr(self, name), "a probability from 0 to 1")
-        if self.shift < 0:
-            raise InvalidValueError("shift", self.shift, "at least 0")
-        if not 0 <= self.rotate <= 180:
-            raise InvalidValueError("rotate", self.rotate, "0 to 180 degrees")
-        if self.padding not in ("reflect", "zero"):
-            raise InvalidValueError("padding", self.padding, "reflect or zero")
+        for name, most in (("flip", 1), ("erase", 1), ("shift", 1 << 20), ("rotate", 180)):
+            if not 0 <= getattr(self, name) <= most:
+                raise InvalidValueError(name, getattr(self, name), f"from 0 to {most}")
 
     def __call__(self, images: Bytes, rows: Rows, *, epoch: int) -> Bytes:
         """(B, H, W, C) and the row of each -> the same shape."""

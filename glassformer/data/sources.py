@@ -380,12 +380,10 @@ class AlignedFiles(Source):
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         counter = errors.start_file(self.paths[0])
-        counts = [0, 0]
         for number, both in enumerate(zip_longest(*map(read_lines, self.paths)), 1):
-            for side in (0, 1):
-                counts[side] += both[side] is not None
-            if counts[0] != counts[1]:
-                continue  # count the rest of the longer one
+            if None in both:
+                shorter, longer = self.paths if both[0] is None else self.paths[::-1]
+                raise FileProblemError(shorter, f"has {number - 1:,} lines, but {longer} has more")
             if all(isinstance(line, str) and not line.strip() for line in both):
                 continue
             row = []
@@ -398,10 +396,6 @@ class AlignedFiles(Source):
             else:
                 counter.good += 1
                 yield tuple(row)
-        if counts[0] != counts[1]:
-            raise FileProblemError(
-                self.paths[0], f"has {counts[0]:,} lines, but {self.paths[1]} has {counts[1]:,}"
-            )
         counter.finish()
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
@@ -453,9 +447,9 @@ def _label_columns(table: Table) -> tuple[Column, Column]:
     rows = [row for row in head.rows if len(row) == width]
     names = head.names
     if names is None:
-        first = [str(cell).strip() for cell in rows[0]]
+        first = tuple(str(cell).strip() for cell in rows[0])
         if looks_like_header(first) or _has_header(rows):
-            names, rows = tuple(first), rows[1:]
+            names, rows = first, rows[1:]
     columns = [_ColumnStats(n, values) for n, values in enumerate(zip(*rows, strict=True))]
     if not columns:
         raise EmptyInputError(f"file {table.path}", hint="it has a header and no rows")

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from glassformer.data.series import SeriesSet
-from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError, ShapeError
+from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
 
 _BLOCK_ROWS = 65_536
 PUBLISHED_BATCH = 128
@@ -214,9 +214,6 @@ class Windows:
                 int(self.series.lengths.max(initial=0)),
                 int((self.part.end - self.part.begin).max(initial=0)),
             )
-        channels = self.series.values.shape[1]
-        if not len(self.scaler.mean) == len(self.scaler.std) == channels:
-            raise ShapeError("scaler", (len(self.scaler.mean),), f"{channels} channels")
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
@@ -239,8 +236,6 @@ class Windows:
 
     def starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of all series concatenated at which each window's future begins."""
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"windows are numbered from 0 to {len(self) - 1}")
         ends = np.cumsum(self.counts)
         which = np.searchsorted(ends, rows, side="right")
         inside = rows - (ends - self.counts)[which]

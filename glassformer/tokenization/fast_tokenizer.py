@@ -5,8 +5,8 @@ import secrets
 from functools import cached_property
 from typing import Any
 
-from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
 
 from glassformer.tokenization.display import (
     Part,
@@ -67,7 +67,16 @@ class FastTokenizer(Tokenizer):
         inputs: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         with backend_errors("the text", "cannot be encoded"):
             encodings = backend.encode_batch(inputs, add_special_tokens=special)
-        return [_to_encoded(encoding) for encoding in encodings]
+        return [
+            Encoded(
+                ids=one.ids,
+                types=one.type_ids,
+                offsets=one.offsets,
+                sequences=one.sequence_ids,
+                words=one.word_ids,
+            )
+            for one in encodings
+        ]
 
     def _encode_ids(self, texts: list[str], side: Side) -> list[list[int]]:
         with backend_errors("the text", "cannot be encoded"):
@@ -152,16 +161,6 @@ class FastTokenizer(Tokenizer):
     @cached_property
     def special_ids(self) -> frozenset[int]:
         return self._added_special | frozenset(index for _, index in self._present_roles())
-
-
-def _to_encoded(encoding: Encoding) -> Encoded:
-    return Encoded(
-        ids=encoding.ids,
-        types=encoding.type_ids,
-        offsets=encoding.offsets,
-        sequences=encoding.sequence_ids,
-        words=encoding.word_ids,
-    )
 
 
 def _model_spells_special(backend: Backend) -> bool:

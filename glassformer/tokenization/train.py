@@ -108,29 +108,22 @@ def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
     roles: dict[str, int | None] = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
     if plan.marks == "around":
         roles |= {"cls": 2, "sep": 3}
-    template = _template(plan.marks)
-    if template is not None:
-        backend.post_processor = template
+    if plan.marks != "none":
+        begin, second = "" if plan.marks == "end" else f"{BEGIN} ", int(plan.marks == "around")
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{begin}$A {END}",
+            pair=f"{begin}$A {END} $B:{second} {END}:{second}",
+            special_tokens=[(BEGIN, 2), (END, 3)],
+        )
     return FastTokenizer(backend, TokenizerConfig(config={"clean_up_tokenization_spaces": False}), roles)
-
-
-def _template(marks: Marks) -> processors.PostProcessor | None:
-    if marks == "none":
-        return None
-    begin = "" if marks == "end" else f"{BEGIN} "
-    second = 1 if marks == "around" else 0
-    return processors.TemplateProcessing(
-        single=f"{begin}$A {END}",
-        pair=f"{begin}$A {END} $B:{second} {END}:{second}",
-        special_tokens=[(BEGIN, 2), (END, 3)],
-    )
 
 
 def _train_characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    _require_text(counts)
+    if not counts:
+        raise EmptyInputError("text to train a tokenizer")
     # BPE without merges: faster than looking up a million words of one character each.
     vocabulary = _number(plan, sorted(most_common(counts, plan.vocab_size - plan.num_special)))
     backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
@@ -139,22 +132,14 @@ def _train_characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
 
 
 def _train_pieces(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
-    splitter = _splitter(plan.kind)
+    most = 1 if plan.kind == "word" else MAX_LENGTH
+    splitter = byte_level_splitter() if plan.kind == "byte" else metaspace_splitter(max_punctuation=most)
     counts = count_pretokens(texts, splitter)
-    _require_text(counts)
+    if not counts:
+        raise EmptyInputError("text to train a tokenizer")
     backend = Backend(_train_model(counts, plan))
     backend.pre_tokenizer, backend.decoder = splitter.pre_tokenizer, splitter.decoder
     return backend
-
-
-def _splitter(kind: Kind) -> Splitter:
-    match kind:
-        case "byte":
-            return byte_level_splitter()
-        case "word":
-            return metaspace_splitter(max_punctuation=1)
-        case _:
-            return metaspace_splitter()
 
 
 def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
@@ -166,7 +151,10 @@ def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
         return _train_bpe(counts, plan, models.BPE())
     # Characters may fill a small vocabulary, but at most half of a large one: in a large corpus those of all
     # scripts would leave no space for words.
-    characters = _count_characters(counts)
+    characters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for char in word:
+            characters[char] += count
     alphabet = most_common(characters, min(size, max(256, size // 2)))
     known = counts if len(alphabet) == len(characters) else _split_at_unknown(counts, set(alphabet))
     if plan.kind == "bpe":
@@ -200,14 +188,6 @@ def _repeat_words(counts: Counter[str]) -> Iterator[list[str]]:
             yield [word] * min(REPEATS_PER_LIST, count - start)
 
 
-def _count_characters(counts: Counter[str]) -> Counter[str]:
-    characters: Counter[str] = Counter()
-    for word, count in counts.items():
-        for char in word:
-            characters[char] += count
-    return characters
-
-
 def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
     """The same counts with each word split at characters outside the alphabet."""
     found: Counter[str] = Counter()
@@ -220,11 +200,6 @@ def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
 
 def _number(plan: TokenizerPlan, learnt: Iterable[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate((*MARKS, *plan.tags, *learnt))}
-
-
-def _require_text(counts: Counter[str]) -> None:
-    if not counts:
-        raise EmptyInputError("text to train a tokenizer")
 
 
 def _check_tag(tag: str) -> None:

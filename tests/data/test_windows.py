@@ -93,8 +93,6 @@ def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> Non
         first = test.batch(np.array([0]))["past"][0, :, 0]
         assert first[0] == 11_520 - 336 and first[-1] == 11_519  # the past reaches back, the future does not
         assert test.batch(np.array([count - 1]))["future"][0, -1, 0] == 14_399
-        with pytest.raises(IndexError):
-            published.batch(np.array([len(published)]))
 
 
 def test_strides_pass_over_windows() -> None:
