@@ -263,7 +263,7 @@ class ParquetImages(EncodedImages):
 
 
 @contextmanager
-def _open_binary(path: Path, *, member: str = "") -> Iterator[IO[bytes]]:
+def _open_binary(path: Path, *, member: str = "") -> Iterator[Any]:
     """Open a file, decompressed, or a member of a zip file."""
     try:
         if member:

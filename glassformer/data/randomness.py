@@ -43,9 +43,8 @@ class Permutation:
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at `positions`, each in 0..size-1."""
         half = max(1, ((max(self.size, 2) - 1).bit_length() + 1) // 2)
-        keys = np.random.SeedSequence([self.seed & (2**64 - 1), self.epoch]).generate_state(
-            _ROUNDS, np.uint64
-        )
+        seeds = np.random.SeedSequence([self.seed & (2**64 - 1), self.epoch])
+        keys = seeds.generate_state(_ROUNDS, np.uint64).astype(np.uint64)
         rows = _feistel(positions.astype(np.uint64), half, keys)
         outside = rows >= self.size
         while outside.any():  # at most 3 in 4 are outside, so a few rounds suffice

@@ -439,10 +439,11 @@ class ParquetTable(Table):
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         names = []
         for column in columns:
-            name = self.names[column - 1] if column in range(1, len(self.names) + 1) else column
-            if name not in self.names:
+            if isinstance(column, int) and 1 <= column <= len(self.names):
+                column = self.names[column - 1]
+            if isinstance(column, int) or column not in self.names:
                 raise UnknownNameError(f"column of {self.path}", str(column), self.names)
-            names.append(str(name))
+            names.append(column)
         return self._values(names)
 
     def _values(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:

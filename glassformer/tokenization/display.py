@@ -64,10 +64,11 @@ def _characters(parts: Sequence[Part]) -> Iterator[tuple[list[int], str | None, 
     """The characters of all byte parts: the indices of the parts that hold one, itself, and its bytes."""
     for is_bytes, group in groupby(enumerate(parts), lambda item: isinstance(item[1], bytes)):
         if is_bytes:
-            owners = [(index, byte) for index, part in group for byte in part]
-            data = bytes(byte for _, byte in owners)  # type: ignore[arg-type]
+            run = [(index, part) for index, part in group if isinstance(part, bytes)]
+            data = b"".join(part for _, part in run)
+            owners = [index for index, part in run for _ in part]
             for char, start, end in split_characters(data):
-                yield sorted({index for index, _ in owners[start:end]}), char, data[start:end]
+                yield sorted(set(owners[start:end])), char, data[start:end]
 
 
 def incomplete_parts(parts: Sequence[Part]) -> set[int]:

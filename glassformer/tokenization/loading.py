@@ -182,12 +182,14 @@ def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
     if not marked:
         backend.post_processor = _bos_eos_template(backend, config, role_ids)
         return FastTokenizer(backend, config, role_ids)
+    around = []
     for role in ("sep", "cls"):
-        if role_ids.get(role) is None:
+        index = role_ids.get(role)
+        if index is None:
             raise config.missing_token(path, role, tokens[role])
-    sep, cls = ((known[role].content, backend.token_to_id(known[role].content)) for role in ("sep", "cls"))
+        around.append((known[role].content, index))
     trim_offsets = config.flag("trim_offsets", True)
-    backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
+    backend.post_processor = processors.RobertaProcessing(*around, trim_offsets, prefix)
     return FastTokenizer(backend, config, role_ids)
 
 
