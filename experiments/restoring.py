@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import glassformer as product
-from experiments import noted, trained
+from experiments import records, trained
 from experiments.paths import Place
 from experiments.recall import pace
 from glassformer.data.denoising import GAP_EVERY, MAX_GAP, MAX_MOVE, MAX_TRIM
@@ -52,7 +52,7 @@ def run(place: Place, name: str) -> None:
     )
     whole = files["test"].read_text(encoding="utf-8").splitlines()
     figures = {**measured(found.model, whole, place.device), **pace(found)}
-    noted.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
+    records.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
 
 def sentences(data: Path) -> Iterator[str]:
