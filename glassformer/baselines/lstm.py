@@ -165,6 +165,7 @@ class Memory:
 class _LSTMModel(nn.Module):
     """What both models share."""
 
+    head: LanguageModelHead
     tie: Callable[[], None]
     hidden_states: Callable[..., tuple[Tensor, Context]]
     decode: Callable[..., tuple[Tensor, State]]

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from glassformer.core import schema
 from glassformer.core.schema import Part
-from glassformer.core.schema import to_dict as to_dict
 from glassformer.errors import ConflictError, InvalidValueError
 
 
@@ -95,10 +94,16 @@ class Linear(Part):
 
 LSTM = LSTMEncoderDecoder | LSTMLanguageModel
 Baseline = LSTM | RepeatLast | SeasonalRepeat | Linear
-KINDS: dict[str, type] = {
+KINDS: dict[str, type[Baseline]] = {
     kind.__name__: kind
     for kind in (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
 }
+
+
+def to_dict(spec: Baseline) -> dict[str, Any]:
+    """The spec as plain data with its `kind`."""
+    data: dict[str, Any] = schema.to_dict(spec)
+    return data
 
 
 def from_dict(data: Any, where: str = "spec") -> Baseline:
