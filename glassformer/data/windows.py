@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
@@ -22,7 +22,6 @@ from glassformer.data.series import SeriesSet
 from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
 
 _BLOCK_ROWS = 65_536
-PUBLISHED_BATCH = 128
 LOW_VARIANCE = 0.01  # relative to the std of all series
 CONSTANT_TOLERANCE = 1e-15  # relative to the mean: a standard deviation that rounding alone produces
 DIGITS, MAX_DIGITS = 7, 17  # of single and double precision
@@ -252,13 +251,3 @@ class Windows:
         steps = self.context + self.horizon
         values = np.ascontiguousarray(self.scaler.transform(self.series.values))
         return sliding_window_view(values, steps, axis=0).swapaxes(1, 2)
-
-    def drop_last(self, batch: int = PUBLISHED_BATCH) -> Windows:
-        """Without the last windows that do not fill a batch, as many published results were computed.
-
-        Those are the latest and often the hardest, so compare such results only with each other.
-        """
-        limit = len(self) // batch * batch
-        if not limit:
-            raise InvalidValueError("batch", batch, f"at most {len(self)}, the number of windows")
-        return replace(self, limit=limit)
