@@ -94,7 +94,7 @@ def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int
     )
 
 
-def loop_for(job: Job, device: torch.device) -> Trainer:
+def loop_for(job: Job[Any], device: torch.device) -> Trainer:
     torch.manual_seed(job.recipe.seed)
     return loop_of(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
 

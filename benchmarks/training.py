@@ -72,11 +72,7 @@ def sentences(given: argparse.Namespace) -> None:
         count = round(float(np.mean([len(rows) for rows in plan])))
         vocab, longest = job.corpus.tokenizer.vocab_size, 128
         sources, targets = ours.sentences(job.corpus.train)
-        ids = {
-            "pad_id": job.corpus.pad_id,
-            "eos_id": job.corpus.tokenizer.eos_id,
-            "start_id": job.seq2seq.start_id,
-        }
+        ids = {"pad_id": job.corpus.pad_id, "eos_id": job.corpus.tokenizer.eos_id, "start_id": job.start_id}
         words = transformers.PreTrainedTokenizerFast(
             tokenizer_file=str(root / "run" / "tokenizer" / "tokenizer.json"), pad_token="<pad>"
         )
@@ -88,7 +84,7 @@ def sentences(given: argparse.Namespace) -> None:
             loops.shuffled(sources, targets, count, pad_id=job.corpus.pad_id),
             CPU,
             pad_id=job.corpus.pad_id,
-            start_id=job.seq2seq.start_id,
+            start_id=job.start_id,
         )
         with ours.stepping(loop) as ahead:
             steps: dict[str, Step] = {
@@ -209,7 +205,7 @@ def gpu_torch(given: argparse.Namespace, batching: Callable[..., Any]) -> Any:
     made = [tuple(part.cuda() for part in next(batches)) for _ in range(24)]
     endless = (made[n % len(made)] for n in range(10**9))
     model = peers.TorchTransformer(job.corpus.tokenizer.vocab_size, 128, pad_id=job.corpus.pad_id)
-    ids = {"pad_id": job.corpus.pad_id, "start_id": job.seq2seq.start_id}
+    ids = {"pad_id": job.corpus.pad_id, "start_id": job.start_id}
     step = loops.plain_step(model, endless, GPU, compiled={"dynamic": True}, **ids)
     for _ in range(26):
         step()
@@ -229,12 +225,7 @@ def gpu_rate(step: Step, *, seconds: float = 4.0, waited: Callable[[], float] = 
         torch.cuda.synchronize()
         spent = time.perf_counter() - began
         if not best or tokens / spent > best["tokens"] / best["seconds"]:
-            best = {
-                "tokens": tokens,
-                "seconds": spent,
-                "steps": steps,
-                "waited": (waited() - before) / spent,
-            }
+            best = {"tokens": tokens, "seconds": spent, "steps": steps, "waited": (waited() - before) / spent}
     return best
 
 

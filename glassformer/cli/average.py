@@ -47,7 +47,7 @@ def average(
         raise ConflictError(names=("last", "best"), reason="choose one of them")
     check_output_folder(out, overwrite=False)
     from glassformer.pretrained import is_run
-    from glassformer.training.model_folders import average_folders, replace_folder
+    from glassformer.training.checkpoint import average_folders, replace_folder
 
     chosen = _run_checkpoints(folders, last, best) if last or best else [located(path) for path in folders]
     for folder in chosen:

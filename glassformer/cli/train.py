@@ -114,8 +114,8 @@ def _estimate(recipe: Recipe) -> None:
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
     from glassformer.training.distributed import SingleProcess
     from glassformer.training.hardware import configure_torch, device_for
+    from glassformer.training.logging.console import format_duration
     from glassformer.training.logging.run_log import RunLog, peak_memory
-    from glassformer.training.model_setup import format_minutes
     from glassformer.training.run import prepare_job
     from glassformer.training.signals import StopSignals
     from glassformer.training.trainer import Trainer
@@ -152,7 +152,7 @@ def _estimate(recipe: Recipe) -> None:
         screen.print(f"  parameters  {count:,}")
         screen.print(f"  steps       {settings.steps:,} on {device}")
         screen.print(f"  memory      {format_bytes(peak_memory())} at peak so far")
-        total = format_minutes(seconds * settings.steps)
+        total = format_duration(seconds * settings.steps)
         screen.print(f"  time        {seconds:.2f} s per step: {total}, without validation")
 
 

@@ -2,14 +2,10 @@
 
 from glassformer.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
-from glassformer.training.optimizer import Constant, Cosine, InverseSqrt, Linear, Schedule
+from glassformer.training.optimizer import Schedule
 
 __all__ = [
     "Checkpoint",
-    "Constant",
-    "Cosine",
-    "InverseSqrt",
-    "Linear",
     "Schedule",
     "cross_entropy",
     "load_checkpoint",

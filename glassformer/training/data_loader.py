@@ -6,11 +6,11 @@ them, so together they learn from the same batches, whatever their number.
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from queue import Empty, Full, Queue
 
 import numpy as np
 import torch
@@ -110,45 +110,16 @@ class Prefetcher:
     """Loads steps in a thread; an error there is raised by `next`."""
 
     def __init__(self, loader: DataLoader, start: DataPosition) -> None:
-        self._queue: Queue[StepBatches | BaseException] = Queue(PREFETCHED_STEPS)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._load, args=(loader, start), daemon=True)
-        self._thread.start()
-
-    def _load(self, loader: DataLoader, start: DataPosition) -> None:
-        try:
-            for step in loader.steps(start):
-                if not self._put(step):
-                    return
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, item: StepBatches | BaseException) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.2)
-                return True
-            except Full:
-                continue
-        return False
+        self._steps = loader.steps(start)
+        self._pool = ThreadPoolExecutor(1, "prefetch")
+        self._ahead = deque(self._pool.submit(next, self._steps) for _ in range(PREFETCHED_STEPS))
 
     def next(self) -> StepBatches:
-        item = self._queue.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-    def close(self) -> None:
-        """Stop loading and discard what was prefetched."""
-        self._closed.set()
-        while self._thread.is_alive():
-            try:
-                self._queue.get(timeout=0.05)
-            except Empty:
-                continue
+        self._ahead.append(self._pool.submit(next, self._steps))
+        return self._ahead.popleft().result()
 
     def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._pool.shutdown(cancel_futures=True)

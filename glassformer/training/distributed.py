@@ -1,15 +1,8 @@
 """One process or many behind one interface: the trainer is the same on one device, with DDP and with FSDP.
 
 Gradients are summed over ranks, never averaged: the loss is summed too, and divided once by the units of all
-ranks, so that ranks times accumulation equals one big batch. A step:
-
-    units = parallel.sum(units_of_my_batches)
-    for n, batch in enumerate(my_batches):
-        with parallel.gradient_sync(module, last=n + 1 == len(my_batches)):
-            module(**batch).backward()
-    norm = parallel.grad_norm(module.parameters()) / units
-
-Every rank builds the same model from the same seed and makes these calls in the same order.
+ranks, so that ranks times accumulation equals one big batch. Every rank builds the same model from the same
+seed and makes these calls in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from inspect import signature
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -33,19 +26,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.core.block import Block
-from glassformer.errors import GlassformerError
+from glassformer.errors import InvalidValueError
 from glassformer.training.learner import batch_norm_buffers
 
 Tensors = Mapping[str, Tensor]
-
-
-@dataclass(eq=False)
-class LaunchError(GlassformerError):
-    """The processes were not started as the recipe's `training.parallel` needs."""
-
-    problem: str
-    hint: str = ""
-    template: ClassVar[str] = "{problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +39,6 @@ class SingleProcess:
     device: torch.device
     rank: int = 0
     ranks: int = 1
-    local_rank: int = 0
 
     @property
     def main(self) -> bool:
@@ -102,7 +85,13 @@ class SingleProcess:
 
     def gather_to_cpu(self, tensors: Tensors) -> dict[str, Tensor]:
         """Full copies on the CPU of rank 0; empty on other ranks; collective."""
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        found = {}
+        for name, tensor in tensors.items():  # one full tensor at a time on the device
+            value = tensor.detach()
+            value = value.full_tensor() if isinstance(value, DTensor) else value
+            if self.main:
+                found[name] = value.to("cpu", copy=True)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +130,6 @@ class _MultiProcess(SingleProcess):
         # The group's threads end with the last reference to it, and can crash the process if they outlive the
         # interpreter. Wrapped models hold the group in reference cycles.
         gc.collect()
-
-    def gather_to_cpu(self, tensors: Tensors) -> dict[str, Tensor]:
-        found = {}
-        for name, tensor in tensors.items():  # one full tensor at a time on the device
-            value = tensor.detach()
-            value = value.full_tensor() if isinstance(value, DTensor) else value
-            if self.main:
-                found[name] = value.to("cpu", copy=True)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,27 +222,34 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
     """
     device = torch.device(device)
     launched = "WORLD_SIZE" in os.environ
-    rank, ranks, local_rank = (_env_int(name, default) for name, default in _RANK_VARIABLES)
+    names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    rank, ranks, local_rank = (int(os.environ.get(name, default)) for name, default in names.items())
     if kind == "ddp" and not launched:
-        raise LaunchError(
-            "training.parallel is ddp but this process was not started by torchrun",
+        raise InvalidValueError(
+            "training.parallel",
+            kind,
+            "none, since this process was not started by torchrun",
             "start it with torchrun --nproc-per-node GPUS -m glassformer train RECIPE",
         )
     if kind == "none" and ranks > 1:
-        raise LaunchError(
-            f"training.parallel is none but torchrun started {ranks} processes",
-            "set it to ddp or fsdp, or start one process",
+        raise InvalidValueError(
+            "training.parallel", kind, f"ddp or fsdp, since torchrun started {ranks} processes"
         )
     if kind == "none" or (kind == "auto" and ranks == 1):
         return SingleProcess(device=device)
-    device = _local_device(device, local_rank)
+    if device.type == "cuda":  # this process's own GPU
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            raise InvalidValueError("--nproc-per-node", local_rank + 1, f"at most {count}, one for each GPU")
+        torch.cuda.set_device(local_rank)
+        device = torch.device("cuda", local_rank)
     backend = "nccl" if device.type == "cuda" else "gloo"
     store = _join(rank, ranks) if launched else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     if kind == "fsdp":
         mesh = init_device_mesh(device.type, (ranks,))
-        return Fsdp(device=device, rank=rank, ranks=ranks, local_rank=local_rank, store=store, mesh=mesh)
-    return Ddp(device=device, rank=rank, ranks=ranks, local_rank=local_rank, store=store)
+        return Fsdp(device=device, rank=rank, ranks=ranks, store=store, mesh=mesh)
+    return Ddp(device=device, rank=rank, ranks=ranks, store=store)
 
 
 def _count(store: dist.Store, what: str, ranks: int) -> None:
@@ -281,16 +268,6 @@ def _sum_hook(_, bucket):  # DDP inspects annotations and wants classes or none
     return work.get_future().then(lambda done: done.value()[0])
 
 
-_RANK_VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
-
-
-def _env_int(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise LaunchError(f"the environment variable {name} is {text!r}, not a number")
-    return int(text)
-
-
 def _join(rank: int, ranks: int) -> dist.Store:
     """The store where the ranks leave their addresses, separate from those of earlier groups.
 
@@ -301,9 +278,11 @@ def _join(rank: int, ranks: int) -> dist.Store:
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(ranks)
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if shared and not one_machine and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
-        raise LaunchError(
-            "restarts on several machines would find the addresses of dead processes",
-            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or leave --max-restarts at 0",
+        raise InvalidValueError(
+            "--max-restarts",
+            os.environ["TORCHELASTIC_MAX_RESTARTS"],
+            "0 on several machines, where a restart would find the addresses of dead processes",
+            "or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun",
         )
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_machine else "any"
     address = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
@@ -317,17 +296,3 @@ def _store(*address: str | int | None) -> dist.Store:
     """The store at an address, kept for the lifetime of the process, since another rank may join it again."""
     store: dist.Store = next(dist.rendezvous("env://", timeout=TIMEOUT))[0]
     return store
-
-
-def _local_device(device: torch.device, local_rank: int) -> torch.device:
-    """This process's own GPU, or the CPU that all share."""
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count()
-    if local_rank >= count:
-        raise LaunchError(
-            f"this machine has {count} GPUs, but this is process {local_rank} on it, counted from 0",
-            f"start torchrun with --nproc-per-node {count} or fewer",
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)

@@ -18,11 +18,9 @@ from glassformer.families.sidecars import JOB_FILE, read_object
 from glassformer.pretrained import result_of
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
-from glassformer.training.jobs import create_job
+from glassformer.training.jobs import JOBS
 from glassformer.training.recipe import DATA_SECTIONS, parse_recipe, with_overrides
 from glassformer.training.task import Validation
-
-COLUMN_KEYS = {"translate": "columns", "classify": "columns", "lm": "column", "restore": "column"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +55,22 @@ def evaluate_files(
         "model": {"folder": str(folder)},
         "training": {"batch": batch, "max_valid": sys.maxsize, "samples": 0, "device": device},
     }
-    if name in DATA_SECTIONS:  # else parsing reports it
-        known = DATA_SECTIONS[name].__dataclass_fields__
-        recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
-    if columns:
-        key = COLUMN_KEYS.get(name)
-        if key is None or (key == "column" and len(columns) != 1):
-            expected = "one column" if key else f"no columns for {name}"
-            raise InvalidValueError("columns", list(columns), expected)
-        found = parse_columns(columns)
-        recipe["data"][key] = found[0] if key == "column" else found
+    known = DATA_SECTIONS[name].__dataclass_fields__ if name in DATA_SECTIONS else {}  # parsing reports it
+    recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
+    if columns and "columns" in known:
+        recipe["data"]["columns"] = parse_columns(columns)
+    elif columns and "column" in known and len(columns) == 1:
+        recipe["data"]["column"] = parse_columns(columns)[0]
+    elif columns:
+        expected = "one column" if "column" in known else f"no columns for {name}"
+        raise InvalidValueError("columns", list(columns), expected)
     for override in overrides:
         if not override.startswith("data."):
             raise InvalidValueError("override", override, "a data setting, e.g. data.unit=line")
     parsed = parse_recipe(with_overrides(recipe, overrides))
     where = device_for(device)
     with TemporaryDirectory(prefix="glassformer-") as temporary:
-        created = create_job(parsed, Path(temporary), no_log)
+        created = JOBS[name](parsed, Path(temporary), no_log)
         created.adopt_base_settings()
         created.prepare_data()
         for fact, value in created.facts.items():
@@ -90,12 +87,11 @@ def evaluate_files(
     return Evaluation(job=name, validation=validation)
 
 
-def job_of_model(folder: str | Path) -> str:
+def job_of_model(folder: Path) -> str:
     """The job that a model folder was trained for."""
-    path = Path(folder)
-    if not path.is_dir():
+    if not folder.is_dir():
         raise FileMissingError(folder, "model folder", "give a model folder, e.g. runs/x/model")
-    job = read_object(path / JOB_FILE).get("job") if (path / JOB_FILE).is_file() else None
+    job = read_object(folder / JOB_FILE).get("job") if (folder / JOB_FILE).is_file() else None
     if not isinstance(job, str):
         raise MissingValueError("job", f"since '{folder}' does not say what its model does")
     return job

@@ -42,20 +42,12 @@ UTILIZATION = 0.35  # fraction of the peak that training reaches
 ONEDNN_CACHE = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 
 
-def gpu_peak_flops(device_name: str) -> float | None:
-    """Peak FLOP/s of a GPU by the name of its driver; None if unknown.
-
-    >>> gpu_peak_flops("NVIDIA H200"), gpu_peak_flops("a toaster")
-    (989000000000000.0, None)
-    """
-    return next((peak for name, peak in PEAK_FLOPS.items() if name in device_name), None)
-
-
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Peak FLOP/s of a device, if known."""
+    """Peak FLOP/s of a GPU by the name of its driver, if known."""
     if device.type != "cuda" or dtype != torch.bfloat16:
         return None
-    return gpu_peak_flops(torch.cuda.get_device_name(device))
+    found = torch.cuda.get_device_name(device)
+    return next((peak for name, peak in PEAK_FLOPS.items() if name in found), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +137,3 @@ def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.
         dynamic=False if packed else None,
     )
     return None
-
-
-def uncompile(learner: nn.Module) -> None:
-    """Undo `compile_learner`."""
-    learner._compiled_call_impl = None

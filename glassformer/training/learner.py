@@ -7,13 +7,16 @@ Letters: B examples, T tokens, D d_model, V vocabulary, L labels; H height, W wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from glassformer.core.block import Block
 from glassformer.core.distributions import Parameters, mapped
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
@@ -52,11 +55,6 @@ class Learner(nn.Module):
     @property
     def uses_r_drop(self) -> bool:
         return self.training and self.r_drop > 0
-
-
-def repeat_batch(tensor: Tensor | None) -> Tensor | None:
-    """The batch (B, ...) twice, one after the other: (2B, ...)."""
-    return None if tensor is None else torch.cat((tensor, tensor))
 
 
 def r_drop_loss(logits: Tensor, labels: Tensor, *, smoothing: float, weight: float) -> Tensor:
@@ -100,7 +98,8 @@ class PairLearner(Learner):
     ) -> Tensor:
         inputs = (src, tgt, src_segments, tgt_segments)
         if self.uses_r_drop:
-            x, context = self._hidden_states(*map(repeat_batch, inputs))  # type: ignore[arg-type]
+            twice = (one if one is None else torch.cat((one, one)) for one in inputs)
+            x, context = self._hidden_states(*twice)  # type: ignore[arg-type]
             logits = self.model.head(x, context)  # (2B, T, V)
             return r_drop_loss(logits, labels, smoothing=self.smoothing, weight=self.r_drop)
         x, context = self._hidden_states(*inputs)
@@ -181,10 +180,9 @@ class TextLabelLearner(LabelLearner):
         mlm_weight: float,
         mask_id: int,
         unmaskable: tuple[int, ...],
-        smoothing: float = 0.0,
-        r_drop: float = 0.0,
+        **options: float,
     ) -> None:
-        super().__init__(model, smoothing=smoothing, r_drop=r_drop)
+        super().__init__(model, **options)
         self.mask_prob, self.mlm_weight = mask_prob, mlm_weight
         self.mask_id, self.unmaskable = mask_id, unmaskable
 
@@ -207,10 +205,8 @@ class TextLabelLearner(LabelLearner):
 class ImageLearner(LabelLearner):
     """Predicts the label of an image; with the probability `cutmix` a batch is mixed by CutMix."""
 
-    def __init__(
-        self, model: nn.Module, *, cutmix: float, smoothing: float = 0.0, r_drop: float = 0.0
-    ) -> None:
-        super().__init__(model, smoothing=smoothing, r_drop=r_drop)
+    def __init__(self, model: nn.Module, *, cutmix: float, **options: float) -> None:
+        super().__init__(model, **options)
         self.cutmix = cutmix
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -228,10 +224,8 @@ def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, 
     """
     height, width = images.shape[2:]
     random = torch.rand(5, device=images.device)
-    inside = _interval(height, random[0], random[1])[:, None] & _interval(
-        width, random[2], random[3]
-    )  # (H, W)
-    inside = inside & (random[4] < probability)
+    rows, columns = _interval(height, random[0], random[1]), _interval(width, random[2], random[3])
+    inside = rows[:, None] & columns & (random[4] < probability)  # (H, W)
     share = 1 - inside.float().mean()
     return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), share
 
@@ -284,3 +278,42 @@ def flops_per_unit(learner: nn.Module) -> float:
     heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
     looked_up = sum(count for table, count in tables.items() if table not in heads)
     return 6.0 * (sum(p.numel() for p in learner.parameters()) - looked_up)
+
+
+class CheckpointedBlock(Block):
+    """A block that keeps only its input and is run again in the backward pass, with the same dropout."""
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, **kwargs: Any) -> Tensor:
+        # with a cache or an observer, which a second run would disturb, there is no training
+        cache = getattr(kwargs.get("attend"), "cache", None)
+        inference = cache is not None or kwargs.get("obs") is not None
+        if not torch.is_grad_enabled() or inference:
+            return super().forward(x, memory, **kwargs)
+        state = BatchNormState(self)
+        if state.tensors and not torch.compiler.is_compiling():
+            kwargs["context_fn"] = lambda: (nullcontext(), _preserved(state))
+        out: Tensor = checkpoint(
+            super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **kwargs
+        )
+        return out
+
+
+@contextmanager
+def _preserved(state: BatchNormState) -> Iterator[None]:
+    """Keep batch-norm statistics from counting the recomputation."""
+    state.save()
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+def checkpoint_activations(model: nn.Module) -> int:
+    """Enable activation checkpointing for every block; the number of blocks. Call it before `wrap`.
+
+    A block changes its class and nothing else, so module paths and checkpoint keys stay the same.
+    """
+    blocks = [module for module in model.modules() if type(module) is Block]
+    for block in blocks:
+        block.__class__ = CheckpointedBlock
+    return len(blocks)

@@ -28,21 +28,18 @@ class Holder:
     host: str
     started: str
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, started {self.started}"
+
 
 @dataclass(eq=False)
 class RunInUseError(GlassformerError):
     """Another process trains in the run folder."""
 
     folder: Path
-    holder: Holder | None = None
+    holder: Holder | None
     hint: str = "wait for it, stop it, or use another folder"
-    template: ClassVar[str] = "{folder} is in use"
-
-    def message(self) -> str:
-        if self.holder is None:
-            return f"{self.folder} is in use by another run"
-        who = f"process {self.holder.pid} on {self.holder.host}, started {self.holder.started}"
-        return f"{self.folder} is in use by another run ({who})"
+    template: ClassVar[str] = "{folder} is in use by another run ({holder})"
 
 
 class RunLock:

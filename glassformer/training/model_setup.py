@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
@@ -16,6 +16,7 @@ from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import families, family_for, presets, refuse_unknown, spec_of
 from glassformer.training.hardware import Hardware
+from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import ModelOptions
 
 TIME_BUDGET = 45 * 60.0  # seconds that a first training may take
@@ -26,54 +27,36 @@ SIZE_OPTIONS = frozenset(
 BASELINES = ("lstm", "linear", "repeat", "seasonal")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSize:
+class ModelSize(NamedTuple):
     """A model size, and the number of training units (e.g. tokens) from which it is worthwhile."""
 
     name: str
+    min_units: int
     d_model: int
     num_heads: int
     d_ff: int
     num_layers: int
-    min_units: int
     dropout: float
 
-    def weights(self, *, stacks: int = 1, cross: bool = False) -> float:
-        """Approximate number of weights in the layers."""
+    def weights(self, stacks: int) -> float:
+        """Approximate number of weights in the layers; two stacks have cross-attention."""
         attention = 4 * self.d_model**2
         layer = attention + 2 * self.d_model * self.d_ff
-        return self.num_layers * (layer * stacks + (attention if cross else 0))
+        return self.num_layers * (layer * stacks + attention * (stacks - 1))
 
     def options(self) -> dict[str, int | float]:
         names = ("d_model", "num_heads", "d_ff", "num_layers", "dropout")
         return {name: getattr(self, name) for name in names}
 
 
-SIZES: tuple[ModelSize, ...] = (
-    ModelSize(name="nano", d_model=64, num_heads=4, d_ff=256, num_layers=2, min_units=0, dropout=0.1),
-    ModelSize(name="tiny", d_model=128, num_heads=4, d_ff=512, num_layers=3, min_units=50_000, dropout=0.2),
-    ModelSize(
-        name="small", d_model=256, num_heads=4, d_ff=1024, num_layers=4, min_units=300_000, dropout=0.2
-    ),
-    ModelSize(
-        name="middle", d_model=384, num_heads=6, d_ff=1536, num_layers=6, min_units=3_000_000, dropout=0.15
-    ),
-    ModelSize(
-        name="base", d_model=512, num_heads=8, d_ff=2048, num_layers=6, min_units=15_000_000, dropout=0.1
-    ),
-    ModelSize(
-        name="big", d_model=768, num_heads=12, d_ff=3072, num_layers=12, min_units=300_000_000, dropout=0.1
-    ),
+SIZES = (
+    ModelSize("nano", 0, 64, 4, 256, 2, 0.1),
+    ModelSize("tiny", 50_000, 128, 4, 512, 3, 0.2),
+    ModelSize("small", 300_000, 256, 4, 1024, 4, 0.2),
+    ModelSize("middle", 3_000_000, 384, 6, 1536, 6, 0.15),
+    ModelSize("base", 15_000_000, 512, 8, 2048, 6, 0.1),
+    ModelSize("big", 300_000_000, 768, 12, 3072, 12, 0.1),
 )
-
-
-def default_epochs(units: int) -> float:
-    """How many epochs data of this size deserves: many for little data, one for much.
-
-    >>> [default_epochs(n) for n in (5_000, 500_000, 50_000_000)]
-    [200.0, 40.0, 1.0]
-    """
-    return min(200.0, max(1.0, 20_000_000 / max(units, 1)))
 
 
 def choose_size(
@@ -92,11 +75,11 @@ def choose_size(
     Costs are estimated at six FLOPs per weight and unit. A size is too large if the budget allows neither ten
     epochs nor three units per weight.
     """
-    wanted = default_epochs(units) if epochs is None else epochs
+    wanted = epochs or min(200.0, max(1.0, 20_000_000 / max(units, 1)))  # many for little data
     suitable = [size for size in SIZES if units >= size.min_units]
 
     def weights(size: ModelSize) -> float:
-        return size.weights(stacks=stacks, cross=stacks > 1) + size.d_model * vocab_size
+        return size.weights(stacks) + size.d_model * vocab_size
 
     def affordable(size: ModelSize) -> float:
         """Units that can be learned within the time budget."""
@@ -113,19 +96,7 @@ def choose_size(
     if length_known:
         return chosen, done, reason
     seconds = done * units / affordable(chosen) * TIME_BUDGET
-    return chosen, done, f"{reason}; {done:g} epochs, estimated to take {format_minutes(seconds)}"
-
-
-def format_minutes(seconds: float) -> str:
-    """A rough duration.
-
-    >>> format_minutes(50), format_minutes(4000)
-    ('under a minute', '67 minutes')
-    """
-    if seconds < 60:
-        return "under a minute"
-    minutes = seconds / 60
-    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+    return chosen, done, f"{reason}; {done:g} epochs, estimated to take {format_duration(seconds)}"
 
 
 def find_preset(name: str) -> tuple[str, Family]:
@@ -167,21 +138,16 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     if not sizes:
         return
     rests: list[dict[str, Any]] = [{}]
-    if not has_fixed_size(preset):
-        rests = [
-            supported_options(preset, {**size.options(), **kv_heads})
-            for size in SIZES
-            for kv_heads in ({}, {"num_kv_heads": None})  # as many as heads, if a preset's would not divide
-        ]
-    first: GlassformerError | None = None
+    if not has_fixed_size(preset):  # kv heads: as many as heads, if a preset's would not divide
+        rests = [supported_options(preset, {**size.options(), "num_kv_heads": None}) for size in SIZES]
+    errors = []
     for rest in rests:
         try:
             spec_of(name, **{**rest, **sizes})
             return
         except GlassformerError as error:
-            first = first or error
-    assert first is not None
-    raise first
+            errors.append(error)
+    raise errors[0]
 
 
 def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.Model:
@@ -213,8 +179,7 @@ def with_head(bundle: Bundle, head: specs.Head) -> Bundle:
 def classification_head(spec: specs.EncoderOnly, num_labels: int) -> specs.Head:
     """The classification head that the published layout of this text encoder has."""
     plain = replace(spec, head=specs.Features(), tied=())
-    family = family_for(plain)
-    if family is not None:
+    if (family := family_for(plain)) is not None:
         config = family.to_config(plain)
         name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
         if name in family.architectures:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,86 +16,37 @@ from glassformer.training.recipe import TrainingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
-    """Constant after a linear warm-up. `at(step)`, for steps 1, 2, ..., multiplies the peak learning rate.
+class Schedule:
+    """A linear warm-up to 1, then a decay; `at(step)`, for steps 1, 2, ..., multiplies the peak rate.
 
-    >>> [Constant(warmup=4).at(step) for step in (1, 2, 4, 100)]
+    kind: "constant"; "inverse_sqrt", sqrt(warmup / step), as in "Attention is all you need"; "linear" or
+        "cosine", which reach `floor` at `steps`.
+
+    >>> [Schedule(kind="constant", warmup=4).at(step) for step in (1, 2, 4, 100)]
     [0.25, 0.5, 1.0, 1.0]
-    """
-
-    warmup: int = 0
-
-    def at(self, step: int) -> float:
-        return step / self.warmup if step < self.warmup else self._after_warmup(step)
-
-    def _after_warmup(self, step: int) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class InverseSqrt(Constant):
-    """sqrt(warmup / step) after the warm-up: as in "Attention is all you need", scaled to a peak of 1.
-
-    The paper's own rate, d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), has its peak at `paper_peak`.
-
-    >>> InverseSqrt(warmup=4000).at(16000)
+    >>> Schedule(kind="inverse_sqrt", warmup=4000).at(16000)
     0.5
-    """
-
-    def _after_warmup(self, step: int) -> float:
-        return math.sqrt(max(self.warmup, 1) / step)
-
-
-def paper_peak(d_model: int, warmup: int) -> float:
-    """The peak learning rate of the paper's schedule, reached at the end of its warm-up."""
-    return (d_model * warmup) ** -0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear(Constant):
-    """Linear decay from 1 after the warm-up to `floor` at `steps`.
-
-    >>> [Linear(steps=10).at(step) for step in (1, 5, 10, 99)]
+    >>> [Schedule(kind="linear", steps=10).at(step) for step in (1, 5, 10, 99)]
     [0.9, 0.5, 0.0, 0.0]
-    """
-
-    steps: int
-    floor: float = 0.0
-
-    def _after_warmup(self, step: int) -> float:
-        return self.floor + (1 - self.floor) * (1 - self._done(step))
-
-    def _done(self, step: int) -> float:
-        return min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cosine(Linear):
-    """Cosine decay from 1 after the warm-up to `floor` at `steps`.
-
-    >>> [round(Cosine(steps=10, floor=0.1).at(step), 3) for step in (5, 10)]
+    >>> [round(Schedule(kind="cosine", steps=10, floor=0.1).at(step), 3) for step in (5, 10)]
     [0.55, 0.1]
     """
 
-    def _after_warmup(self, step: int) -> float:
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * self._done(step))) / 2
+    kind: Literal["inverse_sqrt", "cosine", "linear", "constant"]
+    warmup: int = 0
+    steps: int = 1
+    floor: float = 0.0
 
-
-Schedule = Constant | InverseSqrt | Linear | Cosine
-
-
-def build_schedule(options: TrainingOptions) -> Schedule:
-    """The learning-rate schedule of a complete recipe."""
-    warmup, steps = options.warmup or 0, options.steps or 1
-    match options.schedule:
-        case "cosine":
-            return Cosine(warmup=warmup, steps=steps, floor=options.floor)
-        case "linear":
-            return Linear(warmup=warmup, steps=steps, floor=options.floor)
-        case "constant":
-            return Constant(warmup=warmup)
-        case _:
-            return InverseSqrt(warmup=warmup)
+    def at(self, step: int) -> float:
+        if step < self.warmup:
+            return step / self.warmup
+        if self.kind == "constant":
+            return 1.0
+        if self.kind == "inverse_sqrt":
+            return math.sqrt(max(self.warmup, 1) / step)
+        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        left = 1 - done if self.kind == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return self.floor + (1 - self.floor) * left
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOptions) -> Optimizer:

@@ -29,9 +29,9 @@ Paths = tuple[str, ...]
 Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
-def setting(default: Any, interval: str) -> Any:
-    """A numeric field with its default and the interval it must lie in, e.g. `[0, 1)`."""
-    return field(default=default, metadata={"interval": interval})
+def setting(default: Any, interval: str, *, length: int | None = None) -> Any:
+    """A numeric field with its default, the interval it must lie in, e.g. `[0, 1)`, and a tuple's length."""
+    return field(default=default, metadata={"interval": interval, "length": length})
 
 
 def in_interval(value: float, interval: str) -> bool:
@@ -52,10 +52,13 @@ class Section:
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, interval = getattr(self, one.name), one.metadata.get("interval")
+            value, length = getattr(self, one.name), one.metadata.get("length")
+            interval = one.metadata.get("interval")
             numbers = value if isinstance(value, tuple) else (value,)
             if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
                 raise InvalidValueError(f"{self.section}.{one.name}", value, f"a number in {interval}")
+            if length and isinstance(value, tuple) and len(value) != length:
+                raise InvalidValueError(f"{self.section}.{one.name}", list(value), f"{length} numbers")
 
 
 class DataSection(Section):
@@ -64,14 +67,10 @@ class DataSection(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(DataSection):
-    """Sentences and their translations.
+    """Sentences and their translations, aligned line by line in two files or in the columns of tables.
 
-    train: two line-aligned files, or TSV, CSV, JSONL or Parquet files with both in a row; each may be .gz
-    valid: files of the same kind, or the fraction of the training pairs to hold out
-    columns: names or numbers of the two columns; null detects them
-    to: name or number of the column with the target language; null trains one target language
-    max_len: pairs with more tokens on either side are skipped, and counted
-    bpe_dropout: probability, in each of three passes, of splitting a token into two shorter ones
+    valid: files of the same kind, or the fraction of the training data to hold out, as in every section
+    columns: names or numbers of the two columns; to: the column with the target language, if several
     """
 
     train: Paths
@@ -84,12 +83,7 @@ class PairData(DataSection):
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(DataSection):
-    """Documents for language modelling.
-
-    unit: what ends a document: every "line", a blank line ("document"), or the end of the "file"
-    column: the text column in TSV, CSV, JSONL or Parquet files
-    length: context length in tokens
-    """
+    """Documents for language modelling, each a line, a paragraph or a file; length: the context in tokens."""
 
     train: Paths
     valid: Paths | float = setting(0.05, "(0, 1)")
@@ -100,12 +94,7 @@ class TextData(DataSection):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledData(DataSection):
-    """Texts and their labels, one per row; columns: names or numbers of text and label.
-
-    bpe_dropout: probability, in each of three passes, of splitting a token into two shorter ones
-    mask_prob: probability of masking a token during training
-    mlm_weight: weight of the masked-language-modelling loss relative to the classification loss
-    """
+    """Texts and their labels, one per row; columns: names or numbers of text and label."""
 
     train: Paths
     valid: Paths | float = setting(0.05, "(0, 1)")
@@ -134,34 +123,23 @@ class ImageData(DataSection):
     """Images and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
 
     size: height and width to resize to; null keeps the most common size
-    flip, shift, rotate, erase: augmentation: probability of a mirror image, maximum shift in pixels, maximum
-        rotation in degrees, probability of erasing a rectangle
-    cutmix: probability that a batch is mixed by CutMix
     """
 
     train: Paths
     valid: Paths | float = setting(0.1, "(0, 1)")
-    size: tuple[int, ...] | None = None
+    size: tuple[int, ...] | None = setting(None, "[1, inf)")
     flip: float = setting(0.0, "[0, 1]")
     shift: int = setting(0, "[0, inf)")
     rotate: float = setting(0.0, "[0, 180]")
     erase: float = setting(0.0, "[0, 1]")
     cutmix: float = setting(0.0, "[0, 1]")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size is not None and len(self.size) not in (1, 2):
-            raise InvalidValueError("data.size", list(self.size), "height and width, e.g. [32, 32]")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesData(DataSection):
     """Time series: CSV or Parquet, wide (a column each) or long (unique_id, ds, y).
 
-    time, target: names of the time column and of the columns to forecast; null detects them
-    context, horizon: number of steps to read, and to forecast
     split: fractions of the rows for training, validation and test, or the row numbers where they end
-    fill: how to fill missing rows; null is an error
     """
 
     train: Paths
@@ -169,18 +147,13 @@ class SeriesData(DataSection):
     target: Paths | None = None
     context: int | None = None
     horizon: int = 96
-    split: tuple[float, ...] = (0.7, 0.1, 0.2)
+    split: tuple[float, ...] = setting((0.7, 0.1, 0.2), "[0, inf)", length=3)
     fill: Literal["linear", "last"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions(Section):
-    """The tokenizer.
-
-    kind: "bpe", "unigram", "byte" (byte-level BPE), "word" or "char"
-    sides: one vocabulary for both languages ("joint") or one each ("separate")
-    folder: use the trained tokenizer in this folder instead
-    """
+    """The tokenizer to train; folder: use the trained tokenizer there instead."""
 
     section = "tokenizer"
 
@@ -193,12 +166,7 @@ class TokenizerOptions(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Section):
-    """The model.
-
-    preset: a preset or family (`glassformer inspect` lists them), or a baseline: lstm, linear, repeat
-    folder: a model folder to fine-tune
-    overrides: any settings of the family, e.g. d_model
-    """
+    """A preset, family or baseline, or a folder to fine-tune; overrides: settings of the family."""
 
     section = "model"
 
@@ -209,35 +177,7 @@ class ModelOptions(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Section):
-    """The training loop.
-
-    steps, epochs: length of the training; steps takes precedence
-    batch: maximum size of a batch per device, padding included: tokens, images or windows
-    batching: "lengths" groups examples of similar length; "rows" packs pairs into rows of a fixed width, for
-        compiled GPU steps
-    accumulate: gradient-accumulation steps over all devices; the result is that of one big batch
-    lr: peak learning rate; schedule, warmup (steps), floor (fraction of lr at the end)
-    optimizer: adamw (decoupled weight decay on matrices) or adam
-    betas, eps, weight_decay: Adam betas, Adam epsilon, decoupled weight decay
-    max_grad_norm: gradients are clipped to this norm; 0 disables clipping
-    label_smoothing: probability mass spread over all classes
-    r_drop: weight of R-Drop, the divergence between two forward passes with different dropout; 0 disables it
-    ema: decay of an exponential moving average of the weights, used for validation and the model; 0 disables
-        it
-    average: number of `last` or `best` validated weights averaged into the final model; 0 disables it
-    final: which weights become the model if none are averaged: the `best` validated or the `last`
-    metric: metric that defines the best; null is the job's default
-    patience: early stopping: validations without improvement before training ends
-    validate_every, save_every, log_every: intervals in steps; keep: number of checkpoints kept
-    snapshots: number of snapshots of the model saved along the run, for the explorer; 0 disables it
-    samples: outputs shown per validation; max_valid: maximum number of examples decoded per validation
-    device: auto, cpu, cuda, cuda:1; precision: auto is bfloat16 on a GPU, float32 on a CPU
-    compile: auto compiles on a GPU; default, reduce-overhead and max-autotune are modes of torch.compile
-    parallel: ddp, fsdp or none; auto is ddp under torchrun
-    checkpoint_activations: activation checkpointing: recompute blocks in the backward pass to save memory
-    max_bad_steps: consecutive steps with a non-finite loss, or ten times the usual one, before the run fails
-    deterministic: bit-identical reruns on one GPU, slightly slower
-    """
+    """The training loop; docs/training.md explains every setting."""
 
     section = "training"
 
@@ -251,7 +191,7 @@ class TrainingOptions(Section):
     warmup: int | None = setting(None, "[0, inf)")
     floor: float = setting(0.0, "[0, 1]")
     optimizer: Literal["adamw", "adam"] = "adamw"
-    betas: tuple[float, ...] = setting((0.9, 0.98), "[0, 1)")
+    betas: tuple[float, ...] = setting((0.9, 0.98), "[0, 1)", length=2)
     eps: float = setting(1e-9, "(0, 1)")
     weight_decay: float = setting(0.01, "[0, inf)")
     max_grad_norm: float = setting(1.0, "[0, inf)")
@@ -278,11 +218,6 @@ class TrainingOptions(Section):
     max_bad_steps: int = setting(10, "[1, inf)")
     deterministic: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.betas) != 2:
-            raise InvalidValueError("training.betas", list(self.betas), "two numbers, e.g. [0.9, 0.98]")
-
 
 JobData = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
 DATA_SECTIONS: dict[str, type[JobData]] = {
@@ -293,17 +228,14 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "forecast": SeriesData,
     "restore": SentenceData,
 }
-_CLASSIFICATION = ("loss", "accuracy", "f1")
-_SEQ2SEQ = ("loss", "perplexity", "bleu", "chrf", "exact")
-METRICS: dict[str, tuple[str, ...]] = {  # what each job measures
-    "translate": _SEQ2SEQ,
-    "lm": ("loss", "perplexity", "bits_per_character", "bits_per_byte"),
-    "classify": _CLASSIFICATION,
-    "images": _CLASSIFICATION,
-    "forecast": ("loss", "mse", "mae"),
-    "restore": _SEQ2SEQ,
+METRICS = {  # what each job measures
+    "translate": "loss perplexity bleu chrf exact",
+    "lm": "loss perplexity bits_per_character bits_per_byte",
+    "classify": "loss accuracy f1",
+    "images": "loss accuracy f1",
+    "forecast": "loss mse mae",
+    "restore": "loss perplexity bleu chrf exact",
 }
-R_DROP_JOBS = ("translate", "restore", "classify", "images")
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
@@ -319,10 +251,10 @@ class Recipe:
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
     def __post_init__(self) -> None:
-        training = self.training
-        if training.metric is not None and training.metric not in METRICS[self.job]:
-            raise UnknownNameError(f"metric of {self.job}", training.metric, METRICS[self.job])
-        if training.r_drop and self.job not in R_DROP_JOBS:
+        training, metrics = self.training, METRICS[self.job].split()
+        if training.metric is not None and training.metric not in metrics:
+            raise UnknownNameError(f"metric of {self.job}", training.metric, metrics)
+        if training.r_drop and self.job in ("lm", "forecast"):
             raise InvalidValueError("training.r_drop", training.r_drop, f"0 for {self.job}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -354,15 +286,11 @@ def read_recipe_dict(path: str | Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileMissingError(
-            path, "recipe", "`glassformer recipes` lists those that ship with it"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileProblemError(path, f"cannot be read ({error})") from None
-    except yaml.YAMLError as error:
+        raise FileMissingError(path, "recipe", "`glassformer recipes` lists those included") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise FileProblemError(path, f"is not YAML ({problem})", mark.line + 1 if mark else None) from None
+        raise FileProblemError(path, f"cannot be read ({problem})", mark.line + 1 if mark else None) from None
     if not isinstance(content, dict):
         raise FileProblemError(path, f"is not a recipe with the sections {', '.join(SECTIONS)}")
     return content

@@ -20,34 +20,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from glassformer.bundle import Bundle, load
 from glassformer.errors import ConflictError, GlassformerError
 from glassformer.pretrained import BEST, MODEL, RECIPE, REQUEST, check_run_folder, is_run
-from glassformer.training.activation_checkpointing import checkpoint_activations
-from glassformer.training.checkpoint import CheckpointManager
+from glassformer.training.checkpoint import CheckpointManager, average_folders, recover_folder, replace_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel, parallel_from_environment
-from glassformer.training.hardware import (
-    configure_torch,
-    device_for,
-    dtype_of,
-    measure_hardware,
-    peak_flops,
-)
-from glassformer.training.jobs import create_job
+from glassformer.training.hardware import configure_torch, device_for, dtype_of, measure_hardware, peak_flops
+from glassformer.training.jobs import JOBS
 from glassformer.training.jobs.base import Job
+from glassformer.training.learner import checkpoint_activations
 from glassformer.training.lock import RunLock
 from glassformer.training.logging.console import format_number, silence_stderr
 from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog
-from glassformer.training.model_folders import average_folders, recover_folder, replace_folder
 from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
 from glassformer.training.signals import Interrupted, StopSignals
-from glassformer.training.task import Task
 from glassformer.training.trainer import Outcome, Trainer
 from glassformer.weights.atomic_write import atomic_write
 
@@ -58,28 +50,6 @@ RESUMABLE = frozenset(
     device compile parallel checkpoint_activations max_bad_steps
     """.split()
 )
-
-
-@dataclass(eq=False)
-class DifferentRunError(GlassformerError):
-    """The folder holds a run with other settings; `setting` is the first that differs."""
-
-    folder: Path
-    setting: str
-    value: Any
-    existing: Any
-    hint: str = "use another folder, or delete this one to start from scratch"
-    template: ClassVar[str] = (
-        "{folder} holds another run, whose {setting} is {existing!r:.60} and not {value!r:.60}"
-    )
-
-
-@dataclass(eq=False)
-class PreparationFailedError(GlassformerError):
-    """Another rank could not prepare the run."""
-
-    rank: int = 0
-    template: ClassVar[str] = "rank {rank} could not prepare the run and reports why"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +116,7 @@ def run(request: Recipe, folder: str | Path, *, log: Log) -> RunResult:
     try:
         if parallel.main:
             check_run_folder(root)
-        with (
-            RunLock(root) if parallel.main else nullcontext(),
-            StopSignals(main=parallel.main) as signals,
-        ):
+        with RunLock(root) if parallel.main else nullcontext(), StopSignals(main=parallel.main) as signals:
             if parallel.main and not (root / REQUEST).is_file():
                 _write_request(request, root)
             result = _run(request, root, parallel, signals, log)
@@ -163,13 +130,9 @@ def run(request: Recipe, folder: str | Path, *, log: Log) -> RunResult:
 
 def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, log: Log) -> RunResult:
     job = _prepare_in_turn(
-        parallel,
-        signals,
-        "stopped while preparing the data; run the same command again to continue",
-        lambda: prepare_job(request, root, parallel.device, log, ranks=parallel.ranks),
+        parallel, signals, lambda: prepare_job(request, root, parallel.device, log, ranks=parallel.ranks)
     )
-    recipe = job.recipe
-    options = recipe.training
+    options = job.recipe.training
     if options.accumulate % parallel.ranks:
         raise ConflictError(
             ("training.accumulate", "the number of processes"),
@@ -177,11 +140,7 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
             "resume with a number of processes that divides it",
         )
     configure_torch(options, parallel.device)
-    torch.manual_seed(recipe.seed)
-    task = job.task()
-    if options.checkpoint_activations:
-        checkpoint_activations(task.learner)
-    with _trainer(job, task, root, parallel, signals) as trainer:
+    with _trainer(job, root, parallel, signals) as trainer:
         outcome = trainer.run()
         state, run_log = trainer.state, trainer.log
         if outcome == "interrupted":
@@ -209,29 +168,29 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
     return RunResult(outcome=outcome, folder=root)
 
 
-def _prepare_in_turn(
-    parallel: Parallel, signals: StopSignals, stop_message: str, prepare: Callable[[], Job]
-) -> Job:
+def _prepare_in_turn(parallel: Parallel, signals: StopSignals, prepare: Callable[[], Job[Any]]) -> Job[Any]:
     """Rank 0 prepares the folder; the others then find everything there. A signal stops it immediately."""
     job = None
     try:
         if parallel.main:
-            with signals.immediate(stop_message):
+            with signals.immediate(
+                "stopped while preparing the data; run the same command again to continue"
+            ):
                 prepared = prepare()
             job = prepared
     finally:
         failed = parallel.any(parallel.main and job is None)
     if failed:
-        raise Interrupted if signals.received else PreparationFailedError()
+        raise Interrupted if signals.received else GlassformerError("rank 0 could not prepare the run")
     return job or prepare()
 
 
-def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, ranks: int = 1) -> Job:
+def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, ranks: int = 1) -> Job[Any]:
     """The job with its data prepared and every setting filled in; the recipe is saved in the folder."""
     for name in (BEST, MODEL, "tokenizer"):
         recover_folder(root / name)
     known = resumed_recipe(request, root)
-    job = create_job(known or _divisible_by(request, ranks, log), root, log)
+    job = JOBS[request.job](known or _divisible_by(request, ranks, log), root, log)
     if known is None:
         job.check_model()
     job.prepare_data()
@@ -249,11 +208,10 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
 
 def _divisible_by(request: Recipe, ranks: int, log: Log) -> Recipe:
     """The recipe with `accumulate` rounded up to a multiple of the ranks."""
-    training = request.training
-    accumulate = -(-training.accumulate // ranks) * ranks
-    if accumulate != training.accumulate:
+    accumulate = -(-request.training.accumulate // ranks) * ranks
+    if accumulate != request.training.accumulate:
         log(f"training.accumulate is {accumulate}, to be divided among {ranks} processes")
-    return replace(request, training=replace(training, accumulate=accumulate))
+    return replace(request, training=replace(request.training, accumulate=accumulate))
 
 
 def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
@@ -263,46 +221,52 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
     """
     if not is_run(root):
         return None
-    existing = read_recipe(root / RECIPE)
-    before = existing.to_dict()
+    content, now = read_recipe(root / RECIPE).to_dict(), request.to_dict()
+    before = content
     if (root / REQUEST).is_file():
         before = json.loads((root / REQUEST).read_text(encoding="utf-8"))
-    now = request.to_dict()
     differs = first_difference(now, before)
-    if differs and first_difference(now, existing.to_dict()):
+    if differs and first_difference(now, content):
         if not any((root / name).exists() for name in ("checkpoints", MODEL)):
             return None
-        raise DifferentRunError(root, *differs)
-    content = existing.to_dict()
-    training = content["training"]
-    for name in RESUMABLE:
-        if now["training"][name] is not None:
-            training[name] = now["training"][name]
-    epochs = existing.training.epochs
-    if epochs and now["training"]["steps"] is None and training["epochs"] != epochs:
+        setting, new, old = differs
+        raise ConflictError(
+            (setting, str(root)),
+            f"the folder holds another run, whose {setting} is {old!r:.60} and not {new!r:.60}",
+            "use another folder, or delete this one to start from scratch",
+        )
+    training, asked = content["training"], now["training"]
+    epochs = training["epochs"]
+    training |= {name: asked[name] for name in RESUMABLE if asked[name] is not None}
+    if epochs and asked["steps"] is None and training["epochs"] != epochs:
         training["steps"] = math.ceil(training["steps"] * training["epochs"] / epochs)
     return parse_recipe(content)
 
 
 def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The first setting that differs and may not: its name, its value now, its value before."""
-    for section in now:
-        new, old = now[section], before.get(section)
-        if not isinstance(new, Mapping) or not isinstance(old, Mapping):
-            if new != old:
-                return section, new, old
-            continue
-        for name in {**new, **old}:
-            resumable = section == "training" and name in RESUMABLE
-            if not resumable and new.get(name) != old.get(name):
-                return f"{section}.{name}", new.get(name), old.get(name)
+    new, old = _flat(now), _flat(before)
+    for name in {**new, **old}:
+        if name.removeprefix("training.") not in RESUMABLE and new.get(name) != old.get(name):
+            return name, new.get(name), old.get(name)
     return None
 
 
+def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by `section.name`."""
+    sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
+    inner = {f"{section}.{name}": one for section, value in sections.items() for name, one in value.items()}
+    return {name: value for name, value in content.items() if name not in sections} | inner
+
+
 @contextmanager
-def _trainer(job: Job, task: Task, root: Path, parallel: Parallel, signals: StopSignals) -> Iterator[Trainer]:
+def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals) -> Iterator[Trainer]:
     """The trainer in the state of the newest checkpoint, with its log open."""
     recipe, options = job.recipe, job.recipe.training
+    torch.manual_seed(recipe.seed)
+    task = job.task()
+    if options.checkpoint_activations:
+        checkpoint_activations(task.learner)
     checkpoint = CheckpointManager(root / "checkpoints", parallel, keep=options.keep).newest()
     step = checkpoint.step if checkpoint is not None else 0
     assert options.steps is not None

@@ -1,14 +1,4 @@
-"""Graceful shutdown: the first signal saves and exits, the second exits immediately.
-
-with StopSignals() as signals:
-    with signals.immediate("nothing to save yet"):
-        prepare()
-    for batch in batches:
-        ...
-        if signals.received:
-            save(); break
-sys.exit(signals.exit_code)
-"""
+"""Graceful shutdown: the first signal saves and exits, the second exits immediately."""
 
 from __future__ import annotations
 

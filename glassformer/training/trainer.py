@@ -25,14 +25,19 @@ from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
 from glassformer.pretrained import AVERAGED, BEST
-from glassformer.training.checkpoint import Checkpoint, CheckpointManager
+from glassformer.training.checkpoint import (
+    Checkpoint,
+    CheckpointManager,
+    replace_folder,
+    save_snapshot,
+    snapshot_steps,
+)
 from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
 from glassformer.training.distributed import Fsdp, Parallel
-from glassformer.training.hardware import autocast, compile_learner, dtype_of, uncompile
+from glassformer.training.hardware import autocast, compile_learner, dtype_of
 from glassformer.training.learner import BatchNormState, Learner, flops_per_unit, model_parameters
 from glassformer.training.logging.run_log import RunLog, StepMetrics
-from glassformer.training.model_folders import replace_folder, save_snapshot, snapshot_steps
-from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer, build_schedule
+from glassformer.training.optimizer import ExponentialMovingAverage, Schedule, build_optimizer
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import Sample, Task, lower_is_better
@@ -48,18 +53,16 @@ Outcome = Literal["finished", "interrupted", "early stop"]
 
 @dataclass(eq=False)
 class DivergedError(GlassformerError):
-    """Too many consecutive steps had a non-finite or far too large loss."""
+    """Too many consecutive steps had a non-finite or far too large loss; examples: of the last one."""
 
     steps: int
     last_step: int
-    rows: Sequence[int]
+    examples: str
     hint: str = "lower training.lr, inspect these examples, or raise training.max_bad_steps"
-
-    def message(self) -> str:
-        return (
-            f"{self.steps} consecutive steps had a non-finite or far too large loss, the last one step "
-            f"{self.last_step:,} (examples {_format_rows(self.rows)}); the weights are those before them"
-        )
+    template: ClassVar[str] = (
+        "{steps} consecutive steps had a non-finite or far too large loss, the last one step {last_step:,} "
+        "(examples {examples}); the weights are those before them"
+    )
 
 
 @dataclass(eq=False)
@@ -69,9 +72,7 @@ class TrainingMemoryError(GlassformerError):
     step: int
     examples: int
     reason: str
-    hint: str = (
-        "lower training.batch, or set training.checkpoint_activations: true; the last checkpoint is intact"
-    )
+    hint: str = "lower training.batch, or set training.checkpoint_activations: true"
     template: ClassVar[str] = "out of memory in step {step:,} with {examples} examples at once ({reason})"
 
 
@@ -93,12 +94,8 @@ class TrainState:
     stale: int = 0
     averaged: list[tuple[int, float]] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        averaged = [list(pair) for pair in self.averaged]
-        return {**vars(self), "position": list(self.position), "averaged": averaged}
-
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TrainState:
+    def from_json(cls, data: dict[str, Any]) -> TrainState:
         averaged = [(int(step), float(score)) for step, score in data["averaged"]]
         return cls(**{**data, "position": DataPosition(*data["position"]), "averaged": averaged})
 
@@ -121,7 +118,14 @@ class Trainer:
         self.parallel, self.log, self.signals = parallel, log, signals
         self.device = parallel.device
         self.dtype = dtype_of(options, self.device)
-        self.schedule = build_schedule(options)
+        assert options.steps is not None
+        self.steps = options.steps
+        self.schedule = Schedule(
+            kind=options.schedule or "constant",
+            warmup=options.warmup or 0,
+            steps=options.steps,
+            floor=options.floor,
+        )
         self.metric = options.metric or task.metric
         if reason := compile_learner(task.learner, options, self.device):
             log.message(reason)
@@ -134,8 +138,6 @@ class Trainer:
         self.usual_loss = torch.zeros((), device=self.device)
         self.state = TrainState()
         self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.keep)
-        assert options.steps is not None
-        self.steps = options.steps
         self.snapshots = snapshot_steps(options.snapshots, self.steps)
         batches, examples = make_batches(task, options, seed)
         self.loader = DataLoader(
@@ -150,7 +152,7 @@ class Trainer:
         self.flops_per_unit = flops_per_unit(self.learner)
         self.data_seconds = 0.0  # spent waiting for data
         self._compiled = False  # whether a compiled step succeeded
-        self._pending: deque[tuple[int, Tensor, list[int]]] = deque()  # steps whose loss is not yet checked
+        self._pending: deque[tuple[int, Tensor, str]] = deque()  # steps whose loss is not yet checked
 
     # ---- steps -----------------------------------------------------------------------------------------
 
@@ -252,7 +254,9 @@ class Trainer:
         self.batch_norm_state.restore()
 
     def _backward(self, batch: MicroBatch, step: int, *, last: bool) -> Tensor:
-        torch.manual_seed(combine_seeds(self.seed, step, batch.index, int(batch.rows[0])))
+        # each micro-batch of each step draws its own random numbers
+        entropy = np.random.SeedSequence((self.seed, step, batch.index, int(batch.rows[0])))
+        torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         tensors = {name: t.to(self.device, non_blocking=True) for name, t in batch.tensors.items()}
         torch.compiler.cudagraph_mark_step_begin()
         with self.parallel.gradient_sync(self.module, last):
@@ -270,7 +274,7 @@ class Trainer:
             compiling = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
             if not compiling or self._compiled:
                 raise
-            uncompile(self.learner)
+            self.learner._compiled_call_impl = None  # torch has no call for it
             reason = str(error).splitlines()[0][:150]
             self.log.message(f"not compiled: {reason}; training runs uncompiled, slower")
             return self.module(**tensors)
@@ -308,16 +312,16 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(step)
         rows = np.concatenate([batch.rows[batch.rows != ROW_SEPARATOR] for batch in batches])
-        self._pending.append((step, bad, rows[: SHOWN_ROWS + 1].tolist()))
-        while len(self._pending) > (1 if self.device.type == "cuda" else 0):
+        more = ", ..." if len(rows) > SHOWN_ROWS else ""
+        self._pending.append((step, bad, ", ".join(map(str, rows[:SHOWN_ROWS])) + more))
+        self._check_pending(unchecked=1 if self.device.type == "cuda" else 0)
+
+    def _check_pending(self, unchecked: int = 0) -> None:
+        """Count the skipped steps among the pending ones; too many consecutive ones end the run."""
+        while len(self._pending) > unchecked:
             self._check_step(*self._pending.popleft())
 
-    def _check_pending(self) -> None:
-        while self._pending:
-            self._check_step(*self._pending.popleft())
-
-    def _check_step(self, step: int, bad: Tensor, rows: list[int]) -> None:
-        """Count a skipped step; too many consecutive ones end the run."""
+    def _check_step(self, step: int, bad: Tensor, rows: str) -> None:
         state = self.state
         if not bool(bad):
             state.consecutive_skipped = 0
@@ -326,7 +330,7 @@ class Trainer:
         state.consecutive_skipped += 1
         self.log.message(
             f"skipped step {step:,}: its loss is not finite or {SPIKE:.0f} times the usual one "
-            f"(examples {_format_rows(rows)}); {state.skipped:,} skipped so far"
+            f"(examples {rows}); {state.skipped:,} skipped so far"
         )
         if state.consecutive_skipped >= self.options.max_bad_steps:
             raise DivergedError(state.consecutive_skipped, step, rows)
@@ -368,7 +372,9 @@ class Trainer:
             self.log.validation(state.step, found.metrics, samples, signatures=found.signatures)
             if name not in found.metrics:
                 raise UnknownNameError("metric", name, found.metrics)
-            value, sign = self._broadcast(found.metrics[name]), -1 if lower_is_better(name) else 1
+            own = torch.tensor(found.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
+            # rank 0's value on every rank, so that all decide alike
+            value, sign = float(self.parallel.sum(own)), -1 if lower_is_better(name) else 1
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
             # of equal scores the later is saved, having trained longer; only a better one resets the patience
@@ -382,11 +388,6 @@ class Trainer:
 
     def _out_of_patience(self) -> bool:
         return self.options.patience is not None and self.state.stale >= self.options.patience
-
-    def _broadcast(self, value: float) -> float:
-        """Rank 0's value on every rank, so that all decide alike."""
-        own = torch.tensor(value if self.parallel.main else 0.0, dtype=torch.float64)
-        return float(self.parallel.sum(own))
 
     def _save_for_averaging(self, score: float) -> None:
         """Save these weights for the average; `save` deletes those that will not be in it."""
@@ -415,7 +416,7 @@ class Trainer:
         self._check_pending()
         state = self.state
         self.checkpoints.save(
-            state.step, self.learner.model, self.optimizer, self._extra_tensors(), state.to_dict()
+            state.step, self.learner.model, self.optimizer, self._extra_tensors(), vars(state)
         )
         if self.parallel.main:  # only now: a run killed before resumes with the older ones
             needed = {self.averaged_folder(step) for step, _ in state.averaged}
@@ -425,16 +426,11 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint."""
         self.checkpoints.restore(checkpoint, self.learner.model, self.optimizer, self._extra_tensors())
-        self.state = TrainState.from_dict(checkpoint.state)
+        self.state = TrainState.from_json(checkpoint.state)
 
     def _extra_tensors(self) -> dict[str, dict[str, Tensor]]:
         extra = {"loop": {"usual_loss": self.usual_loss}}
         return extra if self.ema is None else {**extra, "ema": self.ema.tensors}
-
-
-def combine_seeds(*numbers: int) -> int:
-    """One seed from several numbers, so that each micro-batch of each step draws its own random numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
@@ -448,7 +444,3 @@ def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
 def _is_out_of_memory(error: BaseException) -> bool:
     # torch has no exception of its own for a failed allocation on the CPU
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _format_rows(rows: Sequence[int]) -> str:
-    return ", ".join(map(str, rows[:SHOWN_ROWS])) + (", ..." if len(rows) > SHOWN_ROWS else "")

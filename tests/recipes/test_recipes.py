@@ -62,4 +62,6 @@ def test_trains(run, place, monkeypatch, name):
     assert done.code == 0, done.err
     found = yaml.safe_load(done.out)
     assert found["job"] == recipe.job
-    assert {name for name in found["metrics"] if not name.startswith("repeat")} == set(METRICS[recipe.job])
+    assert {name for name in found["metrics"] if not name.startswith("repeat")} == set(
+        METRICS[recipe.job].split()
+    )

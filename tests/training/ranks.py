@@ -17,9 +17,9 @@ from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build
 from glassformer.data.examples import IGNORE_INDEX
-from glassformer.training.activation_checkpointing import checkpoint_activations
 from glassformer.training.checkpoint import Checkpoint, CheckpointManager, named_state
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
+from glassformer.training.learner import checkpoint_activations
 from glassformer.training.losses import projected_cross_entropy
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer.data.examples import Arrays
-from glassformer.training.activation_checkpointing import checkpoint_activations
-from glassformer.training.learner import SeriesLearner, count_values
+from glassformer.training.learner import SeriesLearner, checkpoint_activations, count_values
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import Task, Validation
 from glassformer.weights.store import save_weights

@@ -13,10 +13,10 @@ from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.data_loader import make_batches
-from glassformer.training.jobs.translate import Translate
+from glassformer.training.jobs.seq2seq import Translate
+from glassformer.training.jobs.text import token_splits
 from glassformer.training.recipe import Recipe, parse_recipe
 from glassformer.training.run import run
-from glassformer.training.text_encoding import token_splits
 from tests.data.files import rows_of
 
 CHANCE = 0.2
@@ -69,8 +69,7 @@ def gathered(place: Path, **words: Any) -> Translate:
 
 
 @pytest.mark.parametrize(
-    "tokenizer",
-    [{}, {"kind": "unigram"}, {"kind": "byte", "vocab_size": 400}, {"sides": "separate"}],
+    "tokenizer", [{}, {"kind": "unigram"}, {"kind": "byte", "vocab_size": 400}, {"sides": "separate"}]
 )
 def test_text_is_unchanged_and_length_within_its_bound(tmp_path: Path, tokenizer: Any) -> None:
     job = gathered(tmp_path, tokenizer=tokenizer)
@@ -116,7 +115,7 @@ def test_tokens_are_split_as_often_as_requested_and_independently_per_side(tmp_p
 def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: Path, batching: str) -> None:
     job = gathered(tmp_path, batching=batching)
     task, tokens = job.task(), 400
-    held = PairExamples(job.corpus.valid, pad_id=job.corpus.pad_id, start_id=job.seq2seq.start_id)
+    held = PairExamples(job.corpus.valid, pad_id=job.corpus.pad_id, start_id=job.start_id)
     batches, examples = make_batches(task, job.recipe.training, 1)
     for batch in islice(batches.stream(), 60):  # over several epochs
         arrays = examples.batch(batch.rows, epoch=batch.epoch)
@@ -127,16 +126,6 @@ def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: P
     both, stored = held.gather(np.arange(len(held)), 5)
     first, lengths = job.corpus.valid.gather(np.arange(len(held)))
     assert all((one == two).all() for one, two in zip(both, first, strict=True)) and (stored == lengths).all()
-
-
-def test_without_dropout_the_stored_ids_are_used(tmp_path: Path) -> None:
-    job = gathered(tmp_path, bpe_dropout=0.0)
-    learned = job.train_examples()
-    rows = np.arange(len(learned))
-    assert (learned.lengths(rows) == job.corpus.train.lengths(rows)).all()
-    both, _ = learned.gather(rows, 3)
-    first, _ = job.corpus.train.gather(rows)
-    assert all((one == two).all() for one, two in zip(both, first, strict=True))
 
 
 @pytest.mark.parametrize("batching", ["lengths", "rows"])

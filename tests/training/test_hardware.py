@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from glassformer.core.backend import _onednn_linear
-from glassformer.training.hardware import ONEDNN_CACHE, configure_torch
-from glassformer.training.recipe import TrainingOptions
+from glassformer.training.hardware import ONEDNN_CACHE
 
 # Bytes in use before and after products of 200 shapes, as the allocator counts them: no noise, unlike RSS.
 IN_USE = """
@@ -46,10 +44,3 @@ def test_varying_batch_shapes_do_not_fill_memory() -> None:
     env = {name: value for name, value in os.environ.items() if name not in ONEDNN_CACHE}
     done = subprocess.run([sys.executable, "-c", IN_USE], env=env, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 64 << 20  # 35 MB; by default 111 MB, and more for more shapes
-
-
-def test_user_settings_of_onednn_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ONEDNN_CACHE:
-        monkeypatch.setenv(name, "7")
-    configure_torch(TrainingOptions(), torch.device("cpu"))
-    assert {os.environ[name] for name in ONEDNN_CACHE} == {"7"}

@@ -13,7 +13,6 @@ import torch
 import glassformer
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.training.data_cache import no_log
-from glassformer.training.jobs.images import choose_patch_size
 from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import prepare_job, run
@@ -155,28 +154,6 @@ def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path)
         ours, other = bundle.model(mine), theirs(**pixels).logits
     assert torch.allclose(ours, other, atol=1e-4)
     assert (ours.argmax(-1).numpy() == digits.target[:20]).mean() > 0.9
-
-
-def test_patches_divide_the_image() -> None:
-    assert [choose_patch_size(*size) for size in ((28, 28), (32, 32), (224, 224), (96, 64), (3, 5))] == [
-        4,
-        4,
-        16,
-        8,
-        1,
-    ]
-    with pytest.raises(InvalidValueError):
-        choose_patch_size(101, 101)
-
-
-def test_a_class_unseen_in_training_is_an_error(tmp_path: Path) -> None:
-    pixels = np.zeros((40, 8, 8), np.uint8)
-    pixels[:, 0] = np.arange(40)[:, None]
-    np.savez(tmp_path / "train.npz", images=pixels, labels=np.arange(40) % 2)
-    np.savez(tmp_path / "valid.npz", images=pixels, labels=np.arange(40) % 3)
-    data = {"train": [str(tmp_path / "train.npz")], "valid": [str(tmp_path / "valid.npz")]}
-    with pytest.raises(GlassformerError):
-        run(parse_recipe({"job": "images", "data": data}), tmp_path / "run", log=no_log)
 
 
 def test_idx_pair_is_one_source_and_new_labels_are_noticed(tmp_path: Path) -> None:

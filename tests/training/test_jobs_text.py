@@ -20,7 +20,7 @@ from glassformer.data.store import write_store
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
-from glassformer.training.jobs.restore import GAP, PREFIX, normalize_spaces, word_starts
+from glassformer.training.jobs.seq2seq import GAP, PREFIX, normalize_spaces, word_starts
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run
 
@@ -87,13 +87,7 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
         {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
         tokenizer={"kind": "char"},
         model={**SMALL, "num_layers": num_layers},
-        training={
-            "steps": steps,
-            "batch": 900,
-            "lr": 3e-3,
-            "schedule": "cosine",
-            "label_smoothing": 0.0,
-        },
+        training={"steps": steps, "batch": 900, "lr": 3e-3, "schedule": "cosine", "label_smoothing": 0.0},
     )
     assert found["exact"] > 0.99
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import pairs
-from glassformer.errors import GlassformerError, MissingValueError, UnknownNameError
+from glassformer.errors import MissingValueError, UnknownNameError
 from glassformer.tokenization import load_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files
@@ -76,16 +74,6 @@ def test_a_multilingual_model_needs_a_known_target_language(trained: Path) -> No
     with pytest.raises(UnknownNameError):
         bundle.translate("abdc", to="de")
     assert bundle.generate([">>back<<abdc"], special_in_text="keep", num_beams=1) == ["cdba"]
-
-
-def test_the_language_column_is_not_part_of_the_pair(tmp_path: Path) -> None:
-    table = tmp_path / "a.tsv"
-    table.write_text("to\tsource\ttarget\nde\tdog\tHund\nfr\tdog\tchien\n")
-    rows = [("dog", "Hund", "de"), ("dog", "chien", "fr")]
-    assert list(pairs(table, to="to").rows(RowErrors())) == rows
-    assert list(pairs(table, columns=(2, 3), to=1).rows(RowErrors()))[-2:] == rows
-    with pytest.raises(GlassformerError):
-        pairs(table, to=1)
 
 
 @pytest.mark.parametrize(("share", "unit"), [(0.05, "sentence"), (0.2, "line")])

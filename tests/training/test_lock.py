@@ -13,7 +13,6 @@ import pytest
 
 from glassformer.errors import FileProblemError
 from glassformer.training.lock import HOLDER, RunInUseError, RunLock, holder_of
-from tests.faults.scale import trials
 
 
 def fork(work: Callable[[], None]) -> int:
@@ -63,46 +62,6 @@ def test_second_run_is_refused_with_the_holder_until_the_first_ends(tmp_path: Pa
     with RunLock(folder):
         assert (holder := holder_of(folder)) is not None and holder.pid == os.getpid()
     assert holder_of(folder) is None and not (folder / HOLDER).exists()
-
-
-@pytest.mark.slow
-def test_races_have_one_winner(tmp_path: Path) -> None:
-    """Four processes at once for a folder whose last holder was killed: one gets it, three are refused."""
-    kill(start_holder(tmp_path))
-    for _ in range(trials(40)):
-        start_read, start_write = os.pipe()
-        result_read, result_write = os.pipe()
-        end_read, end_write = os.pipe()
-
-        def race(
-            start: int = start_read,
-            start_end: int = start_write,
-            result: int = result_write,
-            end: int = end_read,
-            end_end: int = end_write,
-        ) -> None:
-            os.close(start_end)
-            os.close(end_end)
-            os.read(start, 1)  # returns when the parent closes its side
-            try:
-                with RunLock(tmp_path):
-                    os.write(result, b"w")
-                    os.read(end, 1)
-                    os.kill(os.getpid(), signal.SIGKILL)  # dies holding it
-            except RunInUseError:
-                os.write(result, b"r")
-
-        racers = [fork(race) for _ in range(4)]
-        os.close(start_write)
-        results = b""
-        while len(results) < 4:
-            results += os.read(result_read, 4)
-        os.close(end_write)
-        for pid in racers:
-            os.waitpid(pid, 0)
-        for file in (start_read, result_read, result_write, end_read):
-            os.close(file)
-        assert sorted(results) == sorted(b"wrrr")
 
 
 def test_unusable_folder_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from glassformer.training.logging.history import read_history
 from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics
-from glassformer.training.trainer import distinct_samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,17 +63,6 @@ def test_resumed_run_reads_like_an_uninterrupted_one(tmp_path: Path, torn: bytes
     train(tmp_path / "killed", 0, 20)  # from the beginning: nothing of before remains
     assert (tmp_path / "killed" / "metrics.jsonl").read_text().count('"started at step"') == 1
     assert story(tmp_path / "killed") == story(tmp_path / "whole")
-
-
-def test_history_with_repeated_steps_is_read_as_one_run(tmp_path: Path) -> None:
-    train(tmp_path / "whole", 0, 20)
-    for begin, end in ((0, 12), (10, 20)):
-        train(tmp_path / f"{begin}", begin, end)
-    joined = b"".join((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("0", "10"))
-    (tmp_path / "0" / "metrics.jsonl").write_bytes(joined)
-    history, whole = read_history(tmp_path / "0"), read_history(tmp_path / "whole")
-    assert [(n["step"], n["loss"]) for n in history.steps] == [(n["step"], n["loss"]) for n in whole.steps]
-    assert [n["metrics"] for n in history.validations] == [n["metrics"] for n in whole.validations]
 
 
 def test_numbers_are_exact_and_unlogged_steps_are_not_read(tmp_path: Path) -> None:
@@ -258,9 +246,3 @@ def test_terminal_has_a_bar_and_its_cursor_back_after_ctrl_c(tmp_path: Path) -> 
     assert "\x1b]0;" not in seen and "BLEU 21.5" in seen
     plain, code = on_terminal(tmp_path, "500", "0", env={"NO_COLOR": "1"}, interrupt=False)
     assert code == 0 and "\x1b[3" not in plain and "\x1b[38" not in plain
-
-
-def test_samples_have_distinct_sources() -> None:
-    samples = [Sample(source=source, expected="", got=f"{n}") for n, source in enumerate("aabacb")]
-    assert [sample.got for sample in distinct_samples(samples, 5)] == ["0", "2", "4"]
-    assert [sample.got for sample in distinct_samples(samples, 2)] == ["0", "2"]

@@ -17,11 +17,7 @@ PAIRS = "".join(f"{n} cats\t{n} Katzen\n" for n in range(100, 160))
 
 
 def train_in(folder, pairs):
-    return run(
-        parse_recipe({**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}),
-        folder,
-        log=no_log,
-    )
+    return run(parse_recipe({**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}), folder, log=no_log)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.model_folders import save_snapshot, snapshot_steps
+from glassformer.training.checkpoint import save_snapshot, snapshot_steps
 from glassformer.weights.store import open_weights
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 

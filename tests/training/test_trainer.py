@@ -16,8 +16,7 @@ from glassformer.data import Batch, DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.data.examples import PairExamples
 from glassformer.errors import FileProblemError
-from glassformer.training.model_folders import average_weights
-from glassformer.training.optimizer import build_schedule
+from glassformer.training.checkpoint import average_weights
 from glassformer.training.signals import StopSignals
 from glassformer.training.trainer import DivergedError, Trainer, TrainingMemoryError
 from glassformer.weights.store import open_weights
@@ -57,8 +56,8 @@ def test_resume_is_bit_identical(tmp_path: Path) -> None:
         through, averages = weights(trainer), {n: t.clone() for n, t in trainer.ema.tensors.items()}  # type: ignore[union-attr]
     for step in (4, 8):
         folder = tmp_path / f"stopped-{step}"
-        with trainer_in(folder, replace(options, steps=step, schedule="constant")) as trainer:
-            trainer.schedule = build_schedule(options)
+        with trainer_in(folder, replace(options, steps=step)) as trainer:
+            trainer.schedule = replace(trainer.schedule, steps=options.steps)
             trainer.run()
         with trainer_in(folder, options) as trainer:
             saved = trainer.checkpoints.newest()
@@ -128,7 +127,7 @@ def test_too_many_bad_steps_raise_with_their_examples(tmp_path: Path) -> None:
         pytest.raises(DivergedError) as caught,
     ):
         trainer.run()
-    assert (caught.value.steps, caught.value.last_step) == (5, 11) and caught.value.rows
+    assert (caught.value.steps, caught.value.last_step) == (5, 11) and caught.value.examples
     assert all(t.isfinite().all() for t in weights(trainer).values())
 
 

@@ -78,7 +78,7 @@ def test_it_takes_a_byte_a_weight_and_leaves_out_what_is_a_formula(tmp_path: Pat
 
 
 def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
-    from glassformer.training.model_folders import average_folders
+    from glassformer.training.checkpoint import average_folders
 
     models = [glassformer.tiny("original"), glassformer.tiny("original")]
     folders = [glassformer.save(one, tmp_path / str(n), dtype="int8") for n, one in enumerate(models)]

@@ -8,22 +8,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from glassformer.bundle import Bundle, load
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
+from glassformer.errors import UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size
-from glassformer.training.recipe import Recipe
+from glassformer.training.recipe import DataSection, Recipe
 from glassformer.training.task import Task
 
+Data = TypeVar("Data", bound=DataSection)
 
-class Job(ABC):
+
+class Job(ABC, Generic[Data]):
     """The job of one run: `prepare_data`, then `choose_defaults` (in a new run), then `task`.
 
     folder: the run folder. recipe: after `choose_defaults`, with every setting filled in.
@@ -37,8 +40,17 @@ class Job(ABC):
         self.facts: dict[str, Any] = {}
 
     @property
+    def data(self) -> Data:
+        section: Any = self.recipe.data
+        return section
+
+    @property
     def preset(self) -> str:
         return self.recipe.model.preset or self.default_preset
+
+    @property
+    def fine_tuning(self) -> bool:
+        return self.recipe.model.folder is not None
 
     @cached_property
     def base(self) -> Bundle | None:
@@ -51,13 +63,22 @@ class Job(ABC):
         """The `job.json` of the base model."""
         return self.base.job if self.base else JobInfo()
 
+    def update_data(self, **changes: Any) -> None:
+        """Change settings of the recipe's data section."""
+        self.recipe = replace(self.recipe, data=replace(self.recipe.data, **changes))
+
+    def unsupported_model(self, hint: str) -> UnsupportedError:
+        """The error for a model or preset that this job cannot train."""
+        model = self.recipe.model.folder or self.preset
+        return UnsupportedError(f"the model '{model}'", f"the job {self.recipe.job}", hint)
+
     def adopt_base_settings(self) -> None:
         """For evaluation, before `prepare_data`: take from the model how its data is to be read."""
         return  # most models have nothing to say
 
     def check_model(self) -> None:
         """Before any data is read: reject model overrides that fit no model."""
-        if self.recipe.model.folder is None:
+        if not self.fine_tuning:
             check_overrides(self.preset, self.recipe.model.overrides)
 
     @abstractmethod
@@ -87,26 +108,24 @@ class Job(ABC):
         batch = training.batch or batch
         per_epoch = steps_per_epoch(examples, batch, training.accumulate)
         steps = training.steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
+        # once per epoch, but 20 to 40 times in all
+        validate_every = training.validate_every or max(1, steps // 40, min(per_epoch, steps // 20))
         defaults = {
             "steps": steps,
             "batch": batch,
             "warmup": max(1, min(4000, steps // 10)),
-            # once per epoch, but 20 to 40 times in all
-            "validate_every": max(1, steps // 40, min(per_epoch, steps // 20)),
+            "validate_every": validate_every,
             "label_smoothing": 0.0,
-            "schedule": "cosine",
+            "schedule": "linear" if self.fine_tuning else "cosine",
             "batching": "lengths",
             **defaults,
+            "save_every": validate_every,
+            "log_every": max(1, min(50, steps // 100)),
         }
-        defaults["save_every"] = training.validate_every or defaults["validate_every"]
-        defaults["log_every"] = max(1, min(50, steps // 100))
         chosen = {name: value for name, value in defaults.items() if getattr(training, name) is None}
         self.recipe = replace(self.recipe, training=replace(training, **chosen))
-        listed = ", ".join(
-            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:g}"
-            for name, value in chosen.items()
-            if isinstance(value, int | float)
-        )
+        numbers = {name: value for name, value in chosen.items() if not isinstance(value, str)}
+        listed = ", ".join(f"{name} {value:,.12g}" for name, value in numbers.items())
         return [f"training: {listed}"] if listed else []
 
     def fill_model(self, defaults: Mapping[str, Any]) -> None:

@@ -1,21 +1,61 @@
-"""What classification jobs are composed of: the class names in the model, and the training task."""
+"""Classification of texts and images: a label for each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle, save
-from glassformer.data.examples import Examples, class_names
+from glassformer.core import spec as specs
+from glassformer.data.examples import BpeDropout, Examples, LabelledExamples, class_names
+from glassformer.data.image_files import list_files, list_names, single_path
+from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, Stamp, fingerprint_files, labelled_texts
+from glassformer.data.store import Ragged
+from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.families.family import named_labels
 from glassformer.families.registry import families, family_for
-from glassformer.families.sidecars import JobInfo
-from glassformer.training.learner import LabelLearner, count_labels
-from glassformer.training.recipe import TrainingOptions
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
+from glassformer.tokenization import Tokenizer
+from glassformer.training.data_cache import DataCache
+from glassformer.training.hardware import Hardware
+from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.text import (
+    Row,
+    TextCorpus,
+    check_vocabulary,
+    encode_rows,
+    log_counts,
+    max_id,
+    prepare_corpus,
+    read_texts,
+    token_splits,
+)
+from glassformer.training.learner import ImageLearner, LabelLearner, TextLabelLearner, count_labels
+from glassformer.training.model_setup import (
+    choose_size,
+    classification_head,
+    fresh,
+    fresh_spec,
+    max_input_length,
+    supported_options,
+    with_head,
+)
+from glassformer.training.recipe import ImageData, LabelledData, TrainingOptions
 from glassformer.training.task import Sample, Task, Validation, classification_metrics
+
+LISTED_CLASSES = 20
+PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
+MAX_PATCH_SIZE = 16
 
 
 def sort_labels(labels: Sequence[str]) -> list[str]:
@@ -40,7 +80,7 @@ def with_classes(bundle: Bundle, job: str, classes: Sequence[str], **info: Any) 
     config: dict[str, Any] = {}
     if family is not None:
         config = {**(bundle.config or family.to_config(bundle.spec)), **named_labels(classes)}
-    job_info = JobInfo.from_dict({"job": job, "classes": list(classes), **info})
+    job_info = JobInfo(name=job, classes=tuple(classes), **info)
     return replace(bundle, family=family.name if family else None, config=config, job=job_info)
 
 
@@ -78,5 +118,375 @@ def classification_task(
         count=count_labels,
         metric="accuracy",
         validate=validate,
-        save=lambda path: save(bundle, path),
+        save=partial(save, bundle),
+    )
+
+
+class Classify(Job[LabelledData]):
+    """Labelled texts; measured by accuracy and macro F1."""
+
+    default_preset = "bert"
+    corpus: TextCorpus
+    classes: Sequence[str] = ()
+
+    def adopt_base_settings(self) -> None:
+        if self.base is not None:
+            self.classes = classes_of(self.base) or ()
+            limit = max_input_length(self._encoder(self.base.spec))
+            self.update_data(max_len=min(limit, self.base_info.max_len or limit))
+
+    def prepare_data(self) -> None:
+        data = self.data
+        if self.base is not None and data.max_len > max_input_length(self._encoder(self.base.spec)):
+            limit = max_input_length(self.base.spec)
+            raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
+        self.corpus = corpus = prepare_corpus(
+            self,
+            lambda files: labelled_texts(files, columns=data.columns),
+            self._write,
+            cache_key=(data.max_len, self.recipe.training.max_valid),
+            marks="around",
+            text_columns=1,
+        )
+        self.classes = corpus.notes["valid"]["classes"]
+        log_counts(self, corpus, "texts")
+        self.facts["classes"] = self.classes
+        more = ", ..." if len(self.classes) > LISTED_CLASSES else ""
+        self.log(f"{len(self.classes)} classes: {', '.join(self.classes[:LISTED_CLASSES])}{more}")
+        if truncated := corpus.total("truncated"):
+            self.facts["truncated texts"] = truncated
+            self.log(f"{truncated:,} texts are longer than {data.max_len} tokens and are truncated")
+
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
+    ) -> dict[str, Any]:
+        """Write ids and class numbers. The first split, or the model, determines the classes."""
+        self.classes = self.classes or self._find_classes(source)
+        numbers = {label: n for n, label in enumerate(self.classes)}
+        max_len = self.data.max_len
+        truncated: list[int] = []  # in each group of rows
+
+        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+            for _, label in rows:
+                if label not in numbers:
+                    raise UnknownNameError("label in the validation data", label, numbers)
+            ids = Ragged.of(tokenizer.encode_ids([text for text, _ in rows]))
+            truncated.append(int((ids.lengths > max_len).sum()))
+            return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
+
+        largest = max(max_id(tokenizer), len(self.classes))
+        encode_rows(self, folder, source.rows(problems), source.fields, encode, what="texts", max_id=largest)
+        return {"classes": self.classes, "truncated": sum(truncated)}
+
+    def _find_classes(self, source: Source) -> Sequence[str]:
+        """The labels of a split; in the order of the base model if it has the same."""
+        found = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
+        if len(found) < 2:
+            raise InvalidValueError("the labels of the training data", found, "at least two classes")
+        before = classes_of(self.base) if self.base else None
+        return before if before is not None and set(before) == set(found) else found
+
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        store, tuning = self.corpus.train, self.fine_tuning
+        tokens = store.sizes()[0]
+        size, epochs, reason = choose_size(
+            hardware,
+            units=tokens,
+            vocab_size=len(self.classes),
+            epochs=min(40.0, max(3.0, 300_000 / len(store))),
+            length_known=self.has_length,
+        )
+        self.fill_model(supported_options(self.preset, size.options()))
+        batch = min(16_384 if hardware.on_gpu else 4096, 64 * max(16, tokens // len(store)), tokens // 20)
+        return ([] if tuning else [reason]) + self.fill_training(
+            LabelledExamples(store, pad_id=self.corpus.pad_id),
+            batch=max(self.data.max_len, batch),
+            epochs=3 if tuning else epochs,
+            lr=3e-5 if tuning else min(2e-3, 0.1 / size.d_model),
+        )
+
+    def train_examples(self) -> LabelledExamples:
+        """The training texts, with BPE dropout if the recipe asks for it."""
+        dropout = None
+        if self.data.bpe_dropout:
+            splits = token_splits(self.corpus.tokenizer)
+            dropout = BpeDropout(
+                splits, self.data.bpe_dropout, max_length=self.data.max_len, seed=self.recipe.seed
+            )
+        return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
+
+    def _encoder(self, spec: Any) -> specs.EncoderOnly:
+        if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):
+            return spec
+        raise self.unsupported_model("use a text encoder: bert, roberta or distilbert")
+
+    def build(self) -> Bundle:
+        """The model with its tokenizer and labels, as it will be saved."""
+        corpus, base = self.corpus, self.base
+        if base is None:
+            ids = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.pad_id}
+            fixed = supported_options(self.preset, {**ids, "max_len": self.data.max_len})
+            spec = self._encoder(fresh_spec(self.recipe.model, fixed))
+            head = classification_head(spec, len(self.classes))
+            bundle = Bundle(model=fresh(replace(spec, head=head, tied=())))
+        else:
+            spec = self._encoder(base.spec)
+            assert isinstance(spec.input, specs.Tokens)
+            check_vocabulary(corpus, spec.input.vocab_size)
+            bundle = with_head(base, classification_head(spec, len(self.classes)))
+        bundle.tokenizer = corpus.tokenizer
+        return with_classes(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
+
+    def task(self) -> Task:
+        texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()
+        tokenizer, pad_id = self.corpus.tokenizer, self.corpus.pad_id
+        special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, pad_id)
+        learner = TextLabelLearner(
+            bundle.model,
+            mask_prob=self.data.mask_prob,
+            mlm_weight=self.data.mlm_weight,
+            mask_id=self._mask_id(),
+            unmaskable=tuple({number for number in special if number is not None}),
+            smoothing=training.label_smoothing or 0.0,
+            r_drop=training.r_drop,
+        )
+        return classification_task(
+            bundle,
+            learner,
+            train=self.train_examples(),
+            valid=LabelledExamples(self.corpus.valid, pad_id=pad_id),
+            sample_inputs=[text for text, _ in texts],
+            sample_labels=[self.classes.index(label) for _, label in texts],
+            classes=self.classes,
+            unit="texts",
+            training=training,
+        )
+
+    def _mask_id(self) -> int:
+        """The mask token, or the unknown token if there is none."""
+        for number in (self.corpus.tokenizer.mask_id, self.corpus.tokenizer.unk_id):
+            if number is not None:
+                return number
+        if self.data.mask_prob:
+            raise UnsupportedError(
+                "the tokenizer",
+                "data.mask_prob, since it has neither a mask nor an unknown token",
+                "set it to 0, or use another tokenizer.kind than byte",
+            )
+        return self.corpus.pad_id
+
+
+class Images(Job[ImageData]):
+    """Labelled images; measured by accuracy and macro F1."""
+
+    default_preset = "vit"
+    train_set: ImageSet
+    valid_set: ImageSet
+    train_rows: NDArray[np.int64] | None = None  # None is all
+    valid_rows: NDArray[np.int64] | None = None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    base_classes: Sequence[str] | None = None  # the classes of a model that is evaluated
+
+    @property
+    def base_input(self) -> specs.ImagePatches | None:
+        """The input layer of the base model."""
+        if self.base is None:
+            return None
+        spec = self.base.spec
+        if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.ImagePatches):
+            return spec.input
+        raise self.unsupported_model("use an image encoder")
+
+    def adopt_base_settings(self) -> None:
+        self.base_classes = classes_of(self.base) if self.base else None
+
+    def prepare_data(self) -> None:
+        data = self.data
+        train = single_path(data.train)
+        valid = None if isinstance(data.valid, float) else single_path(data.valid)
+        paths = [path for path in (train, valid) if path is not None]
+
+        def fingerprints(stamp: Stamp) -> tuple[object, ...]:
+            files = [fingerprint_files(list_files(path), stamp=stamp) for path in paths]
+            return files, self._size(), self.recipe.model.folder
+
+        names = fingerprint_files([], *map(list_names, paths))
+        cache = DataCache(self.folder / "data", fingerprints, extra={"names": names})
+        notes = cache.load(self.log)
+        if notes is None:
+            cache.begin()
+            problems = RowErrors()
+            images = prepare_images(
+                train,
+                cache.folder / "train",
+                errors=problems,
+                size=self._size(),
+                channels=self.base_input.channels if self.base_input is not None else None,
+                classes=self.base_classes,
+                split="test" if self.base_classes else "train",
+            )
+            if valid is not None and self.base_classes is None:
+                held_out = prepare_images(
+                    valid,
+                    cache.folder / "valid",
+                    errors=problems,
+                    size=images.shape[:2],
+                    channels=images.shape[2],
+                    split="test",
+                    classes=images.classes,
+                )
+                if held_out.shape != images.shape:
+                    raise ConflictError(
+                        ("data.train", "data.valid"),
+                        f"the images have {images.shape[2]} and {held_out.shape[2]} channels",
+                    )
+            notes = cache.commit(bad=problems.summary())
+        self.train_set = self.valid_set = ImageSet(cache.folder / "train")
+        if isinstance(data.valid, float):
+            self.train_rows, self.valid_rows = self.train_set.split(data.valid, seed=self.recipe.seed)
+        elif not self.base_classes:
+            self.valid_set = ImageSet(cache.folder / "valid")
+        self.mean, self.std = self._statistics()
+        self._log_counts(notes["bad"])
+
+    def _size(self) -> tuple[int, int] | None:
+        """Height and width: the recipe's, or those of the base model."""
+        size = self.data.size
+        if size is None and self.base_input is not None:
+            size = self.base_input.image_size
+        return None if size is None else (size[0], size[-1])
+
+    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation per channel: those of the base model, or of the training set."""
+        known: Mapping[str, Any] = self.base.files.get(IMAGE_PROCESSOR_FILE, {}) if self.base else {}
+        if "image_mean" in known and "image_std" in known:
+            return tuple(known["image_mean"]), tuple(known["image_std"])
+        return channel_statistics(self.train_set, self.train_rows)
+
+    def _log_counts(self, skipped: str) -> None:
+        height, width, channels = self.train_set.shape
+        train, valid = len(self.train_examples()), len(self.valid_examples())
+        classes = self.train_set.classes
+        self.facts = {
+            "training images": train,
+            "validation images": valid,
+            "image size": f"{height} x {width}, {channels} channel{'s' * (channels > 1)}",
+            "classes": list(classes),
+        }
+        self.log(
+            f"{train:,} images of {height} x {width} in {len(classes)} classes for training, "
+            f"{valid:,} for validation"
+        )
+        if skipped:
+            self.facts["skipped rows"] = skipped
+            self.log(skipped)
+
+    def train_examples(self) -> ImageExamples:
+        """The training images, augmented as the recipe says."""
+        changes = {name: getattr(self.data, name) for name in ("flip", "shift", "rotate", "erase")}
+        augment = Augment(**changes, seed=self.recipe.seed) if any(changes.values()) else None
+        return ImageExamples(
+            self.train_set, rows=self.train_rows, mean=self.mean, std=self.std, augment=augment
+        )
+
+    def valid_examples(self) -> ImageExamples:
+        return ImageExamples(self.valid_set, rows=self.valid_rows, mean=self.mean, std=self.std)
+
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
+        height, width, _ = self.train_set.shape
+        count, tuning = len(self.train_examples()), self.fine_tuning
+        patch = self.recipe.model.overrides.get("patch_size") or choose_patch_size(height, width)
+        patches = height * width // (patch**2 if isinstance(patch, int) else math.prod(patch))
+        size, epochs, reason = choose_size(
+            hardware,
+            units=count * patches,
+            vocab_size=len(self.train_set.classes),
+            epochs=min(100.0, max(10.0, 2_000_000 / count)),
+            length_known=self.has_length,
+        )
+        self.fill_model(supported_options(self.preset, {**size.options(), "patch_size": patch}))
+        reasons = [] if tuning else [reason, f"{patches} patches of {patch} x {patch} per image"]
+        return reasons + self.fill_training(
+            self.train_examples(),
+            batch=max(1, min(512 if hardware.on_gpu else 128, count // 20)),
+            epochs=5 if tuning else epochs,
+            lr=1e-4 if tuning else min(1e-3, 0.1 / size.d_model),
+            label_smoothing=0.1,
+        )
+
+    def build(self) -> Bundle:
+        """The model with its classes and image preprocessing, as it will be saved."""
+        (height, width, channels), classes = self.train_set.shape, self.train_set.classes
+        if self.base is None or self.base_input is None:
+            fixed = {"image_size": (height, width), "channels": channels, "num_labels": len(classes)}
+            if not supported_options(self.preset, {"image_size": 1}):
+                raise self.unsupported_model("use vit or deit")
+            bundle = Bundle(model=fresh(fresh_spec(self.recipe.model, fixed)))
+        else:
+            expected = (*self.base_input.image_size, self.base_input.channels)
+            if expected != (height, width, channels):
+                raise ConflictError(
+                    ("data.size", "model.folder"),
+                    f"the images are {height} x {width} x {channels}, the model reads "
+                    f"{' x '.join(map(str, expected))}",
+                )
+            bundle = with_head(self.base, specs.Classify(num_labels=len(classes)))
+        processor = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": height, "width": width},
+            "resample": 2,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+        }
+        bundle.files = {**bundle.files, IMAGE_PROCESSOR_FILE: processor}
+        info = {"size": (height, width), "channels": channels, "mean": self.mean, "std": self.std}
+        return with_classes(bundle, self.recipe.job, classes, **info)
+
+    def task(self) -> Task:
+        training, bundle, valid = self.recipe.training, self.build(), self.valid_examples()
+        learner = ImageLearner(
+            bundle.model,
+            cutmix=self.data.cutmix,
+            smoothing=training.label_smoothing or 0.0,
+            r_drop=training.r_drop,
+        )
+        rows = valid.rows[: training.max_valid]
+        return classification_task(
+            bundle,
+            learner,
+            train=self.train_examples(),
+            valid=valid,
+            sample_inputs=[f"image {row + 1}" for row in rows],
+            sample_labels=valid.images.labels(rows).tolist(),
+            classes=self.train_set.classes,
+            unit="images",
+            training=training,
+        )
+
+
+def choose_patch_size(height: int, width: int) -> int:
+    """The largest patch size that leaves enough patches.
+
+    >>> [choose_patch_size(side, side) for side in (28, 32, 8, 224)]
+    [4, 4, 1, 16]
+    """
+    fewest, most = PATCH_COUNTS
+    sizes = [n for n in range(1, MAX_PATCH_SIZE + 1) if height % n == 0 == width % n]
+    counts = {size: height * width // size**2 for size in sizes}
+    suitable = [size for size, count in counts.items() if fewest <= count <= most]
+    if suitable:
+        return max(suitable)
+    if counts[max(sizes)] <= most:
+        return 1  # a very small image: each pixel is a patch
+    rounded = [-(-side // 16) * 16 for side in (height, width)]
+    raise InvalidValueError(
+        "the image size",
+        f"{height} x {width}",
+        f"a size divisible into {fewest} to {most} equal patches",
+        f"resize the images, e.g. data.size={rounded}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,8 @@ from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.learner import SeriesLearner, count_values, point_forecast
-from glassformer.training.model_setup import (
-    TIME_BUDGET,
-    format_minutes,
-    fresh_spec,
-    supported_options,
-)
+from glassformer.training.logging.console import format_duration
+from glassformer.training.model_setup import TIME_BUDGET, fresh_spec, supported_options
 from glassformer.training.recipe import SeriesData
 from glassformer.training.task import Sample, Task, Validation, forecast_metrics
 
@@ -49,7 +46,7 @@ SATURATING_WIDTH = 128  # model width from which the hardware is busy
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
 
 
-class Forecast(Job):
+class Forecast(Job[SeriesData]):
     """Series; measured by squared and absolute errors, next to those of repeating the last value."""
 
     default_preset = "patchtst"
@@ -57,11 +54,6 @@ class Forecast(Job):
     parts: Parts
     scaler: Scaler
     evaluated: JobInfo | None = None  # the job.json of a model that is evaluated
-
-    @property
-    def data(self) -> SeriesData:
-        assert isinstance(self.recipe.data, SeriesData)
-        return self.recipe.data
 
     def adopt_base_settings(self) -> None:
         self.evaluated = self.base_info if self.base is not None else None
@@ -72,15 +64,9 @@ class Forecast(Job):
             raise InvalidValueError("data.train", list(data.train), "one file that holds all series")
         path, problems = require_file(data.train[0]), RowErrors()
         target = data.target or (self.evaluated.columns if self.evaluated else None)
+        settings = (data.time, target, data.split, data.fill)
         cache = DataCache(
-            self.folder / "data",
-            lambda stamp: (
-                fingerprint_files([path], stamp=stamp),
-                data.time,
-                target,
-                data.split,
-                data.fill,
-            ),
+            self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
         )
         known = cache.load(no_log)  # only a note: the series are read each time
         if known is None:
@@ -139,7 +125,7 @@ class Forecast(Job):
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         context, horizon = self._lengths()
-        self.recipe = replace(self.recipe, data=replace(self.data, context=context, horizon=horizon))
+        self.update_data(context=context, horizon=horizon)
         windows, channels = self.windows(self.parts.train), len(self.series.names)
         self.windows(self.parts.valid)  # too short a validation part fails now and not after training
         reasons = [f"context length {context}, horizon {horizon}: {len(windows):,} training windows"]
@@ -148,9 +134,9 @@ class Forecast(Job):
             self.fill_model({})
             steps = {} if self.preset == "linear" else {"steps": 1}
             return reasons + self.fill_training(windows, batch=batch, epochs=20, lr=1e-3, **steps)
-        tuning, rows = self.base is not None, len(windows) * channels
+        tuning, rows = self.fine_tuning, len(windows) * channels
         options = choose_options(context, rows)
-        self.fill_model({} if tuning else supported_options(self.preset, options))
+        self.fill_model(supported_options(self.preset, options))
         epochs, reason = choose_epochs(
             hardware, {**options, **self.recipe.model.overrides}, rows, horizon, context
         )
@@ -163,7 +149,7 @@ class Forecast(Job):
     def build(self) -> Bundle:
         """The model with its columns and scale, as it will be saved."""
         (context, horizon), options, channels = self._lengths(), self.recipe.model, len(self.series.names)
-        model: Any
+        sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
             read = getattr(self.base.spec, "input", None)
             if isinstance(read, specs.SeriesPatches) and read.channels != channels:
@@ -173,29 +159,25 @@ class Forecast(Job):
                 )
             bundle = self.base
         elif options.preset in BASELINES:
-            sizes = {"context_length": context, "prediction_length": horizon}
             kind = baselines.KINDS[BASELINES[options.preset]]
             fixed = {name: n for name, n in sizes.items() if name in kind.__dataclass_fields__}
             spec = {"kind": kind.__name__, **options.overrides, **fixed}
-            model = baselines.build_baseline(baselines.from_dict(spec, "model"))
-            bundle = Bundle(model=model)
+            bundle = Bundle(model=baselines.build_baseline(baselines.from_dict(spec, "model")))
         else:
-            fixed = {"context_length": context, "prediction_length": horizon, "channels": channels}
-            if len(supported_options(options.preset or "", fixed)) < len(fixed):
-                raise UnsupportedError(
-                    f"the preset '{options.preset}'", "forecasting", f"use patchtst, {', '.join(BASELINES)}"
-                )
+            fixed = {**sizes, "channels": channels}
+            if len(supported_options(self.preset, fixed)) < len(fixed):
+                raise self.unsupported_model(f"use patchtst, {', '.join(BASELINES)}")
             bundle = Bundle(model=build_model(fresh_spec(options, fixed)))
-        info = {
-            "job": self.recipe.job,
-            "columns": list(self.series.names),
-            "mean": list(self.scaler.mean),
-            "std": list(self.scaler.std),
-            "context": context,
-            "horizon": horizon,
-            "frequency": str(self.series.step),
-        }
-        return replace(bundle, job=JobInfo.from_dict(info))
+        info = JobInfo(
+            name=self.recipe.job,
+            columns=tuple(self.series.names),
+            mean=tuple(self.scaler.mean),
+            std=tuple(self.scaler.std),
+            context=context,
+            horizon=horizon,
+            frequency=str(self.series.step),
+        )
+        return replace(bundle, job=info)
 
     def task(self) -> Task:
         bundle = self.build()
@@ -207,7 +189,7 @@ class Forecast(Job):
             count=count_values,
             metric="mse",
             validate=self.validation(learner, self.windows(self.parts.valid)),
-            save=lambda path: save(bundle, path),
+            save=partial(save, bundle),
         )
 
     def validation(self, learner: SeriesLearner, windows: Windows) -> Callable[[torch.device], Validation]:
@@ -220,19 +202,12 @@ class Forecast(Job):
 
         def validate(device: torch.device) -> Validation:
             loss, found = forecast_metrics(learner, windows, device, batch=batch)
-            by_step = zip(found.mse_by_step, found.mae_by_step, strict=True)
+            errors = {"mse": found.mse, "mae": found.mae, "repeat_mse": naive.mse, "repeat_mae": naive.mae}
+            by_step = enumerate(zip(found.mse_by_step, found.mae_by_step, strict=True), 1)
             return Validation(
-                metrics={
-                    "loss": loss,
-                    "mse": found.mse,
-                    "mae": found.mae,
-                    "repeat_mse": naive.mse,
-                    "repeat_mae": naive.mae,
-                },
+                metrics={"loss": loss, **errors},
                 samples=self._samples(learner, windows, device),
-                tables={
-                    "steps": [{"step": n, "mse": mse, "mae": mae} for n, (mse, mae) in enumerate(by_step, 1)]
-                },
+                tables={"steps": [{"step": n, "mse": mse, "mae": mae} for n, (mse, mae) in by_step]},
             )
 
         return validate
@@ -246,25 +221,22 @@ class Forecast(Job):
         arrays = windows.batch(rows)
         output = learner.model(torch.from_numpy(arrays["past"]).to(device))
         forecast = point_forecast(output).cpu().numpy()
-        channel, samples = len(self.series.names) - 1, []
+        name, std = self.series.names[-1], self.scaler.std[-1]
 
-        def text(values: Any, steps: slice) -> str:
-            numbers = self.scaler.inverse(values)[steps, channel]
-            return " ".join(
-                format_value(float(number), self.scaler.std[channel], SAMPLE_DIGITS) for number in numbers
-            )
+        def text(values: Any) -> str:
+            numbers = self.scaler.inverse(values)[:, -1]
+            return " ".join(format_value(float(number), std, SAMPLE_DIGITS) for number in numbers)
 
-        for n, start in enumerate(windows.starts(rows)):
-            when, name = self.series.timestamp(int(start)), self.series.names[channel]
-            before = text(arrays["past"][n], slice(-SAMPLE_STEPS, None))
-            samples.append(
-                Sample(
-                    source=f"{name} before {when}: {before}",
-                    expected=text(arrays["future"][n], slice(SAMPLE_STEPS)),
-                    got=text(forecast[n], slice(SAMPLE_STEPS)),
-                )
+        return [
+            Sample(
+                source=f"{name} before {self.series.timestamp(int(start))}: {text(past[-SAMPLE_STEPS:])}",
+                expected=text(future[:SAMPLE_STEPS]),
+                got=text(predicted[:SAMPLE_STEPS]),
             )
-        return samples
+            for start, past, future, predicted in zip(
+                windows.starts(rows), arrays["past"], arrays["future"], forecast, strict=True
+            )
+        ]
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
         part = self.parts.test
@@ -277,11 +249,8 @@ class Forecast(Job):
 
 def split_series(series: SeriesSet, split: tuple[float, ...]) -> Parts:
     """Split by fractions that add up to one, or at row numbers."""
-    if len(split) == 3 and max(split) <= 1:
+    if max(split) <= 1:
         return split_by_share(series, *split)
-    if len(split) != 3 or any(end != int(end) for end in split):
-        expected = "three fractions, e.g. [0.7, 0.1, 0.2], or the three rows where the parts end"
-        raise InvalidValueError("data.split", list(split), expected)
     return split_by_rows(series, *(int(end) for end in split))
 
 
@@ -317,4 +286,4 @@ def choose_epochs(
     idle = max(1.0, SATURATING_WIDTH / options["d_model"])  # narrow products leave the hardware idle
     seconds = 6 * weights * rows * idle / hardware.flops  # per epoch
     epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET / seconds)):.2g}")
-    return epochs, f"{epochs:g} epochs, estimated to take {format_minutes(epochs * seconds)}"
+    return epochs, f"{epochs:g} epochs, estimated to take {format_duration(epochs * seconds)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +19,45 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TextSource, texts
 from glassformer.data.split import splits_documents
 from glassformer.data.store import Chunk, Store, write_chunks
-from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
+from glassformer.errors import EmptyInputError, InvalidValueError
 from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.text import Perplexity
 from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
-from glassformer.training.jobs.text import TextCorpus, build_text_bundle, eos_id, max_id, prepare_corpus
+from glassformer.training.jobs.text import (
+    Progress,
+    TextCorpus,
+    build_text_bundle,
+    eos_id,
+    group_items,
+    map_in_order,
+    max_id,
+    prepare_corpus,
+)
 from glassformer.training.learner import TextLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
 from glassformer.training.recipe import TextData
 from glassformer.training.task import Sample, Task, Validation, mean_loss
-from glassformer.training.text_encoding import Progress, group_items, map_in_order, split_sources
 
 MAX_CONTEXT = 1024  # tokens, unless the recipe says otherwise
 MAX_SAMPLE_TOKENS = 64  # of a prompt, and of its continuation
 
 
-class LanguageModelling(Job):
+class LanguageModelling(Job[TextData]):
     """Running text; measured by the loss on held-out text."""
 
     default_preset = "gpt2"
     corpus: TextCorpus
 
     @property
-    def data(self) -> TextData:
-        assert isinstance(self.recipe.data, TextData)
-        return self.recipe.data
-
-    @property
     def context_length(self) -> int:
-        assert self.data.length is not None
-        return self.data.length
+        return self.data.length or MAX_CONTEXT
 
     def adopt_base_settings(self) -> None:
         if self.base is not None and self.data.length is None:
-            length = min(max_input_length(self.base.spec), MAX_CONTEXT)
-            self.recipe = replace(self.recipe, data=replace(self.data, length=length))
+            self.update_data(length=min(max_input_length(self.base.spec), MAX_CONTEXT))
 
     def prepare_data(self) -> None:
         data = self.data
@@ -66,16 +67,11 @@ class LanguageModelling(Job):
         def read(files: Sequence[str]) -> TextSource:
             return texts(files, unit=unit, column=data.column)
 
-        train, valid = split_sources(read, data, seed=self.recipe.seed)
-        self.corpus = corpus = prepare_corpus(self, train, valid, self._write, cache_key=(), marks="none")
-        counts = {"validation": corpus.notes["valid"]}
-        counts["training"] = corpus.notes.get("train", counts["validation"])
-        listed = {}
-        for split in ("training", "validation"):
-            tokens, documents = counts[split]["tokens"], counts[split]["documents"]
+        self.corpus = corpus = prepare_corpus(self, read, self._write, marks="none")
+        for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):
+            tokens, documents = counts["tokens"], counts["documents"]
             self.facts |= {f"{split} documents": documents, f"{split} tokens": tokens}
-            listed[split] = f"{tokens:,} tokens in {documents:,} document{'s' * (documents > 1)}"
-        self.log(f"{listed['training']} for training, {listed['validation']} for validation")
+            self.log(f"{tokens:,} tokens in {documents:,} document{'s' * (documents > 1)} for {split}")
         if isinstance(data.valid, float) and splits_documents(read(data.train)):
             self.log(f"the last {data.valid:.1%} of the text is held out")
 
@@ -90,28 +86,20 @@ class LanguageModelling(Job):
         (tokens,) = store.sizes()
         if tokens <= len(store):
             raise EmptyInputError(f"{folder.name} text", "provide more text")
-        return {
-            "documents": len(store),
-            "tokens": tokens,
-            "characters": encoder.characters,
-            "bytes": encoder.bytes,
-        }
+        read = {"characters": encoder.characters, "bytes": encoder.bytes}
+        return {"documents": len(store), "tokens": tokens, **read}
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
-        store, tuning = self.corpus.train, self.recipe.model.folder is not None
+        store, tuning = self.corpus.train, self.fine_tuning
         (tokens,) = store.sizes()
         size, epochs, reason = choose_size(
-            hardware,
-            units=tokens,
-            vocab_size=self.corpus.tokenizer.vocab_size,
-            length_known=self.has_length,
+            hardware, units=tokens, vocab_size=self.corpus.tokenizer.vocab_size, length_known=self.has_length
         )
         reasons = [] if tuning else [reason]
         if self.data.length is None:
             limit = MAX_CONTEXT if self.base is None else max_input_length(self.base.spec)
-            length = min(choose_context_length(tokens, store.max_length("text")), limit)
-            self.recipe = replace(self.recipe, data=replace(self.data, length=length))
-            reasons.append(f"context length {length} tokens")
+            self.update_data(length=min(choose_context_length(tokens, store.max_length("text")), limit))
+            reasons.append(f"context length {self.context_length} tokens")
         length = self.context_length
         # text that is hardly seen twice cannot be overfitted
         dropout = size.dropout if epochs > 2 else 0.0
@@ -125,7 +113,6 @@ class LanguageModelling(Job):
             batch=max(length, min(32_768 if hardware.on_gpu else 4096, tokens // 25)),
             epochs=3 if tuning else epochs,
             lr=5e-5 if tuning else min(2e-3, 0.3 / size.d_model + 2e-4),
-            schedule="linear" if tuning else "cosine",
         )
 
     def blocks(self, store: Store, *, seed: int | None) -> Blocks:
@@ -141,19 +128,17 @@ class LanguageModelling(Job):
 
     def build(self) -> Bundle:
         """The model with its tokenizer, as it will be saved."""
-        corpus, preset = self.corpus, self.recipe.model.preset or ""
-        fixed = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.tokenizer.pad_id}
+        tokenizer = self.corpus.tokenizer
+        fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         bundle = build_text_bundle(
             self,
-            corpus,
-            overrides=lambda: supported_options(preset, fixed),
+            self.corpus,
+            overrides=lambda: supported_options(self.preset, fixed),
             lstm=("LSTMLanguageModel", {**fixed, "tied": ("head",)}),
-            generation={"eos_token_id": corpus.eos_id, "pad_token_id": corpus.pad_id},
         )
         spec: Any = bundle.spec
         if not isinstance(spec, specs.DecoderOnly | baselines.spec.LSTMLanguageModel):
-            model = self.recipe.model.folder or preset
-            raise UnsupportedError(f"the model '{model}'", "the job lm", "use e.g. gpt2, llama or lstm")
+            raise self.unsupported_model("use e.g. gpt2, llama or lstm")
         if self.context_length > max_input_length(spec):
             raise InvalidValueError(
                 "data.length", self.context_length, f"at most {max_input_length(spec)} tokens for this model"
@@ -170,7 +155,7 @@ class LanguageModelling(Job):
             count=count_labels,
             metric="loss",
             validate=self.validation(learner),
-            save=lambda path: save(bundle, path),
+            save=partial(save, bundle),
         )
 
     def validation(self, learner: TextLearner) -> Callable[[torch.device], Validation]:
@@ -181,22 +166,17 @@ class LanguageModelling(Job):
         prompts = list(sample_prompts(corpus.valid, training.samples, max_tokens=sample_tokens))
         batch = max(valid.length, training.batch or 4096)
         tokens = counts["tokens"] - counts["documents"]  # the first of a document is not predicted
+        request = GenerationRequest(
+            eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
+        )
 
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, valid, device, batch=batch)
             found = Perplexity()
-            found.add(
-                loss=loss * tokens, tokens=tokens, characters=counts["characters"], bytes=counts["bytes"]
-            )
-            request = GenerationRequest(
-                eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
-            )
-            outputs = generate_batched(
-                prepare_for_inference(learner.model),
-                [prompt for prompt, _ in prompts],
-                request,
-                check_finite=False,
-            )
+            read = {"characters": counts["characters"], "bytes": counts["bytes"]}
+            found.add(loss=loss * tokens, tokens=tokens, **read)
+            model = prepare_for_inference(learner.model)
+            outputs = generate_batched(model, [prompt for prompt, _ in prompts], request, check_finite=False)
             return Validation(
                 metrics={
                     "loss": loss,

@@ -1,52 +1,92 @@
-"""What sequence-to-sequence jobs are composed of: defaults, model, training task and validation."""
+"""Sequence-to-sequence jobs: translation, and restoring corrupted sentences."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from glassformer import baselines
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
-from glassformer.data.examples import PairExamples
-from glassformer.errors import ConflictError, UnsupportedError
+from glassformer.data.denoising import Corruption, DenoisingExamples
+from glassformer.data.examples import BpeDropout, BpeDropoutPairs, PairExamples
+from glassformer.data.readers import LANGUAGE_COLUMN
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source, TableSource, pairs, texts
+from glassformer.data.store import Ragged, Store
+from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.generation import GenerationRequest, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.text import Case, Exact, bleu, chrf, perplexity
+from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_position
+from glassformer.tokenization.sentence_split import has_several_sentences
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
-from glassformer.training.jobs.text import TextCorpus, build_text_bundle
+from glassformer.training.jobs.text import (
+    Row,
+    TextCorpus,
+    build_text_bundle,
+    encode_rows,
+    log_counts,
+    max_id,
+    prepare_corpus,
+    read_texts,
+    token_splits,
+)
 from glassformer.training.learner import PairLearner, count_labels
-from glassformer.training.model_setup import choose_size, supported_options
+from glassformer.training.model_setup import choose_size, max_input_length, supported_options
+from glassformer.training.recipe import PairData, SentenceData
 from glassformer.training.task import Sample, Task, Validation, mean_loss
 
 MIN_ROW_WIDTH = 128  # tokens of a row that packs several pairs
+MAX_MULTI_SENTENCE = 0.1  # fraction of multi-sentence sources up to which a model counts as sentence-level
+TYPICAL_QUANTILE, TYPICAL_ROWS = 0.995, 1_000_000  # for the typical source length
+SIDE_SEEDS: dict[Side, int] = {"source": 0x50CE, "target": 0x7A96}  # separate the random numbers of the sides
+TAG = ">>{}<<"  # the target-language tag before a source
+GAP = "<gap>"
+PREFIX = " "  # before every sentence, so that its first word is tokenized as inside a sentence
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which every character may begin a word
+
+Data = TypeVar("Data", PairData, SentenceData)
 
 
-@dataclass(frozen=True)
-class Seq2Seq:
-    """An encoder-decoder (or its LSTM baseline) for a job whose corpus is prepared."""
+class Seq2SeqJob(Job[Data]):
+    """An encoder-decoder, or its LSTM baseline; a subclass prepares the corpus and its examples."""
 
-    job: Job
+    default_preset = "original"
     corpus: TextCorpus
 
-    def choose_defaults(self, hardware: Hardware, examples: PairExamples) -> list[str]:
-        job = self.job
+    def adopt_base_settings(self) -> None:
+        if self.base is not None:
+            self.update_data(max_len=max_input_length(self.base.spec))
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        return self.data.max_len, self.recipe.training.max_valid
+
+    def train_examples(self) -> PairExamples:
+        raise NotImplementedError
+
+    def choose_defaults(self, hardware: Hardware) -> list[str]:
         tokens = self.corpus.train.sizes()[-1]
         size, epochs, reason = choose_size(
             hardware,
             units=tokens,
             vocab_size=self.corpus.tokenizer.target_vocab_size,
             stacks=2,
-            length_known=job.has_length,
+            length_known=self.has_length,
         )
-        tuning = job.recipe.model.folder is not None
-        job.fill_model(supported_options(job.preset, {**size.options(), "norm": "pre"}))
-        return ([] if tuning else [reason]) + job.fill_training(
-            examples,
+        tuning = self.fine_tuning
+        self.fill_model(supported_options(self.preset, {**size.options(), "norm": "pre"}))
+        return ([] if tuning else [reason]) + self.fill_training(
+            self.train_examples(),
             batch=max(512, min(25_000 if hardware.on_gpu else 4096, tokens // 25)),
             epochs=3 if tuning else epochs,
             lr=5e-5 if tuning else min(2e-3, 0.7 / size.d_model + 3e-4),
@@ -59,119 +99,94 @@ class Seq2Seq:
     @property
     def row_width(self) -> int | None:
         """Width of a row of packed pairs; None for a recurrent model, which reads one pair per row."""
-        job = self.job
-        if job.recipe.model.preset == "lstm" or (
-            job.base is not None and not isinstance(job.base.spec, specs.EncoderDecoder)
+        if self.recipe.model.preset == "lstm" or (
+            self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoder)
         ):
             return None
-        data: Any = job.recipe.data
-        return max(MIN_ROW_WIDTH, data.max_len)
+        return max(MIN_ROW_WIDTH, self.data.max_len)
 
     @property
     def start_id(self) -> int:
         """The decoder start token: the end token, unless the base model says otherwise."""
-        if self.job.base is None:
+        if self.base is None:
             return self.corpus.eos_id
-        spec: Any = self.job.base.spec
+        spec: Any = self.base.spec
         if not isinstance(spec, specs.EncoderDecoder | baselines.spec.LSTMEncoderDecoder):
-            raise UnsupportedError(
-                f"the model in '{self.job.recipe.model.folder}'",
-                f"the job {self.job.recipe.job}",
-                "use an encoder-decoder",
-            )
+            raise self.unsupported_model("use an encoder-decoder")
         return self.corpus.eos_id if spec.start_id is None else spec.start_id
 
     def build(self, info: Mapping[str, Any]) -> Bundle:
         """The model with its tokenizer, as it will be saved. info: further entries of `job.json`."""
         tokenizer = self.corpus.tokenizer
         sizes = {"src_vocab_size": tokenizer.vocab_size, "tgt_vocab_size": tokenizer.target_vocab_size}
-        joint = self.job.recipe.tokenizer.sides == "joint"
-        tied = ("source", "head") if joint else ("head",)
+        tied = ("source", "head") if self.recipe.tokenizer.sides == "joint" else ("head",)
         ids = {"pad_id": self.corpus.pad_id, "start_id": self.start_id}
         return build_text_bundle(
-            self.job,
+            self,
             self.corpus,
             overrides=lambda: {**self._vocabulary_options(sizes, tied), **ids},
             lstm=("LSTMEncoderDecoder", {**sizes, "tied": tied, **ids}),
-            generation={
-                "decoder_start_token_id": self.start_id,
-                "eos_token_id": self.corpus.eos_id,
-                "pad_token_id": self.corpus.pad_id,
-            },
+            start_id=self.start_id,
             info=info,
         )
 
     def _vocabulary_options(self, sizes: Mapping[str, int], tied: tuple[str, ...]) -> dict[str, Any]:
         """A family's options for the vocabularies, whose names differ between families."""
-        recipe = self.job.recipe
-        preset = recipe.model.preset or ""
-        if not supported_options(preset, {"start_id": 0}):
-            raise UnsupportedError(
-                f"the preset '{preset}'",
-                f"the job {recipe.job}",
-                "use an encoder-decoder: original, marian, bart, t5 or lstm",
-            )
-        if preset.startswith("original"):
-            return {**sizes, "tied": recipe.model.overrides.get("tied", tied)}
-        if recipe.tokenizer.sides != "joint":
+        if not supported_options(self.preset, {"start_id": 0}):
+            raise self.unsupported_model("use an encoder-decoder: original, marian, bart, t5 or lstm")
+        if self.preset.startswith("original"):
+            return {**sizes, "tied": self.recipe.model.overrides.get("tied", tied)}
+        if self.recipe.tokenizer.sides != "joint":
             raise ConflictError(
                 ("tokenizer.sides", "model.preset"),
-                f"{preset} has one vocabulary",
+                f"{self.preset} has one vocabulary",
                 "use joint sides, or the preset original",
             )
         return {"vocab_size": self.corpus.tokenizer.vocab_size}
 
-    def task(
-        self,
-        *,
-        train: PairExamples,
-        valid: PairExamples,
-        texts: Sequence[tuple[str, str]],
-        metric: str,
-        info: Mapping[str, Any],
+    def seq2seq_task(
+        self, valid: PairExamples, pairs: Sequence[tuple[str, str]], metric: str, info: Mapping[str, Any]
     ) -> Task:
-        """The training task. texts: source and target of the first validation examples."""
-        bundle, options = self.build(info), self.job.recipe.training
+        """The training task. pairs: source and target of the first validation examples."""
+        bundle, options = self.build(info), self.recipe.training
         learner = PairLearner(bundle.model, smoothing=options.label_smoothing or 0.0, r_drop=options.r_drop)
         return Task(
             learner=learner,
-            train=train,
+            train=self.train_examples(),
             unit="tokens",
             count=count_labels,
             metric=metric,
             row_width=self.row_width,
-            validate=self.validation(learner, valid, texts),
-            save=lambda path: save(bundle, path),
+            validate=self.validation(learner, valid, pairs),
+            save=partial(save, bundle),
         )
 
     def validation(
-        self, learner: PairLearner, valid: PairExamples, texts: Sequence[tuple[str, str]]
+        self, learner: PairLearner, valid: PairExamples, pairs: Sequence[tuple[str, str]]
     ) -> Callable[[torch.device], Validation]:
         """Loss on all validation examples; BLEU, chrF and exact match of the decoded first ones."""
-        corpus, recipe = self.corpus, self.job.recipe
-        sources = [valid.row(n, 0)[0].tolist() for n in range(len(texts))]
-        expected = [target for _, target in texts]
+        tokenizer, recipe = self.corpus.tokenizer, self.recipe
+        sources = [valid.row(n, 0)[0].tolist() for n in range(len(pairs))]
         # a model that never saw capitals is scored without them; the signature says so
         case: Case = "lower" if recipe.tokenizer.lowercase else "mixed"
+        request = GenerationRequest(
+            start_ids=self.start_id,
+            eos_token_id=self.corpus.eos_id,
+            pad_token_id=self.corpus.pad_id,
+            max_new_tokens=lambda length: 2 * length + 20,
+        )
 
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, valid, device, batch=recipe.training.batch or 4096)
-            request = GenerationRequest(
-                start_ids=self.start_id,
-                eos_token_id=corpus.eos_id,
-                pad_token_id=corpus.pad_id,
-                max_new_tokens=lambda length: 2 * length + 20,
-            )
-            decoded = generate_batched(
-                prepare_for_inference(learner.model), sources, request, check_finite=False
-            )
-            outputs = [corpus.tokenizer.decode(best.ids).strip() for best, *_ in decoded]
-            scores, signatures = score_texts(outputs, expected, case=case)
+            model = prepare_for_inference(learner.model)
+            decoded = generate_batched(model, sources, request, check_finite=False)
+            outputs = [tokenizer.decode(best.ids).strip() for best, *_ in decoded]
+            scores, signatures = score_texts(outputs, [target for _, target in pairs], case=case)
             return Validation(
                 metrics={"loss": loss, "perplexity": perplexity(loss), **scores},
                 samples=[
                     Sample(source=source, expected=target, got=output)
-                    for (source, target), output in zip(texts, outputs, strict=True)
+                    for (source, target), output in zip(pairs, outputs, strict=True)
                 ],
                 signatures=signatures,
             )
@@ -187,3 +202,212 @@ def score_texts(
     same.add(outputs, [text.lower() for text in expected] if case == "lower" else expected)
     scores = {"bleu": words.score, "chrf": characters.score, "exact": same.match}
     return scores, {"bleu": words.signature, "chrf": characters.signature}
+
+
+# ---- translation -------------------------------------------------------------------------------------------
+
+
+class Translate(Seq2SeqJob[PairData]):
+    """Sentence pairs, into one target language or several; measured by BLEU and chrF."""
+
+    languages: tuple[str, ...] = ()  # target languages of a multilingual model
+    language_column: str | int | None = None
+    unit: Literal["sentence", "line"] = "line"  # what a source is: one sentence, or any text
+
+    def prepare_data(self) -> None:
+        self.language_column = self.base_info.to if self.data.to is None else self.data.to
+
+        def tags(train: Source) -> list[str]:
+            multilingual = self.language_column is not None
+            return sorted({TAG.format(row[2]) for row in train.rows(RowErrors())}) if multilingual else []
+
+        self.corpus = corpus = prepare_corpus(
+            self, self._read, self._write, cache_key=self.cache_key, marks="end", tags=tags, text_columns=2
+        )
+        languages = {name for split in corpus.notes.values() for name in split["languages"]}
+        self.languages = tuple(sorted(languages))
+        several = corpus.train_notes["several"]
+        self.unit = "sentence" if several <= MAX_MULTI_SENTENCE * len(corpus.train) else "line"
+        log_counts(self, corpus, "pairs", corpus.total("too_long"))
+
+    def _read(self, files: Sequence[str]) -> Source:
+        data = self.data
+        source = pairs(files, columns=data.columns, to=self.language_column)
+        if files == data.train and data.columns is None and isinstance(source, TableSource):
+            unread = {str(one).lower(): one for one in source.unused_columns}
+            if LANGUAGE_COLUMN in unread and self.language_column is None:  # it would mix languages
+                column = unread[LANGUAGE_COLUMN]
+                raise MissingValueError(
+                    "data.to",
+                    f"since '{source.tables[0].path}' has a column '{column}'",
+                    f"set data.to={column} if it names the target language, or set data.columns",
+                )
+            if unread:
+                self.log(f"{source.description}; ignored: {', '.join(map(repr, unread.values()))}")
+        return source
+
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
+    ) -> dict[str, Any]:
+        max_len = self.data.max_len
+        languages: set[str] = set()
+        several: list[int] = []  # multi-sentence sources in each group of rows
+
+        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+            if self.language_column is not None:
+                languages.update({row[2] for row in rows})
+            sources, targets = encode_pairs(tokenizer, rows)
+            fits = np.maximum(sources.lengths, targets.lengths) <= max_len
+            several.append(sum(has_several_sentences(rows[n][0]) for n in np.flatnonzero(fits)))
+            return sources, targets
+
+        fields, largest = ("source", "target"), max_id(tokenizer)
+        rows = source.rows(problems)
+        too_long = encode_rows(
+            self, folder, rows, fields, encode, what="pairs", max_id=largest, max_len=max_len
+        )
+        return {"too_long": too_long, "languages": sorted(languages), "several": sum(several)}
+
+    def train_examples(self) -> PairExamples:
+        """The training pairs, with BPE dropout if the recipe asks for it."""
+        marks = {"pad_id": self.corpus.pad_id, "start_id": self.start_id}
+        if not self.data.bpe_dropout:
+            return PairExamples(self.corpus.train, **marks)
+        tokenizer = self.corpus.tokenizer
+        splits = {"source": token_splits(tokenizer)}
+        splits["target"] = (
+            token_splits(tokenizer, side="target") if tokenizer.sides_differ else splits["source"]
+        )
+        dropout = {
+            side: BpeDropout(
+                splits[side],
+                self.data.bpe_dropout,
+                max_length=self.data.max_len,
+                seed=self.recipe.seed + seed,
+            )
+            for side, seed in SIDE_SEEDS.items()
+        }
+        return BpeDropoutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
+
+    def task(self) -> Task:
+        corpus = self.corpus
+        shown = [
+            (" ".join([*map(TAG.format, language), source]), target)
+            for source, target, *language in read_texts(corpus.valid.folder)
+        ]
+        valid = PairExamples(corpus.valid, pad_id=corpus.pad_id, start_id=self.start_id)
+        info: dict[str, Any] = {"unit": self.unit, "usual_len": typical_length(corpus.train)}
+        if self.language_column is not None:
+            languages = sorted({*self.languages, *(self.base_info.languages or ())})
+            info |= {"languages": languages, "to": self.language_column}
+        return self.seq2seq_task(valid, shown, "bleu", info)
+
+
+def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
+    """The ids of the sources and of the targets.
+
+    A third field of a row is the target language, whose tag is inserted before the source.
+    """
+    sources, targets = [row[0] for row in rows], [row[1] for row in rows]
+    if tokenizer.sides_differ:
+        ids = [*tokenizer.encode_ids(sources), *tokenizer.encode_ids(targets, side="target")]
+    else:  # a sentence that is on both sides is encoded once
+        ids = tokenizer.encode_ids(sources + targets)
+    encoded = Ragged.of(ids[: len(rows)])
+    if len(rows[0]) > 2:
+        languages = {row[2] for row in rows}
+        tags = dict(zip(languages, tag_ids(tokenizer, map(TAG.format, languages)), strict=True))
+        encoded = encoded.insert(np.array([tags[row[2]] for row in rows]), tag_position(tokenizer))
+    return encoded, Ragged.of(ids[len(rows) :])
+
+
+def typical_length(store: Store) -> int:
+    """The length in tokens that 99.5 % of the sources do not exceed."""
+    rows = np.linspace(0, len(store) - 1, min(len(store), TYPICAL_ROWS)).astype(np.int64)
+    return int(np.quantile(store.lengths(rows)[:, 0], TYPICAL_QUANTILE, method="higher"))
+
+
+# ---- restoring ---------------------------------------------------------------------------------------------
+
+
+class Restore(Seq2SeqJob[SentenceData]):
+    """Sentences trimmed, with gaps, or shuffled; measured by chrF and exact match."""
+
+    def prepare_data(self) -> None:
+        def read(files: Sequence[str]) -> Source:
+            return texts(files, unit="line", column=self.data.column)
+
+        self.corpus = prepare_corpus(
+            self, read, self._write, cache_key=self.cache_key, marks="end", tags=lambda _: (GAP,)
+        )
+        log_counts(self, self.corpus, "sentences", self.corpus.total("too_long"))
+
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
+    ) -> dict[str, Any]:
+        def encode(rows: list[Row]) -> tuple[Ragged]:
+            return (Ragged.of(tokenizer.encode_ids([PREFIX + normalize_spaces(text) for (text,) in rows])),)
+
+        rows, largest, max_len = source.rows(problems), max_id(tokenizer), self.data.max_len
+        too_long = encode_rows(
+            self, folder, rows, ("text",), encode, what="sentences", max_id=largest, max_len=max_len
+        )
+        return {"too_long": too_long}
+
+    def train_examples(self) -> DenoisingExamples:
+        return self._examples(self.corpus.train)
+
+    def _examples(self, store: Store) -> DenoisingExamples:
+        return DenoisingExamples(
+            store,
+            corruption=self._corruption,
+            seed=self.recipe.seed,
+            pad_id=self.corpus.pad_id,
+            start_id=self.start_id,
+        )
+
+    @cached_property
+    def _corruption(self) -> Corruption:
+        chances = {name: getattr(self.data, name) for name in ("trim", "gap", "shuffle")}
+        return Corruption(**chances, gap_id=self.gap_id, starts_word=word_starts(self.corpus.tokenizer))
+
+    @property
+    def gap_id(self) -> int:
+        """The token for missing words: ours, or the mask token of an existing tokenizer."""
+        own = self.corpus.tokenizer.token_id(GAP)
+        found = self.corpus.tokenizer.mask_id if own is None else own
+        if found is None:
+            raise UnsupportedError("the tokenizer", f"gaps, since it has neither '{GAP}' nor a mask token")
+        return found
+
+    def task(self) -> Task:
+        tokenizer, valid = self.corpus.tokenizer, self._examples(self.corpus.valid)
+        gap = tokenizer.tokens([self.gap_id])[0]
+        targets = [normalize_spaces(text) for (text,) in read_texts(self.corpus.valid.folder)]
+        sources = [valid.row(n, 0)[0] for n in range(len(targets))]  # epoch 0: always corrupted alike
+        shown = [tokenizer.decode(ids[:-1], skip_special=False) for ids in sources]
+        scores, _ = score_texts([normalize_spaces(tokenizer.decode(ids)) for ids in sources], targets)
+        self.facts["corrupted sentences unchanged"] = scores
+        listed = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
+        self.log(f"baseline: the corrupted validation sentences, unchanged, score {listed}")
+        spaced = [normalize_spaces(text.replace(gap, f" {gap} ")) for text in shown]
+        info = {"before": PREFIX, "gap": gap}
+        return self.seq2seq_task(valid, list(zip(spaced, targets, strict=True)), "chrf", info)
+
+
+def normalize_spaces(text: str) -> str:
+    return " ".join(text.split())
+
+
+def word_starts(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """For every id whether it starts a word, (V,): with a space, or in a script without spaces."""
+    starts = np.zeros(tokenizer.vocab_size, bool)
+    for index in range(len(starts)):
+        if index not in tokenizer.special_ids:
+            (piece,) = tokenizer.pieces([index])
+            name = unicodedata.name(piece[:1] or " ", "")
+            starts[index] = piece.startswith(" ") or name.startswith(SPACELESS)
+    unknown = tokenizer.unk_id
+    if unknown is not None:  # a word that becomes unknown as a whole includes its space
+        starts[unknown] = tokenizer.encode(" \ue000\ue000", special=False).ids == [unknown]
+    return starts

@@ -1,34 +1,61 @@
-"""What text jobs are composed of: a corpus (tokenizer and encoded stores) and a model with that tokenizer."""
+"""What text jobs share: splits, the tokenizer, encoding on all cores, and a model with that tokenizer."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Mapping
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from glassformer import baselines
 from glassformer.bundle import Bundle, build_model
 from glassformer.core.heads import LanguageModelHead
+from glassformer.data.examples import NO_SPLIT, split_table
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp
-from glassformer.data.store import Store
-from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
+from glassformer.data.split import split_source
+from glassformer.data.store import Ragged, Store, write_blocks
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    FileMissingError,
+    InvalidValueError,
+    MissingValueError,
+    UnsupportedError,
+)
 from glassformer.families.sidecars import JobInfo
-from glassformer.pretrained import BEST, MODEL, result_of
-from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.folder import fingerprint, vocabulary_files
-from glassformer.tokenization.train import Marks
-from glassformer.training.data_cache import DataCache
+from glassformer.pretrained import result_of
+from glassformer.tokenization import Side, Tokenizer, load_tokenizer, pair_tokenizers
+from glassformer.tokenization.folder import fingerprint
+from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.training.checkpoint import replace_folder
+from glassformer.training.data_cache import DataCache, Log
 from glassformer.training.jobs.base import Job
-from glassformer.training.model_folders import replace_folder
 from glassformer.training.model_setup import fresh_spec
-from glassformer.training.text_encoding import load_or_train_tokenizer
+from glassformer.training.recipe import TokenizerOptions
+from glassformer.weights.atomic_write import atomic_write
 
+Row = tuple[str, ...]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 # Writes one split into a folder as token ids, and returns notes to remember.
 WriteSplit = Callable[[Tokenizer, Path, Source, RowErrors], dict[str, Any]]
+
+GROUP_ROWS = 8192  # rows encoded at once,
+GROUP_CHARACTERS = 1 << 21  # or this many characters
+THREADS = 2  # one call of the library uses all cores already; two leave no pause between calls
+GROUPS_IN_FLIGHT = 4
+PROGRESS_AFTER, PROGRESS_EVERY = 3.0, 10.0  # seconds
+COVERAGE_ROWS, COVERAGE_CHARACTERS = 2000, 10_000  # sample for checking the coverage of a vocabulary
+MAX_UNKNOWN = 0.5  # fraction of unknown characters above which there is nothing to learn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +83,10 @@ class TextCorpus:
         """The padding token, or the end token if there is none."""
         return self.eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
 
+    @property
+    def train_notes(self) -> Mapping[str, Any]:
+        return self.notes.get("train", self.notes["valid"])
+
     def total(self, note: str) -> int:
         """The sum of a note over the splits."""
         return sum(split[note] for split in self.notes.values())
@@ -73,24 +104,29 @@ def eos_id(tokenizer: Tokenizer) -> int:
 
 
 def prepare_corpus(
-    job: Job,
-    train: Source,
-    valid: Source,
+    job: Job[Any],
+    read: Callable[[Sequence[str]], Source],
     write: WriteSplit,
     *,
-    cache_key: tuple[object, ...],
     marks: Marks,
-    tags: Callable[[], Iterable[str]] = tuple,
+    tags: Callable[[Source], Iterable[str]] = lambda _: (),
     text_columns: int | None = None,
+    cache_key: tuple[object, ...] = (),
 ) -> TextCorpus:
     """Train or load the tokenizer and encode both splits, or load them from the cache.
 
-    cache_key: settings that the encoded data depends on, besides the files and the tokenizer's.
+    read: the rows of some files. tags: special tokens for a newly trained tokenizer.
     text_columns: number of leading columns that train the tokenizer; None is all.
+    cache_key: settings that the encoded data depends on, besides the files and the tokenizer's.
     """
-    options, base_folder, folder, log = job.recipe.tokenizer, job.recipe.model.folder, job.folder, job.log
+    options, base_folder, data = job.recipe.tokenizer, job.recipe.model.folder, job.data
     if job.base is not None and job.base.tokenizer is None and options.folder is None:
         raise MissingValueError("tokenizer.folder", f"since '{base_folder}' has no tokenizer")
+    train = read(data.train)
+    if isinstance(data.valid, float):
+        train, valid = split_source(train, data.valid, seed=job.recipe.seed)
+    else:
+        valid = train if data.valid == data.train else read(data.valid)
 
     def fingerprints(stamp: Stamp) -> tuple[object, ...]:
         return train.fingerprint(stamp), valid.fingerprint(stamp), *cache_key, repr(options), base_folder
@@ -100,26 +136,26 @@ def prepare_corpus(
         for name, path in (("tokenizer", options.folder), ("model", base_folder))
         if path is not None and (known := fingerprint(result_of(path)))
     }
-    own = folder / "tokenizer"
+    own = job.folder / "tokenizer"
     cache = DataCache(
-        folder / "data", fingerprints, extra={**vocabularies, "own": fingerprint(own) or "none"}
+        job.folder / "data", fingerprints, extra={**vocabularies, "own": fingerprint(own) or "none"}
     )
-    before = cache.recorded("own")
-    if before is not None and before != cache.extra["own"] and _restore_tokenizer(job, own, before):
-        cache.extra["own"] = before
-    notes = cache.load(log)
+    notes = cache.load(job.log)
     if notes is None:
         cache.begin()
-    tokenizer = load_or_train_tokenizer(
-        options,
-        folder,
-        lambda: (row[:text_columns] for row in train.rows(RowErrors())),
-        marks=marks,
-        tags=tags,
-        base=job.base.tokenizer if job.base else None,
-        rebuild=notes is None and not cache.damaged,
-        log=log,
-    )
+    tokenizer = None
+    if (notes is not None or cache.damaged) and own.is_dir():
+        tokenizer = load_tokenizer(own)
+    if tokenizer is None:
+        tokenizer = load_or_train_tokenizer(
+            options,
+            lambda: (row[:text_columns] for row in train.rows(RowErrors())),
+            marks=marks,
+            tags=lambda: tags(train),
+            base=job.base.tokenizer if job.base else None,
+            log=job.log,
+        )
+        replace_folder(own, tokenizer.save)
     if notes is None:
         cache.extra["own"] = fingerprint(own) or "none"
         problems = RowErrors()
@@ -130,7 +166,7 @@ def prepare_corpus(
         notes = cache.commit(bad=problems.summary(), **written)
     if notes["bad"]:
         job.facts["skipped rows"] = notes["bad"]
-        log(notes["bad"])
+        job.log(notes["bad"])
     valid_store = Store(cache.folder / "valid")
     return TextCorpus(
         tokenizer=tokenizer,
@@ -140,61 +176,217 @@ def prepare_corpus(
     )
 
 
-def _restore_tokenizer(job: Job, own: Path, expected: str) -> bool:
-    """Restore a damaged tokenizer from a model that the run saved, if one has it."""
-    for name in (BEST, MODEL):
-        saved = job.folder / name
-        if fingerprint(saved) == expected:
-            replace_folder(own, partial(_copy_files, vocabulary_files(saved)))
-            job.log(f"{own} was damaged or changed; restored it from {saved}")
-            return True
-    return False
+def load_or_train_tokenizer(
+    options: TokenizerOptions,
+    texts: Callable[[], Iterator[Sequence[str]]],
+    *,
+    marks: Marks,
+    tags: Callable[[], Iterable[str]] = tuple,
+    base: Tokenizer | None = None,
+    log: Log,
+) -> Tokenizer:
+    """The tokenizer of a model to fine-tune, of a folder, or one trained on the texts.
+
+    texts: rows of one or two texts; with separate sides each column trains its own tokenizer.
+    tags: special tokens for a newly trained tokenizer.
+    """
+    if base is None and options.folder is not None:
+        base = load_tokenizer(options.folder)
+        if base is None:
+            raise FileMissingError(options.folder, "tokenizer", "correct tokenizer.folder or leave it out")
+    if base is not None:
+        if (unknown := unknown_fraction(base, texts())) > MAX_UNKNOWN:
+            log(f"the tokenizer does not know {unknown:.0%} of the characters; train one on similar text")
+        return base
+    kind, size = options.kind, options.vocab_size
+    plan = TokenizerPlan(
+        kind=kind, vocab_size=size, lowercase=options.lowercase, marks=marks, tags=tuple(tags())
+    )
+    log(f"training a {kind} tokenizer of at most {size:,} tokens")
+    if options.sides == "separate":
+        trained = pair_tokenizers(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
+    else:
+        trained = train_tokenizer((text for row in texts() for text in row), plan)
+    if (unknown := unknown_fraction(trained, texts())) > MAX_UNKNOWN:
+        expected = f"larger, since {unknown:.0%} of the characters would be unknown"
+        raise InvalidValueError("tokenizer.vocab_size", size, expected)
+    return trained
 
 
-def _copy_files(files: Iterable[Path], folder: Path) -> None:
-    folder.mkdir()
-    for file in files:
-        shutil.copyfile(file, folder / file.name)
+def unknown_fraction(tokenizer: Tokenizer, rows: Iterator[Sequence[str]]) -> float:
+    """The fraction of characters that a tokenizer does not know, of the worse side.
+
+    Characters are counted, since one unknown token may stand for a whole word or line.
+    """
+    worst = 0.0
+    sides: tuple[Side, ...] = ("source", "target")
+    for side, texts in zip(sides, zip(*islice(rows, COVERAGE_ROWS), strict=True), strict=False):
+        sample = [text[:COVERAGE_CHARACTERS] for text in texts]
+        ids = [one.ids for one in tokenizer.encode_batch(sample, special=False, side=side)]
+        if any(tokenizer.unk_id in one for one in ids):
+            total = sum(len("".join(text.split())) for text in sample)
+            known = sum(len("".join(tokenizer.decode(one, side=side).split())) for one in ids)
+            worst = max(worst, 1 - known / max(total, 1))
+    return worst
 
 
-def log_counts(job: Job, corpus: TextCorpus, what: str, too_long: int = 0, max_len: int = 0) -> None:
+class Progress:
+    """Logs how many items have been read, if reading takes long. what: such as "pairs"."""
+
+    def __init__(self, what: str, log: Log) -> None:
+        self._what, self._log = what, log
+        self._count, self._next = 0, time.monotonic() + PROGRESS_AFTER
+
+    def add(self, count: int) -> None:
+        self._count += count
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + PROGRESS_EVERY
+            self._log(f"reading {self._what}: {self._count:,} so far")
+
+
+def group_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Lists of items small enough to encode at once; `characters` counts those of an item."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += characters(item)
+        if size >= GROUP_CHARACTERS or len(group) == GROUP_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """Each item with its result, computed in threads a few items ahead, in the items' order."""
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(THREADS, "encoding") as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) == GROUPS_IN_FLIGHT:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def encode_rows(
+    job: Job[Any],
+    folder: Path,
+    items: Iterable[Row],
+    fields: Sequence[str],
+    encode: Callable[[list[Row]], Sequence[Ragged]],
+    *,
+    what: str,
+    max_id: int,
+    max_len: int | None = None,
+) -> int:
+    """Write rows of text as a store of ids, and the texts that are decoded in validation next to it.
+
+    encode: the ids of many rows, by field; called in threads.
+    max_len: rows with a longer field are skipped; their number is returned. None keeps all.
+    """
+    too_long, texts = 0, list[Row]()
+    progress, keep_texts = Progress(what, job.log), job.recipe.training.max_valid
+
+    def blocks() -> Iterator[Sequence[Ragged]]:
+        nonlocal too_long
+        groups = group_items(items, lambda row: len(row[0]))
+        for rows, encoded in map_in_order(encode, groups):
+            progress.add(len(rows))
+            if max_len is not None:
+                fits = np.max([field.lengths for field in encoded], axis=0) <= max_len
+                if not fits.all():
+                    too_long += len(rows) - int(fits.sum())
+                    encoded = [field.select(fits) for field in encoded]
+                    rows = [row for row, fit in zip(rows, fits, strict=True) if fit]
+            texts.extend(rows[: keep_texts - len(texts)])
+            yield encoded
+
+    store = write_blocks(folder, fields, blocks(), max_id=max_id)
+    if not len(store):
+        raise EmptyInputError(f"{folder.name} data", "raise data.max_len or provide more data")
+    with atomic_write(folder / "texts.json") as file:
+        file.write(json.dumps([list(row) for row in texts], ensure_ascii=False).encode())
+    return too_long
+
+
+def read_texts(folder: Path) -> list[list[str]]:
+    """The texts that `encode_rows` kept."""
+    texts: list[list[str]] = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+    return texts
+
+
+def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.int64]:
+    """For BPE dropout: the two tokens each token can be split into, (V, 2), or NO_SPLIT twice.
+
+    Special tokens stay whole.
+
+    >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
+    >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
+    >>> found = token_splits(tokenizer)
+    >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != NO_SPLIT]
+    [['▁', 'ab']]
+    """
+    size = tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size
+    unsplittable = tokenizer.special_ids | tokenizer.unknown_ids
+    table = split_table(tokenizer.tokens(range(size), side=side), unsplittable)
+    for number, parts in enumerate(table.tolist()):
+        # the same spelling may decode differently if a vocabulary marks word-internal parts or single bytes
+        if NO_SPLIT not in parts and tokenizer.decode([number], side=side) != tokenizer.decode(
+            parts, side=side
+        ):
+            table[number] = NO_SPLIT
+    if (table == NO_SPLIT).all():
+        raise UnsupportedError(
+            f"the {side} tokenizer", "data.bpe_dropout", "set it to 0, or use tokenizer.kind bpe"
+        )
+    return table
+
+
+def log_counts(job: Job[Any], corpus: TextCorpus, what: str, too_long: int = 0) -> None:
     """Log the number of rows, and how many were too long."""
     train, valid = len(corpus.train), len(corpus.valid)
     job.facts |= {f"training {what}": train, f"validation {what}": valid}
     job.log(f"{train:,} {what} for training, {valid:,} for validation")
     if too_long:
         job.facts[f"{what} over max_len"] = too_long
-        job.log(f"skipped {too_long:,} {what} longer than {max_len} tokens")
+        job.log(f"skipped {too_long:,} {what} longer than {job.data.max_len} tokens")
 
 
 def build_text_bundle(
-    job: Job,
+    job: Job[Any],
     corpus: TextCorpus,
     *,
     overrides: Callable[[], Mapping[str, Any]],
     lstm: tuple[str, Mapping[str, Any]],
-    generation: dict[str, Any],
+    start_id: int | None = None,
     info: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """The recipe's language model with its tokenizer, as it will be saved.
 
     overrides: settings of a new Transformer that the data determines; lstm: kind and settings of the
         baseline.
-    info: further entries of `job.json`.
+    start_id: the decoder start token. info: further entries of `job.json`.
     """
     options, tokenizer, base = job.recipe.model, corpus.tokenizer, job.base
     job_info = JobInfo.from_dict({"job": job.recipe.job, **(info or {})})
+    generation = {"eos_token_id": corpus.eos_id, "pad_token_id": corpus.pad_id}
+    if start_id is not None:
+        generation = {"decoder_start_token_id": start_id, **generation}
     if base is not None:
         head = base.model.head
         if not isinstance(head, LanguageModelHead):
-            raise UnsupportedError(f"the model in '{options.folder}'", "generating text")
-        check_vocabulary(job, corpus, len(head.weight))
-        return replace(
-            base,
-            tokenizer=tokenizer,
-            generation=base.generation or generation,
-            job=job_info,
-        )
+            raise job.unsupported_model("use a model that generates text")
+        check_vocabulary(corpus, len(head.weight))
+        return replace(base, tokenizer=tokenizer, generation=base.generation or generation, job=job_info)
     model: Any
     if options.preset == "lstm":
         kind, fixed = lstm
@@ -204,7 +396,7 @@ def build_text_bundle(
     return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job_info)
 
 
-def check_vocabulary(job: Job, corpus: TextCorpus, vocab_size: int) -> None:
+def check_vocabulary(corpus: TextCorpus, vocab_size: int) -> None:
     """Reject a tokenizer with more tokens than the base model has embeddings."""
     if corpus.max_id >= vocab_size:
         raise ConflictError(

@@ -106,9 +106,9 @@ class Display:
         if self._progress is None:
             return
         with self._guarded():
-            self._progress.update(
-                self._task, completed=step, **({} if values is None else {"values": values})
-            )
+            self._progress.update(self._task, completed=step)
+            if values is not None:
+                self._progress.update(self._task, values=values)
             if self._progress.get_time() - self._drawn >= REDRAW_INTERVAL:
                 self._drawn = self._progress.get_time()
                 self._progress.refresh()

@@ -15,8 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from glassformer.errors import FileProblemError
 from glassformer.pretrained import RECIPE
 from glassformer.training.logging.console import format_duration, format_number
@@ -139,7 +137,7 @@ def render_curves(drawn: Panels) -> bytes:
 
     columns = min(2, len(drawn))
     rows = math.ceil(len(drawn) / columns)
-    style = {
+    style: Any = {
         "font.size": 10,
         "axes.edgecolor": FAINT,
         "axes.spines.top": False,
@@ -180,6 +178,7 @@ def _page(root: Path, history: History, curves: str) -> str:
     facts = history.facts()
     recipe = (root / RECIPE).read_text("utf-8", errors="replace") if (root / RECIPE).is_file() else ""
     title = escape(root.resolve().name)
+    step = history.steps[-1]["step"] if history.steps else 0
     run = [[escape(name), escape(value)] for name, value in _run_facts(history, facts)]
     messages = [[f"{event['step']:,}", _text(event["text"])] for event in history.events if "text" in event]
     parts = [
@@ -203,22 +202,12 @@ def _page(root: Path, history: History, curves: str) -> str:
 </head>
 <body><main>
 <h1>{title}</h1>
-<p class="sub">{escape(_subtitle(recipe, history, facts))}</p>
+<p class="sub">job {facts.get("job", "?")}, step {step:,} of {facts.get("total steps", 0):,}</p>
 {"".join(parts)}
 <footer>Written by Glassformer from metrics.jsonl and recipe.yaml in this folder.</footer>
 </main></body>
 </html>
 """
-
-
-def _subtitle(recipe: str, history: History, facts: Mapping[str, Any]) -> str:
-    """The job, and the progress of the training."""
-    try:
-        job = f"job {yaml.safe_load(recipe)['job']}, "
-    except (yaml.YAMLError, TypeError, KeyError):
-        job = ""
-    step, total = history.steps[-1]["step"] if history.steps else 0, facts.get("total steps")
-    return f"{job}step {step:,}" + (f" of {total:,}" if isinstance(total, int) else "")
 
 
 def _by_metric(history: History) -> dict[str, list[tuple[int, float]]]:

@@ -1,11 +1,5 @@
 """The log of a run: on the console, in train.log, in metrics.jsonl, for TensorBoard.
 
-    with RunLog("runs/x", total_steps=10_000, from_step=400) as log:
-        log.facts({"parameters": 60_000_000})
-        log.step(StepMetrics(step=401, loss=3.2, lr=3e-4, units=4096, seconds=0.2))
-        log.validation(500, {"loss": 2.9, "BLEU": 21.4}, [Sample(source="a", expected="b", got="b")])
-        log.message("saved a checkpoint")
-
 Logging never ends a run: a full disk or a closed terminal is mentioned once.
 """
 
@@ -297,7 +291,7 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, *, from_step: int) -> None:
         self.file = AppendOnlyFile(folder / f"events.out.tfevents.{time.time_ns()}.glassformer")
         try:
-            self._events = import_module("tensorboard.compat.proto.event_pb2")
+            self._events: Any = import_module("tensorboard.compat.proto.event_pb2")
             self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
             self._records = import_module("tensorboard.summary.writer.record_writer").RecordWriter
         except Exception:  # not installed, or broken by another package
@@ -314,7 +308,6 @@ class TensorBoardWriter:
             self._write(step=step, summary=self._summary(value=parts))
 
     def _write(self, **fields: Any) -> None:
-        assert self._events is not None
         record = BytesIO()
         event = self._events.Event(wall_time=time.time(), **fields)
         self._records(record).write(event.SerializeToString())
