@@ -30,6 +30,7 @@ from glassformer.families.registry import tiny as tiny_spec
 if TYPE_CHECKING:
     from glassformer.data.series import Fill
     from glassformer.generation.config import GenerationOptions
+    from glassformer.tasks.base import EncoderOptions
     from glassformer.tasks.classification import Label
     from glassformer.tasks.embedding import Match
     from glassformer.tasks.fill_mask import FilledText
@@ -140,56 +141,37 @@ class Pipeline(Bundle):
 
     @overload
     def classify(
-        self, inputs: Image, *, top: int | None = None, truncate: bool = False, batch_tokens: int = ...
+        self, inputs: Image, *, top: int | None = None, **options: Unpack[EncoderOptions]
     ) -> list[Label]: ...
 
     @overload
     def classify(
-        self,
-        inputs: Iterable[Image],
-        *,
-        top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = ...,
+        self, inputs: Iterable[Image], *, top: int | None = None, **options: Unpack[EncoderOptions]
     ) -> list[list[Label]]: ...
 
     def classify(
-        self,
-        inputs: Image | Iterable[Image],
-        *,
-        top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = 16_384,
+        self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderOptions]
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, or image files if the model reads images: labels with probabilities, best first.
 
-        top: how many labels; None: all. truncate: read only the beginning of texts that are too long.
+        top: how many labels; None: all.
         """
         from glassformer.tasks.classification import classifier
 
-        task = classifier(self, top=top, truncate=truncate, batch_tokens=batch_tokens)
-        if task.is_single(inputs):
-            return task(inputs).labels
-        return [one.labels for one in task.run(_several(inputs))]
+        task = classifier(self, top=top, **options)
+        return task(inputs).labels if task.is_single(inputs) else [one.labels for one in task(inputs)]
 
-    def embed(
-        self,
-        inputs: Image | Iterable[Image],
-        *,
-        prompt: str | None = None,
-        truncate: bool = False,
-        batch_tokens: int = 16_384,
-    ) -> Tensor:
+    def embed(self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderOptions]) -> Tensor:
         """Embed a text or image file as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
         prompt: the name of one of a sentence encoder's prompts.
         """
         from glassformer.tasks.embedding import embedder, embedding_size
 
-        task = embedder(self, prompt=prompt, truncate=truncate, batch_tokens=batch_tokens)
+        task = embedder(self, prompt=prompt, **options)
         if task.is_single(inputs):
             return task(inputs)
-        vectors = list(task.run(_several(inputs)))
+        vectors = task(inputs)
         return torch.stack(vectors) if vectors else torch.empty(0, embedding_size(self))
 
     @overload
@@ -199,8 +181,7 @@ class Pipeline(Bundle):
         candidates: Iterable[Image],
         *,
         top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = ...,
+        **options: Unpack[EncoderOptions],
     ) -> list[Match]: ...
 
     @overload
@@ -210,25 +191,16 @@ class Pipeline(Bundle):
         candidates: Iterable[Image],
         *,
         top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = ...,
+        **options: Unpack[EncoderOptions],
     ) -> list[list[Match]]: ...
 
     def similar(
-        self,
-        queries: Image | Iterable[Image],
-        candidates: Iterable[Image],
-        *,
-        top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = 16_384,
+        self, queries: Any, candidates: Any, *, top: int | None = None, **options: Unpack[EncoderOptions]
     ) -> list[Match] | list[list[Match]]:
         """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first."""
         from glassformer.tasks.embedding import SimilaritySearch
 
-        return SimilaritySearch(self, candidates, top=top, truncate=truncate, batch_tokens=batch_tokens)(
-            queries
-        )
+        return SimilaritySearch(self, candidates, top=top, **options)(queries)
 
     @overload
     def fill(self, texts: str, *, top: int = 5, batch_tokens: int = ...) -> FilledText: ...
@@ -236,9 +208,7 @@ class Pipeline(Bundle):
     @overload
     def fill(self, texts: Iterable[str], *, top: int = 5, batch_tokens: int = ...) -> list[FilledText]: ...
 
-    def fill(
-        self, texts: str | Iterable[str], *, top: int = 5, batch_tokens: int = 16_384
-    ) -> FilledText | list[FilledText]:
+    def fill(self, texts: Any, *, top: int = 5, batch_tokens: int = 16_384) -> FilledText | list[FilledText]:
         """Predict the `top` most likely tokens for every [MASK] of the texts."""
         from glassformer.tasks.fill_mask import MaskFiller
 
@@ -282,15 +252,7 @@ def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
         raise InvalidValueError(
             "num_return_sequences", task.request.config.num_return_sequences, "1", hint=hint
         )
-    if isinstance(texts, str):
-        return task(texts).text
-    return [one.text for one in task.run(_several(texts))]
-
-
-def _several(inputs: Any) -> Iterable[Any]:
-    if not isinstance(inputs, Iterable):
-        raise InvalidValueError("inputs", type(inputs).__name__, "one input or a list of them")
-    return inputs
+    return task(texts).text if isinstance(texts, str) else [one.text for one in task(texts)]
 
 
 def load(

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, overload
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from glassformer.errors import (
 from glassformer.inference.encoder import supports
 from glassformer.tokenization import Encoded, SpecialInText, Tokenizer
 
-READ_AHEAD = 1024  # inputs that are sorted by length together
 READ_AHEAD_CHARACTERS = 1 << 22
 BATCH_TOKENS = 16_384  # of an encoder's batch, padding counted
 
@@ -116,7 +115,8 @@ class Task(ABC, Generic[In, Out]):
     def __call__(self, inputs: Any) -> Out | list[Out]:
         """One result for one input, a list for several."""
         if not self.is_single(inputs):
-            check_iterable(inputs)
+            if not isinstance(inputs, Iterable):
+                raise InvalidValueError("inputs", type(inputs).__name__, "one input or a list of them")
             return list(self.run(inputs))
         try:
             (result,) = self.run([inputs])
@@ -129,6 +129,13 @@ class Task(ABC, Generic[In, Out]):
         return isinstance(inputs, str | bytes | PathLike)
 
 
+class EncoderOptions(TypedDict, total=False):
+    """truncate: read only the beginning of texts that are too long. batch_tokens: padding counted."""
+
+    truncate: bool
+    batch_tokens: int
+
+
 class EncoderTask(Task[In, Out], Generic[In, Item, Raw, Out]):
     """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
 
@@ -137,11 +144,11 @@ class EncoderTask(Task[In, Out], Generic[In, Item, Raw, Out]):
     postprocess: an input, its item and its raw output -> a result; both None if the input was left out.
     """
 
-    def __init__(
-        self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS, read_ahead: int = READ_AHEAD
-    ) -> None:
+    read_ahead = 1024  # inputs that are sorted by length together
+
+    def __init__(self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS) -> None:
         check_at_least("batch_tokens", batch_tokens)
-        self.bundle, self.batch_tokens, self.read_ahead = bundle, batch_tokens, read_ahead
+        self.bundle, self.batch_tokens = bundle, batch_tokens
 
     @abstractmethod
     def preprocess(self, inputs: Sequence[In], first: int, callbacks: Callbacks) -> list[Item | None]:
@@ -208,12 +215,6 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         count = max(1, tokens // max(1, lengths[order[at]]))
         yield order[at : at + count]
         at += count
-
-
-def check_iterable(inputs: object) -> None:
-    """Raise unless this is one string or several inputs."""
-    if not isinstance(inputs, Iterable):
-        raise InvalidValueError("inputs", type(inputs).__name__, "a string or a list of them")
 
 
 def check_at_least(name: str, value: int | None, least: int = 1, most: int | None = None) -> None:
@@ -338,45 +339,10 @@ def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
     )
 
 
-def encode_texts(
-    bundle: Bundle,
-    texts: Sequence[str | None],
-    *,
-    first: int,
-    limit: int,
-    truncate: bool = False,
-    special_in_text: SpecialInText = "plain",
-    callbacks: Callbacks = NO_CALLBACKS,
-) -> list[Encoded | None]:
-    """Tokenize texts of at most `limit` tokens; longer ones are truncated or rejected. None stays None.
-
-    first: the number of the first text among all inputs.
-    """
-    tokenizer, vocab_size = require_tokenizer(bundle), token_input(bundle).vocab_size
-    encoded = iter(
-        tokenizer.encode_batch([text for text in texts if text is not None], special_in_text=special_in_text)
-    )
-    found: list[Encoded | None] = []
-    for number, text in enumerate(texts, first):
-        one = None if text is None else next(encoded)
-        if one is not None and max(one.ids, default=0) >= vocab_size:
-            raise InvalidValueError(
-                "token id", max(one.ids), f"at most {vocab_size - 1}", hint="use the tokenizer of this model"
-            )
-        if one is not None and not one.ids:
-            callbacks.reject("text", number, EmptyInputError("text"))
-            one = None
-        elif one is not None and len(one) > limit and not truncate:
-            callbacks.reject(
-                "text", number, InputTooLongError(len(one), limit, hint="shorten or truncate it")
-            )
-            one = None
-        found.append(truncated(one, limit) if one is not None and len(one) > limit else one)
-    return found
-
-
 def truncated(one: Encoded, limit: int) -> Encoded:
-    """The first tokens of a text, its special tokens kept."""
+    """The first tokens of a text, with all special tokens."""
+    if len(one) <= limit:
+        return one
     special = [n for n, sequence in enumerate(one.sequences) if sequence is None]
     text = [n for n, sequence in enumerate(one.sequences) if sequence is not None]
     return select_tokens(one, sorted([*special, *text[: max(0, limit - len(special))]]))
@@ -414,19 +380,23 @@ class TextEncoderTask(EncoderTask[str, Encoded, Raw, Out], Generic[Raw, Out]):
         return text
 
     def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
-        texts = [
-            None if callbacks.skips(text) else self.prepare_text(check_text(text, "text", number))
-            for number, text in enumerate(inputs, first)
-        ]
-        return encode_texts(
-            self.bundle,
-            texts,
-            first=first,
-            limit=self.max_tokens,
-            truncate=self.truncate,
-            special_in_text=self.special_in_text,
-            callbacks=callbacks,
-        )
+        tokenizer, vocab_size = require_tokenizer(self.bundle), token_input(self.bundle).vocab_size
+        kept = [(n, text) for n, text in enumerate(inputs) if not callbacks.skips(text)]
+        texts = [self.prepare_text(check_text(text, "text", first + n)) for n, text in kept]
+        found: list[Encoded | None] = [None] * len(inputs)
+        encoded = tokenizer.encode_batch(texts, special_in_text=self.special_in_text)
+        for (n, _), one in zip(kept, encoded, strict=True):
+            if max(one.ids, default=0) >= vocab_size:
+                hint = "use the tokenizer of this model"
+                raise InvalidValueError("token id", max(one.ids), f"at most {vocab_size - 1}", hint=hint)
+            if not one.ids:
+                callbacks.reject("text", first + n, EmptyInputError("text"))
+            elif len(one) > self.max_tokens and not self.truncate:
+                error = InputTooLongError(len(one), self.max_tokens, hint="shorten or truncate it")
+                callbacks.reject("text", first + n, error)
+            else:
+                found[n] = truncated(one, self.max_tokens)
+        return found
 
     def length(self, item: Encoded) -> int:
         return len(item)

@@ -16,7 +16,6 @@ from glassformer.data.examples import class_names
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
-    READ_AHEAD,
     Task,
     TextEncoderTask,
     TokenBatch,
@@ -109,12 +108,11 @@ class TextClassifier(TextEncoderTask[Tensor, Classification]):
         top: int | None = None,
         truncate: bool = False,
         batch_tokens: int = BATCH_TOKENS,
-        read_ahead: int = READ_AHEAD,
     ) -> None:
         self.labels = LabelScorer.of(bundle, top)
         token_input(bundle)
         self.truncate = truncate
-        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=read_ahead)
+        super().__init__(bundle, batch_tokens=batch_tokens)
 
     def forward(self, items: Sequence[Encoded]) -> Sequence[Tensor]:
         return list(check_finite(self.bundle, text_logits(self.bundle, collate(self.bundle, items)).cpu()))
@@ -145,14 +143,11 @@ def classifier(
     top: int | None = None,
     truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
-    read_ahead: int = READ_AHEAD,
 ) -> Task[Any, Classification]:
     """The task that classifies what the model reads: texts or images."""
     if reads_images(bundle):
         return ImageClassifier(bundle, top=top, batch_tokens=batch_tokens)
-    return TextClassifier(
-        bundle, top=top, truncate=truncate, batch_tokens=batch_tokens, read_ahead=read_ahead
-    )
+    return TextClassifier(bundle, top=top, truncate=truncate, batch_tokens=batch_tokens)
 
 
 def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:

@@ -17,7 +17,6 @@ from glassformer.errors import EmptyInputError, UnknownNameError, UnsupportedErr
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     NO_CALLBACKS,
-    READ_AHEAD,
     Callbacks,
     Task,
     TextEncoderTask,
@@ -60,12 +59,11 @@ class TextEmbedder(TextEncoderTask[Tensor, Tensor]):
         truncate: bool = False,
         prompt: str | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        read_ahead: int = READ_AHEAD,
     ) -> None:
         token_input(bundle)
         self.truncate, self.prompt = truncate, prompt_text(bundle, prompt)
         self.config = sentence_encoder_config(bundle)
-        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=read_ahead)
+        super().__init__(bundle, batch_tokens=batch_tokens)
 
     @property
     def max_tokens(self) -> int:
@@ -100,13 +98,10 @@ def embedder(
     truncate: bool = False,
     prompt: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    read_ahead: int = READ_AHEAD,
 ) -> Task[Any, Tensor]:
     """The task that embeds what the model reads: texts or images."""
     if not reads_images(bundle):
-        return TextEmbedder(
-            bundle, truncate=truncate, prompt=prompt, batch_tokens=batch_tokens, read_ahead=read_ahead
-        )
+        return TextEmbedder(bundle, truncate=truncate, prompt=prompt, batch_tokens=batch_tokens)
     if prompt is not None:
         raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
     return ImageEmbedder(bundle, batch_tokens=batch_tokens)
@@ -167,12 +162,11 @@ class SimilaritySearch(Task[Any, list[Match]]):
         top: int | None = None,
         truncate: bool = False,
         batch_tokens: int = BATCH_TOKENS,
-        read_ahead: int = READ_AHEAD,
         on_candidates: Callbacks = NO_CALLBACKS,
     ) -> None:
         check_at_least("top", top)
         self.bundle, self.top = bundle, top
-        self.embedder = embedder(bundle, truncate=truncate, batch_tokens=batch_tokens, read_ahead=read_ahead)
+        self.embedder = embedder(bundle, truncate=truncate, batch_tokens=batch_tokens)
         texts = [candidates] if self.is_single(candidates) else list(candidates)
         if not texts:
             raise EmptyInputError("list of candidates")
@@ -182,10 +176,9 @@ class SimilaritySearch(Task[Any, list[Match]]):
             raise EmptyInputError("list of candidates that can be embedded")
         self.texts = [str(texts[n]) for n in self.indices]
         self.vectors = F.normalize(vectors[self.indices], dim=-1)
-        self.queries_together = min(read_ahead, QUERIES_TOGETHER)
 
     def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[list[Match]]:
-        for queries in chunks(self.embedder.run(inputs, callbacks), self.queries_together):
+        for queries in chunks(self.embedder.run(inputs, callbacks), QUERIES_TOGETHER):
             scores = F.normalize(torch.stack(queries), dim=-1) @ self.vectors.T  # (B, N)
             best, order = scores.sort(dim=-1, descending=True, stable=True)
             for row, columns in zip(best[:, : self.top].tolist(), order[:, : self.top].tolist(), strict=True):

@@ -13,7 +13,6 @@ from glassformer.core import spec as specs
 from glassformer.errors import EmptyInputError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
-    READ_AHEAD,
     Callbacks,
     TextEncoderTask,
     check_at_least,
@@ -61,7 +60,6 @@ class MaskFiller(TextEncoderTask[Prediction, FilledText]):
         *,
         top: int = 5,
         batch_tokens: int = BATCH_TOKENS,
-        read_ahead: int = READ_AHEAD,
     ) -> None:
         head = getattr(bundle.spec, "head", None)
         if not isinstance(bundle.spec, specs.EncoderOnly) or not isinstance(head, specs.MaskedLanguageModel):
@@ -72,7 +70,7 @@ class MaskFiller(TextEncoderTask[Prediction, FilledText]):
         self.top, self.tokenizer = top, require_tokenizer(bundle)
         self.mask_token = mask_token(self.tokenizer)
         self.mask_id: int = self.tokenizer.mask_id or 0
-        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=read_ahead)
+        super().__init__(bundle, batch_tokens=batch_tokens)
 
     def prepare_text(self, text: str) -> str:
         return text if self.mask_token in text else text.replace(MASK, self.mask_token)

@@ -211,8 +211,8 @@ class ImageEncoderTask(EncoderTask[Image, ProcessedImage, Raw, Out], Generic[Raw
 
     def __init__(self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self.processor = ImageProcessor(bundle)
-        per_batch = max(1, batch_tokens // self.processor.num_tokens)
-        super().__init__(bundle, batch_tokens=batch_tokens, read_ahead=per_batch)
+        super().__init__(bundle, batch_tokens=batch_tokens)
+        self.read_ahead = max(1, batch_tokens // self.processor.num_tokens)  # images of one batch
 
     def preprocess(
         self, inputs: Sequence[Image], first: int, callbacks: Callbacks

@@ -1,8 +1,6 @@
 """Damaged model folders and unknown models: an error of one line, exit code 2, whatever the command."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,55 +27,25 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def lengthen_header(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes((10**9).to_bytes(8, "little") + path.read_bytes()[8:])
-
-
-def overlap(folder: Path) -> None:
-    entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
-    header = json.dumps({"a": entry, "b": entry | {"data_offsets": [2, 6]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(6))
-
-
 def pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
 
 
-def misspell_spec(folder: Path) -> None:
-    glassformer.save(glassformer.load(folder), folder, layout="glassformer")
-    path = folder / "spec.json"
-    content = json.loads(path.read_text())
-    content["decoder"]["num_layer"] = content["decoder"].pop("num_layers")
-    path.write_text(json.dumps(content))
-    (folder / "checksums.json").unlink()
-
-
 # how a folder is damaged, and a name that the error must contain
 BAD = {
     "truncated file": (truncate, "model.safetensors"),
-    "overlong header": (lengthen_header, "model.safetensors"),
-    "overlapping tensors": (overlap, "model.safetensors"),
     "missing tensor": (lambda f: change_tensors(f, lambda t: t.pop("transformer.ln_f.bias")), "ln_f.bias"),
-    "extra tensor": (lambda f: change_tensors(f, lambda t: t.update(odd=torch.ones(1))), "odd"),
     "wrong shape": (
         lambda f: change_tensors(f, lambda t: t.update({"transformer.ln_f.bias": torch.ones(7)})),
         "ln_f.bias",
     ),
     "unknown architecture": (lambda f: change_config(f, architectures=["NoSuchModel"]), "NoSuchModel"),
-    "no architecture": (lambda f: change_config(f, architectures=[]), "architecture"),
-    "another model_type": (lambda f: change_config(f, model_type=None), "gpt2"),
     "unsupported setting": (
         lambda f: change_config(f, scale_attn_by_inverse_layer_idx=True),
         "scale_attn_by_inverse_layer_idx",
     ),
-    "unknown activation": (lambda f: change_config(f, activation_function="softplus9"), "softplus9"),
-    "d_model not divisible": (lambda f: change_config(f, n_head=5), "num_heads"),
-    "wrong type": (lambda f: change_config(f, n_layer="two"), "n_layer"),
     "invalid JSON": (lambda f: (f / "config.json").write_text("{"), "config.json"),
-    "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
-    "misspelt key in spec.json": (misspell_spec, "num_layers"),
     "pickle": (pickle, "pytorch_model.bin"),
 }
 
@@ -90,14 +58,12 @@ def folder(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("command", ["inspect", "convert"])
 @pytest.mark.parametrize("case", BAD)
-def test_damaged_folder(run, folder, tmp_path, command, case):
+def test_damaged_folder(run, folder, tmp_path, case):
     damage, named = BAD[case]
     damage(folder)
-    out = tmp_path / "out"
-    assert named in run(command, folder, *([out] if command == "convert" else [])).error()
-    assert not out.exists()
+    assert named in run("convert", folder, tmp_path / "out").error()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "checksums.json"])
@@ -122,23 +88,8 @@ def test_preset_has_no_weights(run, tmp_path):
     assert "tiny:gpt2" in run("convert", "gpt2", tmp_path / "out").error()
 
 
-def test_file_instead_of_a_folder(run, tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"")
-    run("inspect", path).error()
-    run("convert", "tiny:gpt2", path).error()
-
-
 def test_unknown_layout_device_or_dtype(run, tmp_path):
     run("convert", "tiny:original", tmp_path / "out", "--to", "hf").error()
     for args in (["--device", "cuda:99"], ["--device", "meta"], ["--dtype", "float99"]):
         assert args[1] in run("verify", "tiny:gpt2", *args).error()
     assert "64" in run("inspect", "tiny:gpt2", "--length", "65").error()
-
-
-def test_as_a_program(folder):
-    truncate(folder)
-    args = [sys.executable, "-m", "glassformer", "inspect", str(folder)]
-    done = subprocess.run(args, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

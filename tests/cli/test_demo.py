@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.cli import demo
 from glassformer.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +26,6 @@ from glassformer.cli.main import main
 demo.FIRST_DATE = date(2095, 1, 1)
 main(sys.argv[1:])
 """
-
-
-def test_training_and_test_dates_are_disjoint() -> None:
-    train, test = demo.date_pairs()
-    assert not set(train) & set(test)
-    assert len({*train, *test}) == 73049  # every day of 1900 to 2099
 
 
 def test_exits_by_itself_without_a_terminal(tmp_path: Path) -> None:
@@ -104,12 +97,3 @@ def test_ctrl_c_reports_what_was_written(
         main(["demo", "--out", str(tmp_path / "demo")])
     assert end.value.code == 130
     assert "translation.html was written" in capsys.readouterr().out
-
-
-def test_output_folder_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("mine")
-    for out in ("file", "file/demo"):
-        with pytest.raises(SystemExit) as end:
-            main(["demo", "--out", str(tmp_path / out)])
-        assert end.value.code == 2 and not capsys.readouterr().out
-    assert (tmp_path / "file").read_text() == "mine"

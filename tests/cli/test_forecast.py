@@ -75,16 +75,3 @@ def test_invalid_use_is_an_error_of_one_line(
 ) -> None:
     data = written(tmp_path / "data.csv", table())
     assert named in run("forecast", model, *(str(data) if arg == "DATA" else arg for arg in args)).error()
-
-
-def test_invalid_table_is_an_error_of_one_line(run: Any, model: Path, tmp_path: Path) -> None:
-    good = table()
-    count = len(good["a"])
-    for bad in (
-        {**good, "a": ["Rome"] * count},
-        {**good, "b": ["", *good["b"][1:]]},
-        {key: [*values[:9], *values[10:]] for key, values in good.items()},  # a missing row
-        {key: [*values[:9], *values[8:]] for key, values in good.items()},  # a duplicate timestamp
-        {"a": ["x"] * count, "b": good["b"], "c": good["c"]},  # no time
-    ):
-        run("forecast", model, written(tmp_path / "bad.csv", bad)).error()

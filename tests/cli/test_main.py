@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -11,13 +10,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-import typer
 
 import glassformer
 from glassformer.cli import main as cli
 from glassformer.cli.console import escape_unencodable
 from glassformer.cli.generate import translate
-from glassformer.cli.options import GENERATION_OPTIONS, flags_of
+from glassformer.cli.options import flags_of
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
 
 ALL_HELP = """
@@ -41,23 +39,6 @@ def test_help_is_fast_and_imports_no_torch():
     assert all(name in done.stdout for name in cli.COMMANDS)
     done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("Usage: glassformer") == len(cli.COMMANDS), done.stderr
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_help_shows_text_in_brackets(run, name):
-    """`pip install 'glassformer[serve]'` is not markup."""
-    command = typer.main.get_command(cli.app([name])).commands[name]
-    text = " ".join([command.help, *(param.help or "" for param in command.params)])
-    bracketed = set(re.findall(r"\[[a-z]\w*\]", text.replace("\\[", "[")))
-    shown = run(name, "--help").out
-    assert bracketed <= set(re.findall(r"\[[a-z]\w*\]", shown)) and "\\[" not in shown
-
-
-def test_generation_options_are_the_same_for_all_commands():
-    expected = {name: f"--{name.replace('_', '-')}" for name in GENERATION_OPTIONS}
-    expected["stop_strings"] = "--stop"
-    for name in ("translate", "summarize", "restore", "generate"):
-        assert expected.items() <= flags_of(vars(sys.modules[translate.__module__])[name]).items()
 
 
 def test_errors_name_flags_instead_of_parameters():
@@ -140,15 +121,6 @@ def test_characters_that_the_encoding_lacks_are_escaped_as_in_json(encoding, cap
     assert [json.loads(line)["text"] for line in lines] == [TEXT] * 2
     (note,) = capsys.readouterr().err.splitlines()  # once
     assert encoding in note
-
-
-def test_utf_8_output_is_unchanged(capsys):
-    buffer = io.BytesIO()
-    stream = io.TextIOWrapper(buffer, encoding="UTF8", errors="surrogateescape")
-    escape_unencodable(stream)
-    print(TEXT, file=stream, flush=True)
-    assert buffer.getvalue().decode() == f"{TEXT}\n" and stream.errors == "surrogateescape"
-    assert not capsys.readouterr().err
 
 
 def test_drawing_in_the_c_locale():

@@ -7,7 +7,6 @@ import io
 import json
 import re
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -111,35 +110,6 @@ def test_fill_and_answer(run, folders, stdin, tmp_path):
     assert (found["start"], found["end"], found["text"]) == (expected.start, expected.end, expected.text)
 
 
-def test_json_has_seconds(run, folders, tmp_path):
-    (tmp_path / "pool").write_text("a cat\na dog\n")
-    inputs = {
-        "classify": ["a cat", "a dog"],
-        "embed": ["a cat", "a dog"],
-        "similar": ["a cat", "a dog", "--in", tmp_path / "pool"],
-        "fill": ["a [MASK]", "[MASK]"],
-        "answer": ["where?\tthe cat sat on the mat", "who?\tthe dog"],
-    }
-    for command, args in inputs.items():
-        began = perf_counter()
-        found = rows(run(command, folders[command], *args, "--json").out)
-        elapsed = perf_counter() - began
-        assert len(found) == 2 and all(0 < row["seconds"] < elapsed for row in found), command
-
-
-@pytest.mark.parametrize("command", ["classify", "embed", "similar", "fill"])
-def test_progress_counts_lines_as_they_are_processed(command, run, folders, tmp_path, monkeypatch):
-    monkeypatch.setattr("glassformer.cli.lines.PROGRESS_SECONDS", 0.0)
-    lines = ["a [MASK]", *["a cat [MASK] " * n for n in range(1, 8)]]
-    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
-    (tmp_path / "pool").write_text("a cat\na dog\n")
-    more = ["--in", tmp_path / "pool"] if command == "similar" else []
-    done = run(command, folders[command], "--file", tmp_path / "in.txt", "--batch-tokens", 40, *more)
-    assert done.code == 0, done.err
-    counts = [int(count) for count in re.findall(r"^(\d+) of 8 lines in ", done.err, re.MULTILINE)]
-    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == len(lines)
-
-
 LONG = b"a " * 100
 BAD = {
     "classify": (LONG, b"a \xff dog", b"a " * (1 << 19) + b"a", LONG),
@@ -183,20 +153,6 @@ def test_bad_candidates_are_skipped(run, folders, tmp_path):
     assert run(*args, tmp_path / "none").code == 2
 
 
-def test_bad_lines_of_a_context_are_empty(run, folders, stdin, tmp_path):
-    for name, line in (("about", b"the \xff cat"), ("good", b"")):
-        (tmp_path / name).write_bytes(b"the cat sat on the mat\n" + line + b"\na dog ran\n")
-    results = []
-    for name in ("about", "good"):
-        stdin(b"where?\nwho?\n")
-        results.append(run("answer", folders["answer"], "--context", tmp_path / name, "--json"))
-    for one, other in zip(*(rows(done.out) for done in results), strict=True):
-        assert {**one, "seconds": 0} == {**other, "seconds": 0}
-    assert results[0].code == 2 and bad_lines(results[0].err) == [2] and results[1].code == 0
-    (tmp_path / "about").write_bytes(b"\xff\n")
-    assert run("answer", folders["answer"], "where?", "--context", tmp_path / "about").code == 2
-
-
 def test_bad_images_do_not_affect_the_others(run, tmp_path):
     Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "black.png")
     (tmp_path / "none.png").write_text("not an image")
@@ -206,12 +162,6 @@ def test_bad_images_do_not_affect_the_others(run, tmp_path):
         alone = run(command, "pocket-digits", names[0]).out
         done = run(command, "pocket-digits", "--file", tmp_path / "in.txt")
         assert done.code == 2 and done.out == f"{alone}\n\n{alone}\n" and bad_lines(done.err) == [2, 3]
-
-
-def test_truncate_reads_a_line_of_almost_1_mb(run, folders, stdin):
-    stdin(b"a " * ((1 << 19) - 1) + b"\n")
-    done = run("classify", folders["classify"], "--truncate")
-    assert done.code == 0 and done.out.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -234,15 +184,6 @@ def test_invalid_use_is_an_error_of_one_line(run, folders, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     command, model, *rest = args
     run(command, folders[model], *rest).error()
-
-
-def test_image_model_needs_images(run, tmp_path):
-    glassformer.save(glassformer.tiny("vit"), tmp_path)
-    assert "preprocessor_config.json" in run("classify", tmp_path, "a cat").error()
-    (tmp_path / "preprocessor_config.json").write_text("{}")
-    (tmp_path / "checksums.json").unlink()
-    assert "a cat" in run("embed", tmp_path, "a cat").error()
-    assert "config.json" in run("embed", tmp_path, tmp_path / "config.json").error()
 
 
 def photograph() -> Image.Image:

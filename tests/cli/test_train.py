@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.core.precision import dtype_for
 from glassformer.training.recipe import read_recipe
 from tests.recipes.made_up import text_files
 
@@ -73,74 +72,24 @@ BAD = {
     "nearest recipe": (nothing, ["multi30k-en-ed"], "did you mean 'multi30k-en-de'"),
     "no files": (nothing, ["translate"], "--train"),
     "missing file": (nothing, ["translate", "--train", "no-such.tsv"], "no-such.tsv"),
-    "missing second file": (nothing, ["translate", "--train", "train.en", "--train", "no.de"], "no.de"),
-    "file is a folder": (folder("files"), ["translate", "--train", "files"], "files"),
-    "empty file": (lambda place: write(place / "e.tsv", ""), ["translate", "--train", "e.tsv"], "e.tsv"),
     "misaligned": (shorter, ["translate", "--train", "train.en", "--train", "train.de"], "117"),
-    "one column": (nothing, ["translate", "--train", "sentences.txt"], "sentences.txt"),
-    "unknown column": (nothing, [*PAIRS, "--set", "data.columns=[english, german]"], "english"),
-    "three columns": (nothing, [*PAIRS, "--set", "data.columns=[1, 2, 3]"], "3"),
-    "languages unnamed": (nothing, ["translate", "--train", "several.tsv"], "data.to"),
-    "unknown section": (with_recipe(GOOD + "trianing: {}\n"), RECIPE, "did you mean 'training'"),
     "unknown key": (nothing, [*PAIRS, "--set", "training.step=3"], "did you mean 'steps'"),
-    "unknown data key": (nothing, [*PAIRS, "--set", "data.colums=[1, 2]"], "did you mean 'columns'"),
-    "unknown model word": (nothing, [*PAIRS, "--set", "model.d_modle=16"], "did you mean 'd_model'"),
-    "unknown preset": (nothing, [*PAIRS, "--set", "model.preset=orginal"], "did you mean 'original'"),
-    "preset of another shape": (nothing, [*PAIRS, "--set", "model.preset=bert"], "bert"),
     "wrong type": (nothing, [*PAIRS, "--set", "training.steps=many"], "training.steps"),
-    "wrong choice": (nothing, [*PAIRS, "--set", "tokenizer.kind=bp"], "tokenizer.kind"),
-    "no steps": (nothing, [*PAIRS, "--set", "training.steps=0"], "training.steps"),
-    "negative rate": (nothing, [*PAIRS, "--set", "training.lr=-1"], "training.lr"),
-    "negative seed": (nothing, [*PAIRS, "--set", "seed=-1"], "seed"),
-    "heads do not divide": (nothing, [*PAIRS, "--set", "model.num_heads=3"], "num_heads"),
-    "set malformed": (nothing, [*PAIRS, "--set", "training.lr"], "training.lr"),
-    "set in a value": (nothing, [*PAIRS, "--set", "seed.x=3"], "seed"),
-    "data gone": (nothing, [*PAIRS, "--set", "data=null"], "data"),
     "out is a file": (nothing, [*PAIRS, "--out", "pairs.tsv"], "pairs.tsv"),
-    "valid share 0": (nothing, [*PAIRS, "--valid", "0"], "valid"),
     "valid share 1": (nothing, [*PAIRS, "--valid", "1"], "valid"),
-    "valid share 2": (nothing, [*PAIRS, "--valid", "2"], "valid"),
-    "nothing held out": (nothing, [*PAIRS, "--valid", "0.000001"], ""),
-    "valid file missing": (nothing, [*PAIRS, "--valid", "no-such.tsv"], "no-such.tsv"),
-    "metric unknown": (nothing, [*PAIRS, "--set", "training.metric=blue"], "'blue'"),
-    "device unknown": (nothing, [*PAIRS, "--set", "training.device=tpu9"], "tpu9"),
-    "device that holds nothing": (nothing, [*PAIRS, "--set", "training.device=meta"], "meta"),
     "no such GPU": (nothing, [*PAIRS, "--set", "training.device=cuda:99"], "cuda:99"),
-    "vocabulary too small": (
-        nothing,
-        [*PAIRS, "--set", "tokenizer.kind=word", "--set", "tokenizer.vocab_size=5"],
-        "tokenizer.vocab_size",
-    ),
     "vocabulary that cannot write the targets": (
         lambda place: write(place / "k.tsv", "".join(f"a {n}\t{chr(0xAC00 + n) * 3}\n" for n in range(200))),
         ["translate", "--train", "k.tsv", "--set", "tokenizer.vocab_size=20", "--valid", "0.1"],
         "tokenizer.vocab_size",
     ),
-    "vocabulary without all bytes": (
-        nothing,
-        [*PAIRS, "--set", "tokenizer.kind=byte", "--set", "tokenizer.vocab_size=60"],
-        "260",
-    ),
-    "tokenizer folder without one": (
-        folder("tok"),
-        [*PAIRS, "--set", "tokenizer.folder=tok"],
-        "tok",
-    ),
-    "tokenizer folder missing": (nothing, [*PAIRS, "--set", "tokenizer.folder=tok"], "tok"),
-    "model folder missing": (nothing, [*PAIRS, "--set", "model.folder=model"], "model"),
     "model folder of another shape": (
         saved("gpt2"),
         [*PAIRS, "--set", "model.folder=model", "--set", "tokenizer.folder=model"],
         "model",
     ),
     "resume without a run": (nothing, [*PAIRS, "--resume"], "--resume"),
-    "no recipe file": (nothing, ["mine.yaml"], "mine.yaml"),
     "broken YAML": (with_recipe("job: translate\nseed: 1\ndata: }\n"), RECIPE, "mine.yaml"),
-    "a list for a recipe": (with_recipe("- job\n"), RECIPE, "mine.yaml"),
-    "a binary recipe": (lambda place: (place / "mine.yaml").write_bytes(b"\xff\xfe\0"), RECIPE, "mine.yaml"),
-    "no job": (with_recipe("data: {train: pairs.tsv}\n"), RECIPE, "job"),
-    "no data": (with_recipe("job: translate\n"), RECIPE, "data"),
-    "all too long": (nothing, [*PAIRS, "--set", "data.max_len=1"], "max_len"),
 }
 
 
@@ -179,23 +128,6 @@ def test_unread_columns_are_reported(run, place):
     assert f"{len(pairs)} pairs for training" in done.err
     bare = run("train", "translate", "--train", "by.tsv", *quick("data.columns=[1,2]"), "--out", "runs/y")
     assert bare.code == 0 and "ignored" not in bare.err  # which was asked for
-
-
-def test_bfloat16_on_a_cpu(run, monkeypatch):
-    try:
-        dtype_for("bfloat16", "cpu")
-    except glassformer.GlassformerError:
-        done = run("train", *PAIRS, *quick("training.precision=bfloat16"), "--out", "runs/x")
-        assert done.code == 2 and "bfloat16" in done.err and done.err.splitlines()[-1].startswith("error: ")
-    else:
-        assert run("train", *PAIRS, *quick("training.precision=bfloat16"), "--out", "runs/x").code == 0
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder(run, place):
-    (place / "runs").mkdir(mode=0o500)
-    done = run("train", *PAIRS, *quick(), "--out", "runs/x")
-    assert done.code == 2 and "runs/x" in done.err
 
 
 def test_dry_run_writes_nothing(run, place):
@@ -261,24 +193,14 @@ def test_resume_after_ctrl_c_is_bit_identical(run, place):
     assert one == other
 
 
-@pytest.mark.parametrize("leaves", ["before it begins", "while it trains"])
-def test_closed_stderr_does_not_stop_training(place, leaves):
+def test_closed_stderr_does_not_stop_training(place):
     """As in `glassformer train ... 2>&1 | head`."""
-    args = [
-        sys.executable,
-        "-m",
-        "glassformer",
-        "train",
-        *PAIRS,
-        *quick("training.steps=12"),
-        "--out",
-        "runs/x",
-    ]
+    command = ["train", *PAIRS, *quick("training.steps=12"), "--out", "runs/x"]
+    args = [sys.executable, "-m", "glassformer", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=environment)
     assert child.stderr is not None
-    if leaves == "while it trains":
-        assert any("parameters" in line for line in child.stderr)
+    assert any("parameters" in line for line in child.stderr)
     child.stderr.close()
     assert child.wait(timeout=120) == 0
     assert (place / "runs/x/model/model.safetensors").is_file()

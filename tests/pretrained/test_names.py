@@ -13,7 +13,6 @@ import torch
 import glassformer
 from glassformer import pretrained as models
 from glassformer.errors import FileMissingError
-from glassformer.interpret.examples import split_language_tag
 from tests.interpret import models as tiny
 
 Shipped = Callable[[str], Path]
@@ -31,16 +30,6 @@ def test_they_are_listed_with_what_their_cards_say(run: Any, shipped: Shipped) -
     count = sum(one.numel() for one in glassformer.load("pocket").model.parameters())
     assert told[0]["parameters"] == count
     assert run("models", "pocket-lm") == (0, "# pocket-lm\n", "")
-
-
-def test_a_card_without_its_facts_is_one_sentence(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / models.CARD).write_text("# x\n")
-    monkeypatch.setattr(models, "HERE", tmp_path)
-    done = run("models")
-    assert done.code == 2 and "does not begin with" in done.err
 
 
 def test_loading_by_name_is_loading_its_folder(shipped: Shipped) -> None:
@@ -146,35 +135,3 @@ def test_the_explorer_opens_all_of_them_the_translator_first(
     places = [str(models.located(name)) for name in asked[0]]
     bundles, runs = load_models(places, load_model)
     assert list(bundles) == NAMES and not runs
-
-
-def test_what_the_page_begins_with_can_be_read(shipped: Shipped) -> None:
-    from glassformer.interpret.catalog import describe_model
-    from glassformer.interpret.trace import trace_model
-
-    for name in NAMES:
-        bundle = glassformer.load(name)
-        told = describe_model(bundle, name)
-        trace_model(bundle, told.example, model=name)
-    told = describe_model(glassformer.load("pocket"), "pocket")
-    assert told.languages == ("de", "en", "ko")
-    assert len(told.examples) > 3 and told.examples[0] == told.example
-    for one in told.examples:
-        trace_model(glassformer.load("pocket"), one, model="pocket")
-    assert told.example.to in told.languages and told.example.to != "en"
-
-
-def test_a_runs_sample_says_its_language_itself(shipped: Shipped) -> None:
-    bundle = glassformer.load("pocket")
-    assert split_language_tag(bundle, ">>ko<< the cat") == ("the cat", "ko")
-    assert split_language_tag(bundle, ">>xx<< the cat") == (">>xx<< the cat", None)
-    assert split_language_tag(bundle, "a << b") == ("a << b", None)
-
-
-def test_a_word_that_names_nothing_is_told_the_nearest_model(run: Any, shipped: Shipped) -> None:
-    """Presets are no answer where a model has to have learnt something."""
-    for word, meant in (("poket", "pocket"), ("pocket_digits", "pocket-digits")):
-        assert f"did you mean '{meant}'?" in run("translate", word, "--to", "de", "hello").error()
-    done = run("translate", "gpt22", "hello")
-    assert all(name in done.error() for name in NAMES) and "gpt2-xl" not in done.err
-    assert "did you mean 'gpt2'?" in run("inspect", "gpt22").err

@@ -108,13 +108,6 @@ def test_constant_series_stay_near_their_value_in_any_unit(name: str) -> None:
     assert np.isfinite(nothing.values).all() and np.isfinite(nothing.quantiles).all()
 
 
-def test_counts_are_not_scaled() -> None:
-    bundle, values = model("negative_binomial std"), np.round(50 + 20 * waves(0.0))
-    with torch.no_grad():
-        plain: Any = bundle.model(torch.tensor(values[-96:], dtype=torch.float32)[None, :, None])
-    assert np.array_equal(forecast_of(bundle, values).values, plain.mean.numpy())
-
-
 @pytest.mark.parametrize("unit, offset", [(1e-6, 0.0), (1.0, 0.0), (1.0, 1e9), (1e300, 0.0)])
 def test_explorer_shows_the_same_forecast(unit: float, offset: float) -> None:
     bundle, values = model("pocket-series"), unit * waves() + offset

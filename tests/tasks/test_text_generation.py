@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.errors import UnsupportedError
 from glassformer.tasks import TextGenerator, TextStream, Translator
 from glassformer.tasks.streaming import IncrementalDecoder
 from glassformer.tasks.text_generation import decode_continuation, segments_of
@@ -77,14 +77,6 @@ def test_closing_a_stream_stops_it(talker):
         talker.stream("the", num_beams=2)
 
 
-def test_without_an_end_token_the_limit_ends_a_text():
-    tokenizer = train_tokenizer(["the old captain"], TokenizerPlan(kind="char", vocab_size=60, marks="none"))
-    made = glassformer.Pipeline(model=glassformer.tiny("llama"), tokenizer=tokenizer)
-    tokenizer._role_ids["eos"] = None
-    result = TextGenerator(made, max_new_tokens=11)("the")
-    assert (result.finish_reason, result.num_tokens) == ("length", 11)
-
-
 def test_special_tokens_in_a_prompt_are_text_by_default(talker):
     """So that a prompt from strangers cannot end a turn, but one from a chat template can."""
     tokenizer = talker.tokenizer
@@ -96,16 +88,6 @@ def test_special_tokens_in_a_prompt_are_text_by_default(talker):
         counts[way] = segments_of(document)[0].ids.count(tokenizer.eos_id)
         assert "".join(TextStream(task, prompt)) == task(prompt).text
     assert counts == {"plain": 0, "keep": 1}
-
-
-def test_one_prompt_gives_one_text_and_a_list_a_list(talker):
-    one = talker.generate("the", max_new_tokens=4)
-    assert isinstance(one, str) and talker.generate(["the", "the"], max_new_tokens=4) == [one, one]
-    assert talker.generate(iter(["the"]), max_new_tokens=4) == [one]
-    with pytest.raises(InvalidValueError):
-        talker.generate("the", num_beams=2, num_return_sequences=2)
-    with pytest.raises(InvalidValueError):
-        talker.generate(3)
 
 
 def test_run_reads_a_bounded_number_ahead():

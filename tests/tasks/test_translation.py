@@ -63,13 +63,6 @@ def test_score_is_the_log_probability(bundle):
     assert result.num_tokens == len(answer) - 1 and result.finish_reason == "end" and result.seconds > 0
 
 
-def test_alternatives_are_ranked(bundle):
-    result = Translator(bundle, num_return_sequences=3)("red blue green")
-    scores = [result.score, *(other.score for other in result.alternatives)]
-    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    assert len({result.text, *(other.text for other in result.alternatives)}) == 3
-
-
 def test_generation_config_matches_transformers(tmp_path, bundle):
     """generation_config.json as transformers reads it, with the caller's options over it."""
     transformers = pytest.importorskip("transformers")
@@ -189,19 +182,6 @@ def test_a_model_of_sentences_translates_paragraphs_by_sentence(pocket, texts, t
     paragraph = Translator(pocket, to=to)(" ".join(texts))
     assert paragraph.text == " ".join(pocket.translate(texts, to=to)) and not paragraph.warnings
     assert pocket.translate(" ".join(texts), to=to, split="never") != paragraph.text
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "warnings"),
-    [
-        ("Where is the library?", {}, ()),
-        ("Привет, how are you?", {}, ("unknown_characters",)),
-        (" ".join(SENTENCES * 3), {"split": "never"}, ("longer_than_trained",)),
-        (" ".join(SENTENCES * 3), {}, ()),
-    ],
-)
-def test_warnings_about_unfamiliar_input(pocket, text, options, warnings):
-    assert Translator(pocket, to="de", num_beams=1, **options)(text).warnings == warnings
 
 
 def test_errors_name_the_model_and_the_option(bundle, tmp_path):
