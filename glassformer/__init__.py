@@ -32,31 +32,27 @@ if TYPE_CHECKING:
     from glassformer.families.sidecars import JobInfo
     from glassformer.torch_modules import from_torch
 
-# where each public name lives; imported when first used, so that `glassformer --help` needs no torch
-_HOMES = {
-    "glassformer.api": ("Pipeline", "build", "load", "tiny", "train"),
-    "glassformer.bundle": ("Bundle", "JobInfo", "save"),
-    "glassformer.core.attention": ("MultiHeadAttention",),
-    "glassformer.core.block": ("Block",),
-    "glassformer.core.kv_cache": ("KVCache",),
-    "glassformer.errors": ("GlassformerError",),
-    "glassformer.core.feedforward": ("FeedForward", "GatedFeedForward"),
-    "glassformer.core.kernels": ("attend",),
-    "glassformer.core.masks": ("Mask",),
-    "glassformer.core.model": ("DecoderOnly", "EncoderDecoder", "EncoderOnly"),
-    "glassformer.core.norms": ("BatchNorm", "LayerNorm", "RMSNorm"),
-    "glassformer.core.observe": ("Observer", "Record", "observe"),
-    "glassformer.core.positions": (
-        "AlibiBias",
-        "LearnedPositions",
-        "RelativeBias",
-        "RotaryPositions",
-        "SinusoidalPositions",
+# the module of each public name; imported when first used, so that `glassformer --help` needs no torch
+_HOME = {
+    **dict.fromkeys(("Pipeline", "build", "load", "tiny", "train"), "api"),
+    **dict.fromkeys(("Bundle", "JobInfo", "save"), "bundle"),
+    "GlassformerError": "errors",
+    "from_torch": "torch_modules",
+    "MultiHeadAttention": "core.attention",
+    "Block": "core.block",
+    **dict.fromkeys(("FeedForward", "GatedFeedForward"), "core.feedforward"),
+    "attend": "core.kernels",
+    "KVCache": "core.kv_cache",
+    "Mask": "core.masks",
+    **dict.fromkeys(("DecoderOnly", "EncoderDecoder", "EncoderOnly"), "core.model"),
+    **dict.fromkeys(("BatchNorm", "LayerNorm", "RMSNorm"), "core.norms"),
+    **dict.fromkeys(("Observer", "Record", "observe"), "core.observe"),
+    **dict.fromkeys(
+        ("AlibiBias", "LearnedPositions", "RelativeBias", "RotaryPositions", "SinusoidalPositions"),
+        "core.positions",
     ),
-    "glassformer.core.stack": ("Stack",),
-    "glassformer.torch_modules": ("from_torch",),
+    "Stack": "core.stack",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted([*_HOME, "spec"])
 
 
@@ -65,7 +61,7 @@ def __getattr__(name: str) -> Any:
         return import_module("glassformer.core.spec")
     if name not in _HOME:
         raise AttributeError(f"module 'glassformer' has no attribute '{name}'")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"glassformer.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

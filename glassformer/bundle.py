@@ -17,14 +17,14 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer import pretrained
+import glassformer.pretrained as pretrained
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build as build_spec
 from glassformer.core.build import canonical, materialise
 from glassformer.core.kernels import Kernel, choose
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel
+from glassformer.core.model import AnyModel, EncoderOnly
 from glassformer.core.positions import AlibiBias, RelativeBias
 from glassformer.core.precision import dtype_for
 from glassformer.core.stack import Stack
@@ -105,9 +105,8 @@ class Bundle:
             from glassformer.generation.inference_model import prepare_for_inference
             from glassformer.inference.encoder import InferenceEncoder, supports
 
-            prepared = (
-                InferenceEncoder(model, weights) if supports(model) else prepare_for_inference(model, weights)
-            )
+            is_encoder = isinstance(model, EncoderOnly) and supports(model)
+            prepared = (InferenceEncoder if is_encoder else prepare_for_inference)(model, weights)
             self._prepared = model, weights, prepared
         return self._prepared[2]
 

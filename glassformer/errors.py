@@ -29,12 +29,12 @@ class GlassformerError(ValueError):
     hint: how to fix it; every subclass may take one.
     """
 
-    code: ClassVar[str] = "glassformer"
     template: ClassVar[str] = "{message}"
 
-    def __init_subclass__(cls) -> None:
-        name = cls.__name__.removesuffix("Error")
-        cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    @property
+    def code(self) -> str:
+        name = type(self).__name__.removesuffix("Error")
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -1,18 +1,14 @@
-"""Printing: one console, messages on stderr, JSON, and output encodings that lack characters."""
+"""Printing: one console, messages on stderr, and JSON."""
 
 from __future__ import annotations
 
-import codecs
-import io
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-ESCAPE_HANDLER = "glassformer.escape"
 
 
 def console() -> Console:
@@ -54,28 +50,3 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def escape_unencodable(stream: TextIO) -> None:
-    """Write characters that the encoding of a stream lacks as \\uXXXX, as JSON does, and warn once.
-
-    The encoding itself stays: a terminal in Latin-1 would show UTF-8 as gibberish.
-    """
-    if not isinstance(stream, io.TextIOWrapper) or codecs.lookup(stream.encoding).name == "utf-8":
-        return
-    encoding, warned = stream.encoding, False
-
-    def escape(error: UnicodeError) -> tuple[str, int]:
-        nonlocal warned
-        if not isinstance(error, UnicodeEncodeError):
-            raise error
-        if not warned:
-            warned = True
-            message(
-                f"note: the output encoding {encoding} lacks some characters; they are written as \\uXXXX "
-                "(set PYTHONIOENCODING=utf-8 to avoid this)"
-            )
-        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-    codecs.register_error(ESCAPE_HANDLER, escape)
-    stream.reconfigure(errors=ESCAPE_HANDLER)

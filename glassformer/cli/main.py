@@ -9,7 +9,10 @@ requested command is imported, and commands import torch inside their functions,
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
+import json
 import os
 import signal
 import sys
@@ -20,12 +23,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import typer
 
 from glassformer import __version__
-from glassformer.cli.console import escape_unencodable
+from glassformer.cli.console import message
 from glassformer.cli.options import flags_of
 from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, MissingValueError
 
@@ -165,6 +168,31 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             _fail("out of memory; use a smaller batch, model or input")
         _report_bug(error)
     sys.exit(0)
+
+
+def escape_unencodable(stream: TextIO) -> None:
+    """Write characters that the encoding of a stream lacks as \\uXXXX, as JSON does, and warn once.
+
+    The encoding itself stays: a terminal in Latin-1 would show UTF-8 as gibberish.
+    """
+    if not isinstance(stream, io.TextIOWrapper) or codecs.lookup(stream.encoding).name == "utf-8":
+        return
+    encoding, warned = stream.encoding, False
+
+    def escape(error: UnicodeError) -> tuple[str, int]:
+        nonlocal warned
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        if not warned:
+            warned = True
+            message(
+                f"note: the output encoding {encoding} lacks some characters; they are written as \\uXXXX "
+                "(set PYTHONIOENCODING=utf-8 to avoid this)"
+            )
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error("glassformer.escape", escape)
+    stream.reconfigure(errors="glassformer.escape")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from glassformer import pretrained
+import glassformer.pretrained as pretrained
 from glassformer.cli.console import message
 from glassformer.errors import UnknownNameError, UnsupportedError
 
@@ -204,14 +204,15 @@ def load_or_build(
     """Load a folder or a shipped model, or build tiny:FAMILY. A preset is built on the meta device."""
     import torch
 
-    from glassformer.api import build, load, tiny
-    from glassformer.bundle import Bundle
+    from glassformer.bundle import Bundle, load
     from glassformer.core.precision import dtype_for
     from glassformer.families import registry
 
     path = locate_model(model)
     if not model.startswith(TINY) and (path.exists() or "/" in model):
         return load(path, dtype=dtype, device=check_device(device))
+    from glassformer.api import build, tiny
+
     if model.startswith(TINY):
         torch.manual_seed(0)
         fresh = tiny(model.removeprefix(TINY))

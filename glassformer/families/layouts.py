@@ -58,7 +58,7 @@ def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> d
     shapes = shapes_of(model)
     stored = StoredWeights(weights, where)
     tables = {name: table for name, table in tables_of(model).items() if name not in stored}
-    rows = Table(tuple(Rename(name, name) for name in shapes if name not in tables))
+    rows = Table(tuple([Rename(name, name) for name in shapes if name not in tables]))
     expected = {name: shape for name, shape in shapes.items() if name not in tables}
     to_ours(stored, rows, expected, where=where, described="spec.json")
     precision = _precision(stored) or torch.float32

@@ -18,18 +18,17 @@ if TYPE_CHECKING:
     from glassformer.tasks.translation import Restorer, Summarizer, Translator
 
 # imported when first used, so that translating does not import the code of other tasks
-_MODULES = {
-    "base": ("Callbacks", "RejectedInputError", "Task"),
-    "classification": ("Classification", "ImageClassifier", "Label", "TextClassifier"),
-    "embedding": ("ImageEmbedder", "Match", "SimilaritySearch", "TextEmbedder"),
-    "fill_mask": ("FilledText", "MaskFiller"),
-    "forecasting": ("Forecast", "Forecaster"),
-    "question_answering": ("Answer", "QuestionAnswerer"),
-    "streaming": ("TextStream",),
-    "text_generation": ("GeneratedText", "TextGenerator"),
-    "translation": ("Restorer", "Summarizer", "Translator"),
+_MODULE_OF = {
+    **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
+    **dict.fromkeys(("Classification", "ImageClassifier", "Label", "TextClassifier"), "classification"),
+    **dict.fromkeys(("ImageEmbedder", "Match", "SimilaritySearch", "TextEmbedder"), "embedding"),
+    **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),
+    **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),
+    **dict.fromkeys(("Answer", "QuestionAnswerer"), "question_answering"),
+    **dict.fromkeys(("TextStream",), "streaming"),
+    **dict.fromkeys(("GeneratedText", "TextGenerator"), "text_generation"),
+    **dict.fromkeys(("Restorer", "Summarizer", "Translator"), "translation"),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_MODULE_OF)
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.core.model import EncoderOnly
 from glassformer.errors import (
     EmptyInputError,
     GlassformerError,
@@ -57,8 +58,9 @@ class RejectedInputError(GlassformerError):
     reason: GlassformerError
     template: ClassVar[str] = "{kind} {number:,}: {reason}"
 
-    def __post_init__(self) -> None:
-        self.code = self.reason.code  # type: ignore[misc]
+    @property
+    def code(self) -> str:
+        return self.reason.code
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -297,7 +299,7 @@ def max_input_tokens(bundle: Bundle) -> int:
 
 def encoder_model(bundle: Bundle) -> Any:
     """The model as encoder tasks run it: prepared for inference if it is an encoder."""
-    if supports(bundle.model):
+    if isinstance(bundle.model, EncoderOnly) and supports(bundle.model):
         return bundle.inference_model()
     if bundle.weights != "own":
         raise UnsupportedError(

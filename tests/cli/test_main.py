@@ -13,7 +13,6 @@ import torch
 
 import glassformer
 from glassformer.cli import main as cli
-from glassformer.cli.console import escape_unencodable
 from glassformer.cli.generate import translate
 from glassformer.cli.options import flags_of
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
@@ -114,7 +113,7 @@ TEXT = "é안녕 😀"
 def test_characters_that_the_encoding_lacks_are_escaped_as_in_json(encoding, capsys):
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding=encoding)
-    escape_unencodable(stream)
+    cli.escape_unencodable(stream)
     for _ in range(2):
         print(json.dumps({"text": TEXT}, ensure_ascii=False), file=stream, flush=True)
     lines = buffer.getvalue().decode(encoding).splitlines()
