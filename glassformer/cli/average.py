@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from glassformer.cli.lines import check_output_folder
-from glassformer.errors import ConflictError, FileMissingError, FileProblemError, GlassformerError
+from glassformer.errors import ConflictError, FileMissingError, FileProblemError
 from glassformer.pretrained import AVERAGED, located
 
 SAME_FILES = ("spec.json", "config.json", "tokenizer.json")  # models to average must share them
-
-
-@dataclass(eq=False)
-class TooFewCheckpointsError(GlassformerError):
-    """A run that kept fewer checkpoints than are to be averaged."""
-
-    run: Path
-    kept: int
-    requested: int
-    template = (
-        "{run} kept {kept} checkpoints, but {requested} are requested; "
-        "train with training.average={requested} to keep them"
-    )
 
 
 def average(
@@ -73,7 +58,9 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
     kept = sorted(path for path in (run / AVERAGED).glob("step-*") if path.is_dir())
     requested = last or best or 0
     if len(kept) < requested:
-        raise TooFewCheckpointsError(run=run, kept=len(kept), requested=requested)
+        problem = f"kept {len(kept)} checkpoints, but {requested} are requested"
+        hint = f"train with training.average={requested} to keep them"
+        raise FileProblemError(path=run, problem=problem, hint=hint)
     if best is None:
         return kept[-requested:]
     scores = _scores(run)
@@ -92,14 +79,9 @@ def _scores(run: Path) -> dict[str, float]:
 
 
 def _check_same_model(first: Path, folder: Path) -> None:
+    from glassformer.families.sidecars import read_json
+
     for name in SAME_FILES:
         one, other = first / name, folder / name
-        if one.is_file() != other.is_file() or (one.is_file() and _read_json(one) != _read_json(other)):
+        if one.is_file() != other.is_file() or (one.is_file() and read_json(one) != read_json(other)):
             raise FileProblemError(path=other, problem=f"differs from {one}; the models are not alike")
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError:
-        raise FileProblemError(path=path, problem="is not valid JSON") from None

@@ -7,7 +7,6 @@ a minute, but still a translation, with reordering and a vocabulary to learn.
 from __future__ import annotations
 
 import random
-import shlex
 import shutil
 import sys
 from datetime import date, timedelta
@@ -170,25 +169,12 @@ def _print_attention(screen: Console, trace: Any) -> None:
     screen.print()
 
 
-def date_pair(day: date) -> tuple[str, str]:
-    """
-    >>> date_pair(date(2024, 3, 7))
-    ('2024-03-07', 'march 7, 2024')
-    """
-    return day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}"
-
-
 def date_pairs(test_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """All dates of two centuries, shuffled: a training and a test set."""
+    """All dates of two centuries as pairs ("2024-03-07", "march 7, 2024"), shuffled: a training and a test set."""
     days = [FIRST_DATE + timedelta(n) for n in range((LAST_DATE - FIRST_DATE).days + 1)]
     random.Random(0).shuffle(days)
-    pairs = [date_pair(day) for day in days]
+    pairs = [(day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}") for day in days]
     return pairs[test_size:], pairs[:test_size]
-
-
-def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
-    """Write pairs as a TSV file for `glassformer train translate`."""
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
 
 
 def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
@@ -202,8 +188,8 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     if (run / "model").exists():  # of an earlier demo; an interrupted one is resumed
         shutil.rmtree(run, ignore_errors=True)
     if not (run / "recipe.yaml").exists():
-        write_pairs(files["train"], training)
-        write_pairs(files["valid"], test)
+        for path, pairs in zip(files.values(), (training, test), strict=True):
+            path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     screen.print("[bold]3. Training[/]: a Transformer learns to write dates in words\n")
     recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}
     settings = {**RECIPE, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
@@ -219,7 +205,7 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
 
 def _print_next_steps(screen: Console, out: Path, text: str, to: str, port: int) -> None:
     """Print commands to try; in a terminal, open the explorer until Ctrl-C."""
-    command = _command()
+    command = "glassformer" if shutil.which("glassformer") else f"{sys.executable} -m glassformer"
     screen.print("[bold]Next[/]: train on your own table, with a sentence and its translation in each row")
     for line in (
         "train translate --train pairs.tsv --out runs/mine",
@@ -237,14 +223,3 @@ def _print_next_steps(screen: Console, out: Path, text: str, to: str, port: int)
         explore(models=[MODEL, str(out / "dates")], text=text, to=to, port=port)
     except GlassformerError as error:  # e.g. the port is in use; everything else is done
         screen.print(f"  {error}", markup=False)
-
-
-def _command() -> str:
-    """How to call the command line from here, so that printed commands can be pasted."""
-    if shutil.which("glassformer"):
-        return "glassformer"
-    python, here = Path(sys.executable), Path.cwd()
-    script = python.with_name("glassformer")
-    program = script if script.is_file() else python
-    path = str(program.relative_to(here) if program.is_relative_to(here) else program)
-    return shlex.join([path] if program is script else [path, "-m", "glassformer"])

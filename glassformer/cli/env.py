@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+import re
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,7 @@ def environment() -> dict[str, dict[str, Any]]:
         "versions": {
             "python": platform.python_version(),
             "glassformer": glassformer.__version__,
-            **{name: _version(name) for name in PACKAGES},
+            **{name: version(name) if find_spec(name) else None for name in PACKAGES},
         },
         "system": {
             "os": platform.platform(),
@@ -75,20 +77,10 @@ def environment() -> dict[str, dict[str, Any]]:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search(r"model name\s*: (.*)", info.read_text(errors="replace")) if info.is_file() else None
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def _text(value: Any) -> str:

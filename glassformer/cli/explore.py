@@ -17,10 +17,12 @@ from glassformer.cli.lines import check_output_file
 from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, load_model, resolve_language
 from glassformer.errors import ConflictError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
-from glassformer.pretrained import located, names
+from glassformer.pretrained import located, names, result_of
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+
+_limit = partial(typer.Option, rich_help_panel="Limits")
 
 
 def explore(
@@ -60,7 +62,7 @@ def explore(
             raise ConflictError(names=("MODEL", "export"), reason="a page contains one trace of one model")
         check_output_file(export, overwrite=overwrite, inputs=[image])
         _export_page(
-            load(str(_model_folder(chosen[0]))), Path(chosen[0]).resolve().name, text, to, image, export
+            load(str(result_of(located(chosen[0])))), Path(chosen[0]).resolve().name, text, to, image, export
         )
         return
     if image is not None:
@@ -86,12 +88,6 @@ def explore(
             webbrowser.open(page)
 
     run_server(chosen, port=port, load=load, on_ready=on_ready, check=check)
-
-
-def _model_folder(model: str) -> Path:
-    from glassformer.pretrained import result_of
-
-    return result_of(located(model))
 
 
 def _export_page(
@@ -147,22 +143,11 @@ def serve(
             help="Token that clients must send (Authorization: Bearer TOKEN).",
         ),
     ] = None,
-    queue: Annotated[
-        int,
-        typer.Option(min=1, max=100_000, help="Maximum number of open requests.", rich_help_panel="Limits"),
-    ] = 256,
+    queue: Annotated[int, _limit(min=1, max=100_000, help="Maximum number of open requests.")] = 256,
     slots: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=1024,
-            help="Batch slots per model; a request takes one per beam.",
-            rich_help_panel="Limits",
-        ),
+        int, _limit(min=1, max=1024, help="Batch slots per model; a request takes one per beam.")
     ] = 32,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=86_400, help="Request timeout.", rich_help_panel="Limits")
-    ] = 300.0,
+    seconds: Annotated[float, _limit(min=0.1, max=86_400, help="Request timeout.")] = 300.0,
     threads: Threads = None,
     device: Device = "auto",
     dtype: Dtype = None,

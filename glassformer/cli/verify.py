@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +13,12 @@ from glassformer.cli.console import console, print_json
 from glassformer.cli.options import TINY, Device, Dtype, Json, ModelOrTiny, load_or_build
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from glassformer.verify import Claim
 
 SYMBOLS = {"holds": "[green]✓[/]", "fails": "[bold red]✗[/]", "skipped": "[dim]–[/]"}
 COLOURS = {"holds": "green", "fails": "bold red", "skipped": "dim"}
-NOTE_COLUMN_WIDTH = 100  # terminal width from which notes get their own column
 
 
 def verify(
@@ -58,40 +60,32 @@ def verify(
         for name, check in checks.items():
             with screen.status(f"{name} …"):
                 claims.append(check(bundle, name))
-            screen.print(_row(claims[-1], width, screen.width))
+            screen.print(_row(claims[-1], width))
         screen.print(_totals(claims))
     if any(claim.status == "fails" for claim in claims):
         raise typer.Exit(1)
 
 
-def _row(claim: Claim, name_width: int, width: int) -> Any:
-    """One claim with its numbers; its note in the last column, or below on a narrow terminal."""
-    from rich.console import Group
-    from rich.padding import Padding
+def _row(claim: Claim, name_width: int) -> Table:
+    """One claim with its numbers and its note."""
     from rich.table import Table
 
-    is_wide = width >= NOTE_COLUMN_WIDTH
     table = Table.grid(padding=(0, 2), expand=False)
     table.add_column(width=1)
     table.add_column(width=name_width)
     table.add_column(width=8, justify="right")
     table.add_column(width=9)
-    table.add_column(overflow="fold")
+    table.add_column(overflow="fold", style="dim")
     worst = "" if claim.worst is None else f"{claim.worst:.1e}" if claim.worst else "0"
     allowed = "" if claim.tolerance is None else f"≤ {claim.tolerance:.0e}" if claim.tolerance else "= 0"
     name = claim.name if claim.status != "skipped" else f"[dim]{claim.name}[/]"
-    note, colour = f"[dim]{claim.note}[/]", COLOURS[claim.status]
-    table.add_row(SYMBOLS[claim.status], name, f"[{colour}]{worst}[/]", allowed, note if is_wide else "")
-    return table if is_wide else Group(table, Padding(note, (0, 0, 0, 3)))
+    table.add_row(SYMBOLS[claim.status], name, f"[{COLOURS[claim.status]}]{worst}[/]", allowed, claim.note)
+    return table
 
 
 def _totals(claims: list[Claim]) -> str:
     """`12 hold, 1 fails, 2 skipped`."""
-    counts = {status: sum(claim.status == status for claim in claims) for status in SYMBOLS}
-    plural = {"holds": "hold", "fails": "fail"}
-    parts = [
-        f"{count} {status if count == 1 else plural.get(status, status)}"
-        for status, count in counts.items()
-        if count
-    ]
+    counts = Counter(claim.status for claim in claims)
+    verbs = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "skipped": ("skipped", "skipped")}
+    parts = [f"{counts[key]} {words[counts[key] > 1]}" for key, words in verbs.items() if counts[key]]
     return f"[bold {'red' if counts['fails'] else 'green'}]{', '.join(parts)}[/]"

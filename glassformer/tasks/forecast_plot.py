@@ -61,16 +61,8 @@ def _plot_future(axes: Axes, forecast: Forecast, series: int, column: int, times
         )
         share = levels[-1 - n] - levels[n]
         name = f"{share:.0%} of futures" if n in (0, pairs - 1) else None
-        axes.fill_between(
-            times, low, high, color=_lighten(BLUE, 0.85 - 0.55 * n / pairs), linewidth=0, label=name
-        )
+        axes.fill_between(times, low, high, color=BLUE, alpha=0.15 + 0.1 * n / pairs, linewidth=0, label=name)
     axes.plot(times, line, color=ORANGE, linewidth=1.6, label="forecast")
-
-
-def _lighten(colour: str, share: float) -> tuple[float, ...]:
-    """A color mixed with white."""
-    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return tuple(part + (1 - part) * share for part in parts)
 
 
 def _label(name: str) -> str:
