@@ -170,7 +170,7 @@ def _print_attention(screen: Console, trace: Any) -> None:
 
 
 def date_pairs(test_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """All dates of two centuries as pairs ("2024-03-07", "march 7, 2024"), shuffled: a training and a test set."""
+    """All dates of two centuries as ("2024-03-07", "march 7, 2024"), shuffled: a training and a test set."""
     days = [FIRST_DATE + timedelta(n) for n in range((LAST_DATE - FIRST_DATE).days + 1)]
     random.Random(0).shuffle(days)
     pairs = [(day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}") for day in days]
