@@ -68,14 +68,6 @@ def test_written_outputs_give_the_same_scores(run, trained, place):
     assert found["metrics"]["chrf"] == pytest.approx(metric.corpus_score(answers, [expected]).score)
 
 
-def test_table_and_columns(run, trained):
-    done = run("evaluate", trained / "model", "test.tsv", "--columns", "1,2")
-    assert done.code == 0 and "perplexity" in done.out and "tok:13a" in done.out
-    plain = run("evaluate", trained / "model", "train.en", "train.de")
-    assert plain.out == done.out
-    assert run("evaluate", trained / "model", "test.tsv", "--columns", "2,1").out != done.out
-
-
 @pytest.fixture(scope="module")
 def multilingual(tmp_path_factory):
     """A model that is told which of two languages to write."""
@@ -101,20 +93,6 @@ def test_target_language_is_like_a_column_that_names_it(run, multilingual, place
         ]
     other = document(run("evaluate", multilingual, "test.tsv", "--to", "same", "--json"))
     assert other["metrics"] != expected["metrics"]
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["test.tsv"],
-        ["test.tsv", "--to", "sideways"],
-        ["several.tsv", "--to", "back"],
-        ["test.tsv", "--to", "back", "--set", "data.to=to"],
-        ["no.tsv", "--to", "back"],
-    ],
-)
-def test_invalid_target_language_is_an_error_of_one_line(run, multilingual, place, args):
-    run("evaluate", multilingual, *args).error()
 
 
 # arguments, and a name that the error must contain

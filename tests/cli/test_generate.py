@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -125,15 +124,6 @@ def test_line_that_the_model_cannot_read_stays_empty(run, folder, tmp_path):
     (tmp_path / "many.txt").write_bytes(b"\xff\n" * 12)
     done = run("translate", folder, "--file", tmp_path / "many.txt")
     assert done.out == "\n" * 12 and done.err.count("warning: ") == 10
-
-
-def test_text_that_names_a_file_is_noted(run, folder, talker, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("src.txt").write_text("red blue\n")
-    for args in (["translate", folder], ["generate", talker, "--max-new-tokens", 4], ["embed", "pocket"]):
-        assert run(*args, "src.txt").err.count("--file src.txt") == 1
-    for args in (["--file", "src.txt"], ["red", "src.txt"], ["red"], ["red " * 3000]):
-        assert "--file src.txt" not in run("translate", folder, *args).err
 
 
 @pytest.mark.parametrize("command", [["translate", "pocket", "--to", "de"], ["classify", "pocket-digits"]])

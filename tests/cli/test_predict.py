@@ -153,17 +153,6 @@ def test_bad_candidates_are_skipped(run, folders, tmp_path):
     assert run(*args, tmp_path / "none").code == 2
 
 
-def test_bad_images_do_not_affect_the_others(run, tmp_path):
-    Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "black.png")
-    (tmp_path / "none.png").write_text("not an image")
-    names = [tmp_path / name for name in ("black.png", "nowhere.png", "none.png", "black.png")]
-    (tmp_path / "in.txt").write_text("".join(f"{name}\n" for name in names) + "\n")
-    for command in ("classify", "embed"):
-        alone = run(command, "pocket-digits", names[0]).out
-        done = run(command, "pocket-digits", "--file", tmp_path / "in.txt")
-        assert done.code == 2 and done.out == f"{alone}\n\n{alone}\n" and bad_lines(done.err) == [2, 3]
-
-
 @pytest.mark.parametrize(
     "args",
     [

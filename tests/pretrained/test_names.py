@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import glassformer
 from glassformer import pretrained as models
@@ -30,13 +29,6 @@ def test_they_are_listed_with_what_their_cards_say(run: Any, shipped: Shipped) -
     count = sum(one.numel() for one in glassformer.load("pocket").model.parameters())
     assert told[0]["parameters"] == count
     assert run("models", "pocket-lm") == (0, "# pocket-lm\n", "")
-
-
-def test_loading_by_name_is_loading_its_folder(shipped: Shipped) -> None:
-    bundle = glassformer.load("pocket")
-    assert bundle.folder == shipped("pocket")
-    by_path = glassformer.load(shipped("pocket")).model.state_dict()
-    assert all(torch.equal(one, by_path[name]) for name, one in bundle.model.state_dict().items())
 
 
 def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -> None:
@@ -82,12 +74,6 @@ def test_a_folder_here_comes_first_and_that_is_said(run: Any, shipped: Shipped, 
     assert run("inspect", "./pocket").err == ""
 
 
-def test_a_folder_of_other_things_does_not_stand_in_the_way(shipped: Shipped, tmp_path: Path) -> None:
-    (tmp_path / "pocket").mkdir()
-    (tmp_path / "pocket" / "train.tsv").write_text("source\ttarget\n")
-    assert glassformer.load("pocket").folder == shipped("pocket")
-
-
 def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "recipe.yaml").write_text("job: lm\n")
@@ -102,12 +88,6 @@ def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp
     for words in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):
         done = run(words[0], "runs/mine", *words[1:])
         assert done.code == 0, (words, done.err)
-
-
-def test_a_recipe_beside_a_published_model_makes_it_no_run(tmp_path: Path) -> None:
-    glassformer.save(tiny.bundle("gpt2"), tmp_path)
-    (tmp_path / "recipe.yaml").write_text("quantization: none\n")
-    assert glassformer.load(tmp_path).folder == tmp_path
 
 
 def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:

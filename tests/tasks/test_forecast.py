@@ -13,11 +13,9 @@ import torch
 import glassformer
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.errors import (
-    FileProblemError,
     GlassformerError,
     InvalidValueError,
     ShapeError,
-    UnsupportedError,
 )
 from glassformer.families.sidecars import JobInfo
 from glassformer.tasks.forecasting import Forecast, Forecaster, quantiles
@@ -173,27 +171,3 @@ def test_impossible_requests_are_errors(
 ) -> None:
     with pytest.raises(error):
         forecast(folder(tmp_path)[1], table(rows), **options)
-
-
-def test_other_models_and_other_inputs_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError):
-        forecast(glassformer.Pipeline(model=glassformer.tiny("bert")), table())
-    _, bundle = folder(tmp_path)
-    for odd in (3, None):
-        with pytest.raises(InvalidValueError):
-            forecast(bundle, odd)
-    gappy = table()
-    gappy["b"][7] = float("nan")
-    with pytest.raises(FileProblemError) as caught:
-        forecast(bundle, gappy)
-    assert caught.value.path == "the table" and caught.value.line == 8
-    assert any("filled" in note for note in forecast(bundle, gappy, fill="linear").notes)
-    bundle.job = JobInfo(frequency="15 minutes")
-    assert any("15 minutes" in note for note in forecast(bundle, table()).notes)
-
-
-def test_several_files_give_several_forecasts(tmp_path: Path) -> None:
-    _, bundle = folder(tmp_path)
-    one, two = Forecaster(bundle)([table(), table(seed=1)])
-    assert np.array_equal(one.values, forecast(bundle, table()).values)
-    assert not np.array_equal(one.values, two.values)

@@ -83,13 +83,6 @@ def test_text_without_spaces_is_split_within_words(pocket, text: str) -> None:
     assert task.assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
 
 
-def test_spaces_are_added_only_in_scripts_that_have_them(pocket) -> None:
-    task = Translator(pocket, to="en")
-    (document,) = task.preprocess(["我来了。你好！"])
-    for first, whole in (("I came.", "I came. Good."), ("我来了。", "我来了。Good."), ("มา", "มาGood.")):
-        assert task.assemble(document, [first, "Good."]) == whole
-
-
 def test_a_character_with_too_many_marks_is_rejected_alone(pocket) -> None:
     lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
     rejected: list[tuple[int, GlassformerError]] = []
@@ -103,23 +96,6 @@ def test_a_character_with_too_many_marks_is_rejected_alone(pocket) -> None:
     assert caught.value.number == 2
     with pytest.raises(InputTooLongError):
         task(lines[1])
-
-
-def test_every_sentence_of_a_line_gets_its_tag():
-    encoded = []
-
-    def encode(texts):
-        encoded.extend(texts)
-        return [[1] * len(text) for text in texts]
-
-    def prefix_of(line):
-        return ">>fra<< " if line.startswith(">>fra<< ") else ""
-
-    line = "It rained all day long. " * 9
-    segmenter = Segmenter(encode=encode, max_tokens=None, prefix_of=prefix_of)
-    (document,) = segmenter.segment([f">>fra<< {line}"])
-    assert encoded[1:] == [">>fra<< It rained all day long."] * 9
-    assert len(segments_of(document)) == 9
 
 
 SYMBOLS = [

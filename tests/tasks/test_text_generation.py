@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -136,16 +135,3 @@ def test_search_trees_lead_to_the_texts(beams: int) -> None:
         assert result.score == pytest.approx(sum(n.logprob for n in path) / last.length_term, abs=1e-5)
         assert bundle.tokenizer is not None
         assert bundle.tokenizer.decode([node.token for node in path]) == result.text
-
-
-def test_samples_have_a_tree_each_and_beams_share_one(tmp_path: Path) -> None:
-    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
-    options: dict[str, Any] = {"max_new_tokens": 6, "num_return_sequences": 2, "return_tree": True}
-    sampled = TextGenerator(bundle, do_sample=True, seed=2, **options)("the old")
-    for one in (sampled, *sampled.alternatives):
-        chosen = one.trees[0].path(one.trees[0].result())
-        assert one.score == pytest.approx(sum(node.logprob for node in chosen), abs=1e-4)
-    searched = TextGenerator(bundle, num_beams=3, **options)("the old")
-    assert searched.trees == searched.alternatives[0].trees
-    second = searched.trees[0].result(1)
-    assert searched.alternatives[0].score == pytest.approx(second.score / second.length_term, abs=1e-5)
