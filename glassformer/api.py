@@ -274,8 +274,6 @@ def load(
     >>> pipeline.family, pipeline.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    if not isinstance(folder, str | PathLike):
-        raise InvalidValueError("folder", folder, "the path of a folder, or the name of a model")
     return Pipeline.of(bundles.load(folder, dtype=dtype, device=device))
 
 

@@ -276,16 +276,8 @@ def token_input(bundle: Bundle) -> specs.Tokens:
 
 def input_kind(read: object) -> str:
     """What a model reads."""
-    match read:
-        case specs.ImagePatches():
-            return "images"
-        case specs.SeriesPatches():
-            return "time series"
-        case specs.Tokens():
-            return "text"
-        case specs.Vectors():
-            return "vectors"
-    return "what its baseline reads"
+    kinds = {specs.ImagePatches: "images", specs.SeriesPatches: "time series", specs.Tokens: "text"}
+    return kinds.get(type(read), "vectors")
 
 
 def max_input_tokens(bundle: Bundle) -> int:

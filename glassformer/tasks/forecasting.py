@@ -331,7 +331,8 @@ def _student_t_quantile(df: Tensor, level: float) -> Tensor:
     """
     if level < 0.5:
         return -_student_t_quantile(df, 1 - level)
-    nodes, weights = _legendre()
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)  # Gauss-Legendre on [-1, 1], here on [0, 1]
+    quadrature = list(zip(((nodes + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
     constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * (df * math.pi).log()
 
     def density(x: Tensor) -> Tensor:
@@ -339,15 +340,9 @@ def _student_t_quantile(df: Tensor, level: float) -> Tensor:
 
     x = torch.full_like(df, _normal_quantile(level))
     for _ in range(_NEWTON_STEPS):
-        inside = sum(weight * density(x * node) for node, weight in zip(nodes, weights, strict=True)) * x
+        inside = sum(weight * density(x * node) for node, weight in quadrature) * x
         step = (level - 0.5 - inside) / density(x)
         x = x + step
         if bool((step.abs() <= 1e-10 * x.abs().clamp_min(1.0)).all()):
             break
     return x
-
-
-def _legendre() -> tuple[list[float], list[float]]:
-    """Nodes and weights of Gauss-Legendre quadrature on [0, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import torch
 
@@ -130,13 +130,10 @@ class TextGenerationTask(Task[str, GeneratedText]):
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.architecture = generation_architecture(bundle)
         self.batch_tokens = batch_tokens
-        ends = special_tokens(bundle)
         bounded = config.max_new_tokens is not None or config.max_length is not None
         self.request = GenerationRequest(
             config=config,
-            start_ids=ends.start_ids,
-            eos_token_id=ends.eos_ids,
-            pad_token_id=ends.pad_id,
+            **special_tokens(bundle)._asdict(),
             max_new_tokens=None if bounded else self.default_limit,
             decode=self.tokenizer.decode,
             return_tree=return_tree,
@@ -310,13 +307,12 @@ def generation_architecture(bundle: Bundle) -> Architecture:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """start_ids: how a target starts; None: as the spec says. eos_ids: any of them ends a sequence."""
+class SpecialTokens(NamedTuple):
+    """start_ids: how a target starts; None: as the spec says. eos_token_id: any of them ends a sequence."""
 
     start_ids: tuple[int, ...] | None
-    eos_ids: tuple[int, ...]
-    pad_id: int
+    eos_token_id: tuple[int, ...]
+    pad_token_id: int
 
 
 def special_tokens(bundle: Bundle) -> SpecialTokens:
@@ -331,7 +327,7 @@ def special_tokens(bundle: Bundle) -> SpecialTokens:
     pad = tuple(one for one in _config_ids(bundle, "pad_token_id") if one >= 0)  # some publish -1 for none
     known = (*pad, *(() if tokenizer.pad_id is None else (tokenizer.pad_id,)), *eos, 0)
     pad_id = next(one for one in known if one < vocab_size)  # some folders name one that was never trained
-    return SpecialTokens(start_ids=start or None, eos_ids=eos, pad_id=pad_id)
+    return SpecialTokens(start or None, eos, pad_id)
 
 
 def max_source_tokens(bundle: Bundle) -> int | None:
