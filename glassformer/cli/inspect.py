@@ -9,7 +9,6 @@ import typer
 
 from glassformer.cli.console import console, format_bytes, print_json
 from glassformer.cli.options import Json, load_or_build
-from glassformer.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +22,6 @@ ARCHITECTURES = {
     "DecoderOnly": "decoder-only",
 }
 BAR_WIDTH = 24
-MAX_TOKENS, MAX_REAL_TOKENS = 2**24, 2**12
 
 
 def inspect(
@@ -38,18 +36,13 @@ def inspect(
 ) -> None:
     """Show a model's layers, shapes, parameters, memory and kernels.
 
-    Presets and long sequences run on the meta device, so that the largest
-    model can be inspected on the smallest machine.
+    The model runs on the meta device, so that the largest preset can be
+    inspected on the smallest machine.
     """
     bundle = load_or_build(model, allow_presets=True)
-    from glassformer.cli.model_summary import draw_model, num_positions, summarize_model
+    from glassformer.cli.model_summary import draw_model, summarize_model
 
-    if batch * (length or 1) > MAX_TOKENS:
-        raise InvalidValueError(
-            name="length", value=length, expected=f"batch × length to be at most {MAX_TOKENS:,}"
-        )
-    if num_positions(bundle.spec, batch, length or 1) > MAX_REAL_TOKENS:
-        bundle.model.to("meta").tie()
+    bundle.model.to("meta").tie()
     summary = summarize_model(bundle, batch, length)
     if as_json:
         print_json(_document(model, bundle, summary))

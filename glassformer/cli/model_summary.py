@@ -85,18 +85,6 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     )
 
 
-def num_positions(model: spec.Model, batch: int, length: int) -> int:
-    """The number of positions of a forward pass; for images and series it follows from the spec."""
-    match getattr(model, "input", None):
-        case spec.ImagePatches() as patches:
-            return batch * (patches.prefix + patches.num_patches)
-        case spec.SeriesPatches() as patches:
-            return (
-                batch * patches.channels * max(patches.prefix + patches.num_patches, patches.context_length)
-            )
-    return batch * length
-
-
 def part_of(name: str) -> str:
     """The part of the model that a parameter belongs to.
 
