@@ -79,7 +79,7 @@ def _scores(run: Path) -> dict[str, float]:
 
 
 def _check_same_model(first: Path, folder: Path) -> None:
-    from glassformer.families.sidecars import read_json
+    from glassformer.families.family import read_json
 
     for name in SAME_FILES:
         one, other = first / name, folder / name
