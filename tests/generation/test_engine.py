@@ -302,12 +302,12 @@ def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
     def decode(tokens: list[int]) -> str:
         return "".join(f"{token:02d}" for token in tokens)
 
-    ask: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
-    ask |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
+    words: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
+    words |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
     options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **begins}
-    free = ask(model, ids, config=GenerationConfig(**ask), **options)
+    free = ask(model, ids, config=GenerationConfig(**words), **options)
     stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
-    halting = GenerationConfig(**ask, stop_strings=(stop,))
+    halting = GenerationConfig(**words, stop_strings=(stop,))
     found = ask(model, ids, config=halting, **options)
     assert any(text.finish_reason == "stop" for texts in found for text in texts)
     for texts, long in zip(found, free, strict=True):
