@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import MissingValueError
-from glassformer.generation import GenerationConfig, GenerationRequest
+from glassformer.generation import GenerationConfig
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel
+from tests.generation.continuous.requests import send
 from tests.generation.references import generated, lively_ends, padded, pair, rows
 from tests.generation.test_greedy import ask, model_of
 
@@ -59,5 +60,5 @@ def test_any_head_with_scores_over_a_vocabulary_generates(weights: Any) -> None:
     chosen = logits[torch.arange(len(found.ids)), torch.tensor(found.ids)]
     assert found.logprobs[: len(found.ids)] == pytest.approx(chosen.tolist(), abs=1e-4)
     scheduler = Scheduler(InferenceModel(model, weights))
-    assert scheduler.submit([5, 9, 14], GenerationRequest(**options)).result(20)[0].ids == found.ids
+    assert send(scheduler, [5, 9, 14], **options).result(20)[0].ids == found.ids
     scheduler.close()

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.generation import GenerationConfig, GenerationOutput
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest
+from glassformer.generation.continuous import Request as Job
+from glassformer.generation.continuous import Scheduler
 from tests.generation.test_greedy import PAD, ask
 
 Request = tuple[list[int], dict[str, Any]]
@@ -71,3 +73,10 @@ def alone(model: nn.Module, request: Request) -> list[GenerationOutput]:
     ids, words = request
     here = torch.tensor([ids], device=next(model.parameters()).device)
     return ask(model, here, torch.ones_like(here, dtype=torch.bool), pad_token_id=PAD, **words)[0]
+
+
+def send(
+    scheduler: Scheduler, ids: list[int], *, caller: str | None = None, on_done: Any = None, **request: Any
+) -> Job:
+    """`submit` with the fields of the request as keywords."""
+    return scheduler.submit(ids, GenerationRequest(**request), caller=caller, on_done=on_done)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.generation import GenerationConfig, GenerationRequest, Token
+from glassformer.generation import GenerationConfig, Token
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.inference.slot_cache import Bucket
 from tests.core.models import VOCAB
 from tests.core.models import model_of as core_model
-from tests.generation.continuous.requests import Request, alone, requests
+from tests.generation.continuous.requests import Request, alone, requests, send
 from tests.generation.test_engine import FAMILIES, model_for
 from tests.generation.test_greedy import START
 
@@ -52,9 +52,9 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
     for n, (ids, words) in enumerate(asked):
         if draw.random() < 0.4:
             leaver, others = draw.choice(asked)
-            leaving.append(writer.submit(leaver, GenerationRequest(**others)))
+            leaving.append(send(writer, leaver, **others))
         on_token = told[n].append if words["config"].num_beams == 1 else None
-        jobs.append(writer.submit(ids, GenerationRequest(on_token=on_token, **words)))
+        jobs.append(send(writer, ids, on_token=on_token, **words))
         if draw.random() < 0.3:
             time.sleep(0.004)
         if leaving and draw.random() < 0.5:
@@ -103,8 +103,8 @@ def test_rounded_weights_give_the_same_bits_whoever_is_there(family: str) -> Non
     rounded = prepare_for_inference(model, "int8")
     asked = requests(12, begins, seed=2)
     writer = Scheduler(rounded, slots=16, queue=100)
-    by_itself = [writer.submit(ids, GenerationRequest(**words)).result(60) for ids, words in asked]
-    together = [writer.submit(ids, GenerationRequest(**words)) for ids, words in asked]
+    by_itself = [send(writer, ids, **words).result(60) for ids, words in asked]
+    together = [send(writer, ids, **words) for ids, words in asked]
     assert [job.result(60) for job in together] == by_itself
     writer.close()
 
@@ -147,10 +147,10 @@ def test_a_cancelled_request_frees_its_rows_at_once() -> None:
         first.append(token)
         time.sleep(0.05)
 
-    stuck = writer.submit([3], GenerationRequest(on_token=slowly, **words))
+    stuck = send(writer, [3], on_token=slowly, **words)
     waiting, gone = (
-        writer.submit([4], GenerationRequest(**words)),
-        writer.submit([5], GenerationRequest(**words)),
+        send(writer, [4], **words),
+        send(writer, [5], **words),
     )
     while not first:
         time.sleep(0.001)
@@ -169,14 +169,12 @@ def test_likeliest_tokens_are_those_of_the_model() -> None:
     told: list[Token] = []
     writer = Scheduler(model)
     settings = GenerationConfig(max_new_tokens=4)
-    found = writer.submit(
-        [3, 4], GenerationRequest(config=settings, eos_token_id=None, top_logprobs=3, on_token=told.append)
+    found = send(
+        writer, [3, 4], config=settings, eos_token_id=None, top_logprobs=3, on_token=told.append
     ).result(10)[0]
     drawn = GenerationConfig(max_new_tokens=4, do_sample=True, top_k=2, seed=1)
     few: list[Token] = []
-    writer.submit(
-        [3, 4], GenerationRequest(config=drawn, eos_token_id=None, top_logprobs=3, on_token=few.append)
-    ).result(10)
+    send(writer, [3, 4], config=drawn, eos_token_id=None, top_logprobs=3, on_token=few.append).result(10)
     writer.close()
     with torch.no_grad():
         logprobs = model(torch.tensor([[3, 4, *found.ids]]))[0, 1:-1].log_softmax(-1)

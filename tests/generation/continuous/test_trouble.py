@@ -18,7 +18,7 @@ from glassformer.errors import (
     NonFiniteError,
     UnsupportedError,
 )
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, Token
+from glassformer.generation import GenerationConfig, GenerationOutput, Token
 from glassformer.generation.continuous import (
     GenerationFailedError,
     Request,
@@ -31,7 +31,7 @@ from glassformer.generation.continuous import (
 from glassformer.generation.continuous.runner import SlotBatch
 from glassformer.generation.inference_model import prepare_for_inference
 from tests.core.models import model_of as core_model
-from tests.generation.continuous.requests import alone
+from tests.generation.continuous.requests import alone, send
 from tests.generation.test_engine import model_for
 
 WORDS: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=8), "eos_token_id": None}
@@ -47,10 +47,7 @@ def test_numbers_that_are_none_stay_with_their_request(family: str, beams: int) 
     writer = Scheduler(prepare_for_inference(model), slots=12)
     for _ in range(3):  # the later ones stand where the broken one stood
         sound = [([3 + n, 9], words) for n in range(3)]
-        jobs = [
-            writer.submit(ids, GenerationRequest(**given))
-            for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])
-        ]
+        jobs = [send(writer, ids, **given) for ids, given in (*sound[:1], ([3, 70, 4], words), *sound[1:])]
         with pytest.raises(NonFiniteError):
             jobs.pop(1).result(10)
         for job, request in zip(jobs, sound, strict=True):
@@ -74,12 +71,9 @@ def test_a_crash_fails_those_it_concerns_and_the_writer_goes_on(
 
     monkeypatch.setattr(SlotBatch, broken, breaks_once)
     with pytest.raises(GenerationFailedError) as raised:
-        writer.submit([3, 4], GenerationRequest(**WORDS)).result(10)
+        send(writer, [3, 4], **WORDS).result(10)
     assert raised.value.cause == "the machine is on fire"
-    assert (
-        writer.submit([3, 4], GenerationRequest(**WORDS)).result(10)[0].ids
-        == alone(model, ([3, 4], WORDS))[0].ids
-    )
+    assert send(writer, [3, 4], **WORDS).result(10)[0].ids == alone(model, ([3, 4], WORDS))[0].ids
     writer.close()
 
 
@@ -87,12 +81,12 @@ def test_a_model_that_cannot_be_begun_says_why_and_recovers() -> None:
     model, _ = model_for("gpt2")
     writer = Scheduler(model)
     hook = model.decoder.register_forward_hook(lambda *_: None)
-    jobs = [writer.submit([3], GenerationRequest(**WORDS)) for _ in range(3)]
+    jobs = [send(writer, [3], **WORDS) for _ in range(3)]
     for job in jobs:
         with pytest.raises(GenerationFailedError):
             job.result(10)
     hook.remove()
-    assert writer.submit([3], GenerationRequest(**WORDS)).result(10)
+    assert send(writer, [3], **WORDS).result(10)
     writer.close()
 
 
@@ -100,7 +94,7 @@ def test_nobody_waits_for_a_writer_that_ended(monkeypatch: pytest.MonkeyPatch) -
     """As when the program ends while its threads still wait."""
     model, _ = model_for("gpt2")
     writer, go = Scheduler(model, slots=1), threading.Event()
-    jobs = [writer.submit([3], GenerationRequest(on_token=lambda _: go.wait(10), **WORDS)) for _ in range(3)]
+    jobs = [send(writer, [3], on_token=lambda _: go.wait(10), **WORDS) for _ in range(3)]
     while writer.stats().rows == 0:
         time.sleep(0.001)
     monkeypatch.setattr(threading, "main_thread", lambda: threading.Thread())  # one that does not run
@@ -109,7 +103,7 @@ def test_nobody_waits_for_a_writer_that_ended(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(SchedulerClosedError):
             job.result(5)
     with pytest.raises(SchedulerClosedError):
-        writer.submit([3], GenerationRequest(**WORDS))
+        send(writer, [3], **WORDS)
 
 
 def test_who_asks_for_much_leaves_room_for_others() -> None:
@@ -120,11 +114,13 @@ def test_who_asks_for_much_leaves_room_for_others() -> None:
     writer, go = Scheduler(model, slots=4), threading.Event()
 
     def ask(caller: str, wait: bool = False) -> Request:
-        return writer.submit(
+        return send(
+            writer,
             [3],
-            GenerationRequest(on_token=(lambda _: go.wait(10)) if wait else None, **words),
             caller=caller,
             on_done=lambda _: order.append(caller),
+            on_token=(lambda _: go.wait(10)) if wait else None,
+            **words,
         )
 
     greedy = [ask("greedy", wait=n == 0) for n in range(12)]
@@ -146,13 +142,13 @@ def test_a_listener_that_fails_is_gone() -> None:
     def broken(_: object) -> None:
         raise RuntimeError("the line is dead")
 
-    lost = writer.submit([3], GenerationRequest(on_token=broken, **WORDS), on_done=broken)
+    lost = send(writer, [3], on_done=broken, on_token=broken, **WORDS)
     with pytest.raises(RequestCancelledError):
         lost.result(10)
     stops = {**WORDS, "config": GenerationConfig(max_new_tokens=8, stop_strings=("x",)), "decode": broken}
     with pytest.raises(GenerationFailedError):
-        writer.submit([3], GenerationRequest(**stops)).result(10)
-    assert writer.submit([3], GenerationRequest(**WORDS)).result(10)
+        send(writer, [3], **stops).result(10)
+    assert send(writer, [3], **WORDS).result(10)
     writer.close()
 
 
@@ -170,17 +166,15 @@ def test_what_is_too_much_is_refused_in_a_sentence() -> None:
     )
     for ids, changes, error in cases:
         with pytest.raises(error):
-            writer.submit(ids, GenerationRequest(**{**request, **changes}))
+            send(writer, ids, **{**request, **changes})
     writer.close()
     with pytest.raises(EmptyInputError):
         text = Scheduler(core_model("decoder_only", position="learned"))
         try:
             with pytest.raises(InputTooLongError):
-                text.submit([3] * 33, GenerationRequest(**WORDS))
-            assert (
-                len(text.submit([3] * 30, GenerationRequest(**WORDS)).result(10)[0].ids) == 3
-            )  # the table ends there
-            text.submit([], GenerationRequest(**WORDS))
+                send(text, [3] * 33, **WORDS)
+            assert len(send(text, [3] * 30, **WORDS).result(10)[0].ids) == 3  # the table ends there
+            send(text, [], **WORDS)
         finally:
             text.close()
     with pytest.raises(UnsupportedError):
@@ -192,12 +186,12 @@ def test_what_is_too_much_is_refused_in_a_sentence() -> None:
 def test_a_full_queue_says_so_and_empties() -> None:
     model, _ = model_for("gpt2")
     writer, go = Scheduler(model, slots=1, queue=2), threading.Event()
-    slow = writer.submit([3], GenerationRequest(on_token=lambda _: go.wait(10), **WORDS))
+    slow = send(writer, [3], on_token=lambda _: go.wait(10), **WORDS)
     while writer.stats().rows == 0:
         time.sleep(0.001)
-    waiting = [writer.submit([4], GenerationRequest(**WORDS)) for _ in range(2)]
+    waiting = [send(writer, [4], **WORDS) for _ in range(2)]
     with pytest.raises(SchedulerFullError):
-        writer.submit([5], GenerationRequest(**WORDS))
+        send(writer, [5], **WORDS)
     assert writer.stats().waiting == 2
     go.set()
     for job in (slow, *waiting):
@@ -219,15 +213,13 @@ def test_closing_finishes_what_was_taken_or_lets_it_go(family: str, drain: bool)
         begun.set()
         time.sleep(0.01)
 
-    jobs = [
-        writer.submit([3], GenerationRequest(on_token=slowly, **WORDS), on_done=told.append) for _ in range(2)
-    ]
+    jobs = [send(writer, [3], on_done=told.append, on_token=slowly, **WORDS) for _ in range(2)]
     begun.wait(10)
     writer.close(drain=drain)
     assert not writer._thread.is_alive() and len(told) == 2 and all(job.done for job in jobs)
     assert all(isinstance(one, list if drain else SchedulerClosedError) for one in told)
     with pytest.raises(SchedulerClosedError):
-        writer.submit([3], GenerationRequest(**WORDS))
+        send(writer, [3], **WORDS)
 
 
 def test_nothing_is_left_behind() -> None:
@@ -235,7 +227,7 @@ def test_nothing_is_left_behind() -> None:
     writer = Scheduler(model, slots=8)
     for beams in (1, 2):
         words = {**WORDS, **begins, "config": GenerationConfig(max_new_tokens=40, num_beams=beams)}
-        for job in [writer.submit([3 + n] * (1 + 9 * n), GenerationRequest(**words)) for n in range(6)]:
+        for job in [send(writer, [3 + n] * (1 + 9 * n), **words) for n in range(6)]:
             job.result(20)
     writer.close()
     batch: Any = writer._runner.batch  # type: ignore[union-attr]
