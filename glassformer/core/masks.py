@@ -92,9 +92,9 @@ class Mask:
         if self.allowed is not None:
             _check_bool(self.allowed, what)
             fits = ((1, batch), (1, heads), (queries,), (keys,))
-            shape = tuple(self.allowed.shape)
-            if len(shape) != 4 or not all(n in sizes for n, sizes in zip(shape, fits, strict=True)):
-                raise ShapeError(what, shape, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
+            found = self.allowed.shape
+            if len(found) != 4 or not all(n in sizes for n, sizes in zip(found, fits, strict=True)):
+                raise ShapeError(what, found, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
 
     def with_window(self, window: int | None) -> Mask:
         """The same mask with this window as well; the narrower of two holds."""

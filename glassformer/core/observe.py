@@ -105,7 +105,7 @@ class Record:
 
     def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
         """Which of these scores may be attended to."""
-        allowed = self.attended[name].mask.permissions(*scores.shape[-2:], scores.device)
+        allowed = self.attended[name].mask.permissions(scores.shape[-2], scores.shape[-1], scores.device)
         if allowed is not None and head is not None and allowed.shape[1] > 1:
             allowed = allowed[:, head : head + 1]
         return allowed

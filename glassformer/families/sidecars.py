@@ -61,7 +61,7 @@ class JobInfo:
         >>> JobInfo.from_dict({"job": "translate", "languages": ["de", "ko"]}).languages
         ('de', 'ko')
         """
-        present = {
+        present: dict[str, Any] = {
             "name" if key == "job" else key: tuple(value) if isinstance(value, list) else value
             for key, value in values.items()
             if value is not None
@@ -156,8 +156,8 @@ def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
         value = tuple(value) if isinstance(value, list) else value
         if not any(fits(value, choice) for choice in choices(known[name])):
             raise InvalidValueError(f"{where}: {name}", value, named(known[name]))
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-        inner = [one for one in inner if one is not None]
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+        inner = [one for one in parts if one is not None]
         if isinstance(value, dict) and name != "example":
             kind = str if name == "prompts" else int
             if not all(fits(one, kind) for one in inner):
