@@ -36,7 +36,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; a second signal stops at once. on_ready: called when it listens."""
+    """Serve until SIGTERM or Ctrl-C; a second signal stops at once."""
+    make_server(app, on_ready=on_ready).run(sockets=[sock])
+
+
+def make_server(app: ASGIApp, *, on_ready: Callable[[], None]) -> uvicorn.Server:
+    """The uvicorn server; `on_ready` is called once it accepts connections."""
     config = uvicorn.Config(
         app,
         log_level="error",
@@ -49,7 +54,7 @@ def run(app: ASGIApp, sock: socket.socket, *, on_ready: Callable[[], None]) -> N
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=65_536,
     )
-    _Server(config, on_ready).run(sockets=[sock])
+    return _Server(config, on_ready)
 
 
 class _Server(uvicorn.Server):

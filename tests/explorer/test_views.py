@@ -72,24 +72,6 @@ def test_decoding_played_from_nothing_is_the_translation_by_one_beam(
         assert numbers(tokens) == approx(wanted, abs=1e-5)
 
 
-def test_another_word_is_gone_on_from(opened: Opened, bundles: dict[str, Bundle], traced: Traced) -> None:
-    own = greedy(traced, [])
-    with opened(address(RUN, "decoding", text=TEXT, n=1, speed=50)) as page:
-        bars = page.locator("[data-figure=decoding-next] [data-word]")
-        assert bars.nth(0).get_attribute("data-word") == str(own[1])
-        other = int(str(bars.nth(1).get_attribute("data-word")))
-        bars.nth(1).click()
-        page.wait_for_function("out => location.hash.includes(out)", arg=f"out={own[0]}.{other}")
-        settled(page)
-        page.get_by_role("button", name="Play", exact=True).click()
-        page.wait_for_selector("[data-ended=end]")
-        settled(page)  # the address follows a moment later
-        assert words_of(page)["out"] == ".".join(map(str, greedy(traced, [own[0], other])))
-        page.go_back()  # what was chosen is undone in one step
-        settled(page)
-        assert "out" not in words_of(page)
-
-
 def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str, Bundle]) -> None:
     told = to_json(search_tree(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64))
     with opened(address(RUN, "decoding", text=TEXT, way="beam", beams=3, penalty=0.6)) as page:
