@@ -170,7 +170,8 @@ class Pipeline(Bundle):
 
         task = embedder(self, prompt=prompt, **options)
         if task.is_single(inputs):
-            return task(inputs)
+            vector: Tensor = task(inputs)
+            return vector
         vectors = task(inputs)
         return torch.stack(vectors) if vectors else torch.empty(0, embedding_size(self))
 
@@ -212,7 +213,8 @@ class Pipeline(Bundle):
         """Predict the `top` most likely tokens for every [MASK] of the texts."""
         from glassformer.tasks.fill_mask import MaskFiller
 
-        return MaskFiller(self, top=top, batch_tokens=batch_tokens)(texts)
+        found: FilledText | list[FilledText] = MaskFiller(self, top=top, batch_tokens=batch_tokens)(texts)
+        return found
 
     def answer(
         self,

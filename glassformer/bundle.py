@@ -93,8 +93,11 @@ class Bundle:
             from glassformer.generation.inference_model import prepare_for_inference
             from glassformer.inference.encoder import InferenceEncoder, supports
 
-            is_encoder = isinstance(model, EncoderOnly) and supports(model)
-            prepared = (InferenceEncoder if is_encoder else prepare_for_inference)(model, weights)
+            prepared: nn.Module
+            if isinstance(model, EncoderOnly) and supports(model):
+                prepared = InferenceEncoder(model, weights)
+            else:
+                prepared = prepare_for_inference(model, weights)
             self._prepared = model, weights, prepared
         return self._prepared[2]
 

@@ -169,7 +169,7 @@ def _run(
             error = inputs.errors.pop(number)
             if echo:
                 result = replace(result, text=prompts.popleft() + result.text)
-            values = {"error": error} if error is not None else _values(result)
+            values: dict[str, Any] = {"error": error} if error is not None else _values(result)
             if options.tree is not None and texts:
                 values["tree"] = _write_tree(task.bundle, result, options.tree, texts[0])
             plain = "" if error is not None else result.text

@@ -85,7 +85,7 @@ def _row(claim: Claim, name_width: int) -> Table:
 
 def _totals(claims: list[Claim]) -> str:
     """`12 hold, 1 fails, 2 skipped`."""
-    counts = Counter(claim.status for claim in claims)
+    counts = Counter[str](claim.status for claim in claims)
     verbs = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "skipped": ("skipped", "skipped")}
     parts = [f"{counts[key]} {words[counts[key] > 1]}" for key, words in verbs.items() if counts[key]]
     return f"[bold {'red' if counts['fails'] else 'green'}]{', '.join(parts)}[/]"
