@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images, resize_image
 from glassformer.data.randomness import uniform
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.store import sync_file
+from glassformer.data.store import map_file, sync_file
 from glassformer.errors import (
     EmptyInputError,
     FileExistsAlreadyError,
@@ -144,16 +144,9 @@ class ImageSet:
                 raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
             raise FileProblemError(folder, "is not a set of images", hint=_HINT) from None
-        self._pixels = self._map("pixels.u8", np.uint8, (rows, *self.shape))
-        self._labels = self._map("labels.i64", np.int64, (rows,))
-        self._hashes = self._map("hashes.u64", np.uint64, (rows,))
-
-    def _map(self, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
-        path = self.folder / name
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if not path.is_file() or path.stat().st_size != size:
-            raise FileProblemError(path, "is missing or truncated", hint=_HINT)
-        return np.memmap(path, dtype, mode="r", shape=shape) if size else np.empty(shape, dtype)
+        self._pixels = map_file(self.folder / "pixels.u8", np.uint8, (rows, *self.shape))
+        self._labels = map_file(self.folder / "labels.i64", np.int64, (rows,))
+        self._hashes = map_file(self.folder / "hashes.u64", np.uint64, (rows,))
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -7,6 +7,7 @@ ends. Neither writing nor reading keeps the corpus in memory.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from glassformer.errors import (
     FileExistsAlreadyError,
@@ -177,6 +178,17 @@ def sync_file(file: IO[bytes] | IO[str]) -> None:
     os.fsync(file.fileno())
 
 
+def map_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Memory-map an array; without a shape, it has one dimension and the size of the file."""
+    item = np.dtype(dtype).itemsize
+    size = path.stat().st_size if path.is_file() else -1
+    if size < 0 or size % item or (shape is not None and size != math.prod(shape) * item):
+        raise FileProblemError(path, "is missing or truncated", hint=_HINT)
+    if size == 0:  # an empty file cannot be mapped
+        return np.empty(shape or 0, dtype)
+    return np.memmap(path, dtype, mode="r", shape=shape or (size // item,))
+
+
 class Store:
     """The rows of a written store, by number."""
 
@@ -191,19 +203,11 @@ class Store:
                 raise ValueError("unknown format")
         except (OSError, ValueError, KeyError, TypeError):
             raise FileProblemError(folder, "is not a token store", hint=_HINT) from None
-        self._ends = [self._map(f"{name}.ends", np.dtype(np.int64)) for name in self.fields]
-        self._ids = [self._map(f"{name}.ids", dtype) for name in self.fields]
+        self._ends = [map_file(self.folder / f"{name}.ends", np.int64) for name in self.fields]
+        self._ids = [map_file(self.folder / f"{name}.ids", dtype) for name in self.fields]
         for name, ids, ends in zip(self.fields, self._ids, self._ends, strict=True):
             if len(ends) != self.rows or (self.rows and ends[-1] != len(ids)):
                 raise FileProblemError(folder, f"field '{name}' is truncated", hint=_HINT)
-
-    def _map(self, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        path = self.folder / name
-        if not path.is_file() or path.stat().st_size % dtype.itemsize:
-            raise FileProblemError(path, "is missing or truncated", hint=_HINT)
-        if path.stat().st_size == 0:  # cannot be mapped
-            return np.empty(0, dtype)
-        return np.memmap(path, dtype, mode="r")
 
     def __len__(self) -> int:
         return self.rows

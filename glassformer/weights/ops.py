@@ -37,17 +37,10 @@ def expand_lists(names: Names) -> tuple[str, ...]:
     >>> expand_lists("{q,k}.{weight,bias}")
     ('q.weight', 'q.bias', 'k.weight', 'k.bias')
     """
-    if isinstance(names, str):
-        names = (names,)
     found: list[str] = []
-    for name in names:
-        match = _LIST.search(name)
-        if match is None:
-            found.append(name)
-            continue
-        head, tail = name[: match.start()], name[match.end() :]
-        for choice in match[1].split(","):
-            found.extend(expand_lists(head + choice + tail))
+    for name in (names,) if isinstance(names, str) else names:
+        parts = [part.split(",") if n % 2 else [part] for n, part in enumerate(_LIST.split(name))]
+        found += map("".join, product(*parts))
     return tuple(found)
 
 

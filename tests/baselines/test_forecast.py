@@ -16,7 +16,7 @@ from glassformer.baselines import spec as specs
 from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
-from glassformer.data.windows import Scaler, Windows, split_by_rows, split_by_share
+from glassformer.data.windows import Scaler, Windows, split_by_rows
 from glassformer.errors import ShapeError
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 
@@ -35,29 +35,6 @@ def judged(model: torch.nn.Module, windows: Windows) -> ForecastScores:
         for past, future in batches(windows):
             errors.add(model(past), future)
     return errors.scores()
-
-
-def test_linear_beats_repeating_on_a_sine_with_a_trend(tmp_path: Path) -> None:
-    time = np.arange(1200)
-    rng = np.random.default_rng(0)
-    wave = np.sin(time * 2 * np.pi / 24) + 0.004 * time + rng.normal(0, 0.05, 1200)
-    other = 3 * np.cos(time * 2 * np.pi / 24) - 0.01 * time + rng.normal(0, 0.1, 1200)
-    rows = [f"{n},{a:.5f},{b:.5f}" for n, (a, b) in enumerate(zip(wave, other, strict=True))]
-    (tmp_path / "x.csv").write_text("time,a,b\n" + "\n".join(rows))
-    series = read_series(tmp_path / "x.csv", errors=RowErrors())
-    parts = split_by_share(series)
-    scaler = Scaler.fit(series, parts.train)
-    train, test = (
-        Windows(series=series, part=part, scaler=scaler, context=48, horizon=24)
-        for part in (parts.train, parts.test)
-    )
-    linear = Linear(specs.Linear(context_length=48, prediction_length=24))
-    repeat = judged(RepeatLast(specs.RepeatLast(prediction_length=24)), test)
-    season = judged(SeasonalRepeat(specs.SeasonalRepeat(prediction_length=24, season=24)), test)
-    assert judged(linear, test) == repeat  # untrained
-    linear.fit(batches(train))
-    learned = judged(linear, test)
-    assert learned.mse < season.mse < repeat.mse and learned.mse < 0.05 * repeat.mse
 
 
 def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:

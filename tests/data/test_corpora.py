@@ -30,7 +30,7 @@ def consumed(source: Source) -> int:
     return sum(1 for _ in source.rows(RowErrors()))
 
 
-@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "aligned", "line", "document", "file", "held out"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "aligned", "document", "file", "held out"])
 def test_memory_does_not_grow_with_the_corpus(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +42,6 @@ def test_memory_does_not_grow_with_the_corpus(
         with path.open("w") as file:
             for n in range(count):
                 row = {
-                    "tsv": f"{words}\t{n}",
                     "csv": f'"{words}",{n}',
                     "jsonl": json.dumps({"src": words, "tgt": "x"}),
                 }
@@ -50,7 +49,7 @@ def test_memory_does_not_grow_with_the_corpus(
         match kind:
             case "aligned":
                 return pairs([path, path])
-            case "line" | "document" | "file":
+            case "document" | "file":
                 return texts(path, unit=kind)
             case "held out":
                 return split_source(texts(path), 0.1, seed=1)[0]

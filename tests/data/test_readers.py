@@ -66,13 +66,6 @@ def test_pairs_come_out_of_every_guise(
     assert read(source) == read(source)  # from the start each time
 
 
-def test_only_a_newline_ends_a_line_and_text_is_left_as_it_is(tmp_path: Path) -> None:
-    whole = "a\x85b\u2028c\x0bd\x0ce\rf \n  \ufeff각 g\n"
-    (tmp_path / "a.txt").write_text(whole, "utf-8", newline="")
-    assert list(read_lines(tmp_path / "a.txt")) == whole[:-1].split("\n")
-    assert read(texts(tmp_path / "a.txt"))[0] == [(line,) for line in whole[:-1].split("\n")]
-
-
 @settings(max_examples=60)
 @given(
     content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b" ", "각".encode(), b"\xff", b"abcdefgh"])),
