@@ -189,7 +189,8 @@ def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
             raise config.missing_token(path, role, tokens[role])
         around.append((known[role].content, index))
     trim_offsets = config.flag("trim_offsets", True)
-    backend.post_processor = processors.RobertaProcessing(*around, trim_offsets, prefix)
+    sep, cls = around
+    backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
     return FastTokenizer(backend, config, role_ids)
 
 
