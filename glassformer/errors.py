@@ -106,9 +106,9 @@ class UnknownNameError(GlassformerError):
     def message(self) -> str:
         known = [str(name) for name in self.known]
         text = f"unknown {self.kind} {self.name!r}"
-        close = get_close_matches(self.name, known, n=1)
-        if close:
-            return f"{text}; did you mean {close[0]!r}?"
+        longer = [name for name in known if self.name and self.name in name]
+        if close := get_close_matches(self.name, known, n=1) or longer[:5]:
+            return f"{text}; did you mean {' or '.join(map(repr, close))}?"
         return f"{text}; choose from {', '.join(known)}" if 0 < len(known) <= 20 else text
 
 
