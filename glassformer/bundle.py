@@ -222,7 +222,8 @@ def save(
     tensor names, and the published config it came with in `published.json`. Default: the published one if the
     family has one.
     dtype: "int8" stores matrices quantized to int8, in our own layout only.
-    `checksums.json` is written last, so that `load` notices a save that was interrupted.
+    The config or spec is written after all other files, and then `checksums.json`: `load` notices a save that
+    was interrupted, be it into a new folder or over another model.
 
     >>> from tempfile import TemporaryDirectory
     >>> from glassformer import tiny
@@ -265,12 +266,12 @@ def save(
     if bundle.generation:
         files[GENERATION_FILE] = bundle.generation
     names = [*save_weights(path, state), *files]
-    for name, content in files.items():
-        (path / name).parent.mkdir(exist_ok=True)
-        with atomic_write(path / name) as file:
-            file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     if bundle.tokenizer is not None:
         names += bundle.tokenizer.save(path)
+    for name in sorted(files, key=lambda name: name in (CONFIG_FILE, SPEC_FILE)):
+        (path / name).parent.mkdir(exist_ok=True)
+        with atomic_write(path / name) as file:
+            file.write((json.dumps(files[name], indent=2, ensure_ascii=False) + "\n").encode())
     clear_folder(path, keep=names)
     write_checksums(path, names)
     return path

@@ -46,3 +46,16 @@ def test_a_save_replaces_the_other_layout_and_leaves_other_files_alone(tmp_path:
     glassformer.save(model, folder)
     assert glassformer.load(folder).spec == model.spec
     assert not (folder / "spec.json").exists() and mine.read_text() == "mine"
+
+
+def test_a_first_save_that_stops_half_way_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = glassformer.load("pocket-lm")
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(pipeline.tokenizer), "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        glassformer.save(pipeline, tmp_path / "model")
+    with pytest.raises(glassformer.GlassformerError):
+        glassformer.load(tmp_path / "model")
