@@ -84,7 +84,7 @@ class GraphDecoder(CachedDecoder):
         return (logits,) if selector is None else selector.choose(logits)
 
     def _capture(self, selector: TokenSelector | None) -> None:
-        last, self.model.captured = self.model.captured, None
+        last = vars(self.model).pop("captured", None)  # atomic: no other thread takes it too
         if last is not None and last.owner() is None and last.form == self.form(selector):
             for own, new in zip(last.state, self.state(selector), strict=True):
                 own.copy_(new)
