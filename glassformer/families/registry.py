@@ -17,8 +17,9 @@ NAMES = tuple(
     """original t5 bart marian bert roberta distilbert vit deit patchtst gpt2 llama mistral qwen2 qwen3 falcon
     palm sentence""".split()
 )
-# the modules that may read a model_type: the others need not be imported to load a folder
-READERS: dict[str, tuple[str, ...]] = {name: (name,) for name in NAMES[1:-2]} | {
+# The modules that may read a model_type, most of which are named after it: the others need not be imported.
+READERS: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     "distilbert": ("distilbert", "sentence"),
@@ -99,7 +100,9 @@ def family_of(config: Config) -> Family:
     if kinds:
         expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
         raise InvalidValueError(f"{config.where}: model_type", kind, expected)
-    read = ", ".join(sorted({name for family in readers for name in family.architectures} or READERS))
+    if not readers:
+        raise UnsupportedConfigError(config.where, "model_type", kind, ", ".join(sorted(READERS)))
+    read = ", ".join(sorted({name for family in readers for name in family.architectures}))
     raise UnsupportedConfigError(config.where, "architectures", architecture, read)
 
 
