@@ -1,8 +1,8 @@
 """Forecast time series from a CSV or Parquet file, or from a table in memory.
 
 A model trained on scaled values has its scale in job.json. One that normalizes every window itself adds a
-small epsilon to the standard deviation; in units that make the deviation small (returns, rates) the epsilon
-would dominate. So each window is scaled to unit size first: the forecast does not depend on the units.
+small epsilon to the variance; in units that make the variance small (returns, rates) the epsilon would
+dominate. So each window is scaled to unit size first: the forecast does not depend on the units.
 
 Letters: S series, B windows, T steps read, N steps predicted, C columns, Q quantiles.
 """
