@@ -1,4 +1,4 @@
-"""A folder written anew tells what it told before: labels, how they are scored, the marks of its tasks."""
+"""`glassformer convert`: the folder it writes gives the results of the one it read."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 import transformers
 
 import glassformer
+from glassformer.core.build import canonical
 from glassformer.tasks.text_generation import published_generation_config, special_tokens, task_prefix
 from tests.cli.conftest import Done
 from tests.families import harness
@@ -106,3 +107,23 @@ def test_there_and_back_is_the_same_folder(name: str, run: Run, tmp_path: Path) 
         for folder in (first, back)
     ]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_convert_casts_without_computing(run, tiny_folder, tmp_path, dtype, monkeypatch):
+    """Even where this CPU cannot multiply in it; and a second conversion keeps it as stored."""
+    monkeypatch.setattr("glassformer.core.precision.cpu_can", lambda _: False)
+    name = str(dtype).removeprefix("torch.")
+    assert run("convert", tiny_folder, tmp_path / "half", "--dtype", name).code == 0
+    assert run("convert", tmp_path / "half", tmp_path / "again", "--to", "glassformer").code == 0
+    before = canonical(glassformer.load(tiny_folder).model)
+    after = canonical(glassformer.load(tmp_path / "again", dtype="stored").model)
+    assert all(after[key].dtype == dtype for key in before)
+    assert all(torch.equal(after[key], before[key].to(dtype)) for key in before)
+
+
+def test_convert_leaves_other_files(run, tiny_folder, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine.txt").write_text("kept")
+    assert run("convert", tiny_folder, tmp_path / "full", "--overwrite").code == 0
+    assert (tmp_path / "full/mine.txt").read_text() == "kept"

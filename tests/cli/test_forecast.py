@@ -15,19 +15,11 @@ from tests.families import harness
 from tests.families.cases import _SERIES
 from tests.tasks.test_forecast import NAMES, STEPS, table, written
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = harness.reference("PatchTSTForPrediction", {**_SERIES, "loss": "nll"})
-    return harness.saved(made, tmp_path_factory.mktemp("model"))
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
-@pytest.fixture(autouse=True)
-def quiet(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()  # saving the reference prints
-
-
-def test_table_is_that_of_the_library(run: Any, model: Path, tmp_path: Path) -> None:
+def test_table_is_that_of_the_library(run: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+    model = folders["forecast"]
     data = written(tmp_path / "data.csv", table())
     told = glassformer.load(model).forecast(data)
     done = run("forecast", model, data, "--out", tmp_path / "next.csv", "--threads", 1)
@@ -55,23 +47,3 @@ def test_figure_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> None
     data = written(tmp_path / "d.csv", {"date": rows["date"], **dict.fromkeys(names, rows["a"])})
     done = run("forecast", tmp_path / "model", data, "--picture", tmp_path / "p.png")
     assert done.code == 0 and (tmp_path / "p.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("args", "named"),
-    [
-        (["DATA", "--columns", "a,odd,c"], "odd"),
-        (["DATA", "--levels", "much"], "--levels"),
-        (["DATA", "--out", "nowhere/next.csv"], "nowhere"),
-        (["DATA", "--out", "DATA"], "data.csv"),
-        (["DATA", "--out", "x.png"], "--out and --picture"),
-        (["nowhere.csv"], "nowhere.csv"),
-        (["DATA", "--dtype", "int8"], "int8"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_use_is_an_error_of_one_line(
-    args: list[str], named: str, run: Any, model: Path, tmp_path: Path
-) -> None:
-    data = written(tmp_path / "data.csv", table())
-    assert named in run("forecast", model, *(str(data) if arg == "DATA" else arg for arg in args)).error()

@@ -13,9 +13,6 @@ import torch
 
 import glassformer
 from glassformer.cli import main as cli
-from glassformer.cli.generate import translate
-from glassformer.cli.options import flags_of
-from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
 
 ALL_HELP = """
 import sys
@@ -38,17 +35,6 @@ def test_help_is_fast_and_imports_no_torch():
     assert all(name in done.stdout for name in cli.COMMANDS)
     done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("Usage: glassformer") == len(cli.COMMANDS), done.stderr
-
-
-def test_errors_name_flags_instead_of_parameters():
-    flags = flags_of(translate)
-    assert flags["as_json"] == "--json" and flags["do_sample"] == "--do-sample" and "model" not in flags
-    invalid = InvalidValueError(name="num_beams", value=0, expected="1 or more")
-    assert str(cli._with_flags(invalid, flags)).startswith("--num-beams is 0")
-    conflict = cli._with_flags(ConflictError(names=("resume", "TEXT"), reason="x"), flags)
-    assert conflict.names == ["--resume", "TEXT"]
-    unknown = UnknownNameError(kind="model", name="to")  # the name of a model, not of a parameter
-    assert cli._with_flags(unknown, flags) is unknown
 
 
 def test_version_needs_no_command(run):
@@ -87,23 +73,12 @@ def test_out_of_memory_is_an_error_of_one_line(run, monkeypatch, allocate):
     assert "out of memory" in run("env").error()
 
 
-def test_closed_pipe_is_quiet():
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m glassformer models --json | true; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 141 and not done.stderr
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_full_disk_is_an_error_of_one_line():
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m glassformer models --json > /dev/full"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+def test_closed_pipe_is_quiet_and_a_full_disk_an_error():
+    models = f"{sys.executable} -m glassformer models --json"
+    for command, code, errors in (("| true; exit ${PIPESTATUS[0]}", 141, 0), ("> /dev/full", 2, 1)):
+        done = subprocess.run(["bash", "-c", f"{models} {command}"], capture_output=True, text=True)
+        assert done.returncode == code and done.stderr.count("\n") == done.stderr.count("error: ") == errors
 
 
 TEXT = "é안녕 😀"

@@ -68,12 +68,6 @@ def test_resume_numbers_lines_as_in_the_input(run, folder, tmp_path):
     assert run(*args, "--overwrite").code == 0 and (tmp_path / "out.txt").read_text() == "red\n"
 
 
-def test_no_input_gives_an_empty_file(run, folder, tmp_path):
-    (tmp_path / "in.txt").touch()
-    done = run("translate", folder, "--file", tmp_path / "in.txt", "--out", tmp_path / "out.txt")
-    assert done.code == 0 and (tmp_path / "out.txt").read_bytes() == b""
-
-
 MINE = "existing content\n"
 SERIES = "date,OT\n" + "".join(f"2024-01-01 {n // 60:02}:{n % 60:02}:00,{n % 7}\n" for n in range(600))
 # a command, its output option, and the files it writes
@@ -109,17 +103,6 @@ def test_existing_file_is_overwritten_only_with_overwrite(run, cwd, case):
         for file in files:
             assert MINE.encode() not in Path(file).read_bytes()
             Path(file).unlink()
-
-
-def test_input_file_is_never_overwritten(run, cwd):
-    for args in (
-        ["evaluate", reverser(), "pairs.tsv", "--out", "./pairs.tsv"],
-        ["forecast", "pocket-series", "series.csv", "--picture", "series.csv"],
-        ["translate", reverser(), "--file", "pairs.tsv", "--out", "pairs.tsv"],
-    ):
-        before = {path: path.read_bytes() for path in cwd.iterdir()}
-        run(*args, "--overwrite").error()
-        assert {path: path.read_bytes() for path in cwd.iterdir()} == before
 
 
 @pytest.fixture

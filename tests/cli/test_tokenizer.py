@@ -74,25 +74,3 @@ def test_bad_rows_are_reported_and_skipped(run, files):
     path.write_bytes(b"\n".join(line.encode() for line in ENGLISH * 4) + b"\n\xff\xfe bad\n")
     done = run("tokenizer", "train", path, "--out", files / "out")
     assert done.code == 0 and "some.txt line 41" in done.err
-
-
-# arguments, and a name that the error must contain
-BAD = {
-    "missing file": (["no-such.txt"], "no-such.txt"),
-    "unknown column": (["pairs.tsv", "--column", "french"], "french"),
-    "too small": (["en.txt", "--kind", "byte", "--vocab-size", "100"], "260"),
-    "target column alone": (["en.txt", "--target-column", "2"], "--target"),
-    "output has files": (["en.txt", "--out", "full"], "--overwrite"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_invalid_input_is_an_error_of_one_line(run, files, monkeypatch, case):
-    monkeypatch.chdir(files)
-    (files / "empty.txt").touch()
-    (files / "full").mkdir()
-    (files / "full" / "notes").touch()
-    before = sorted(files.rglob("*"))
-    args, named = BAD[case]
-    assert named in run("tokenizer", "train", "--out", "out", *args).error()
-    assert sorted(files.rglob("*")) == before

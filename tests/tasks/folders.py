@@ -32,14 +32,8 @@ def words(folder: Path, **config: Any) -> None:
 
 def bert(name: str, folder: Path, **settings: Any) -> tuple[Any, Path]:
     """A random model of the reference and its folder, which has a tokenizer."""
-    settings = {
-        **_BERT,
-        "vocab_size": len(VOCABULARY),
-        "max_position_embeddings": 60,
-        "pad_token_id": 0,
-        **settings,
-    }
-    model = harness.reference(name, settings)
+    sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
+    model = harness.reference(name, {**_BERT, **sizes, **settings})
     harness.saved(model, folder)
     words(folder)
     return model, folder

@@ -90,11 +90,3 @@ def test_smollm2_generates_what_transformers_generates(folder: Path) -> None:
                 expected = decode_continuation(tokenizer, ids[0].tolist(), written[:ends])
                 assert (one.text, one.num_tokens) == (expected, ends), (settings, prompt)
                 assert one.score == pytest.approx(score, abs=3e-4), (settings, prompt)
-
-
-def test_smollm2_streams_what_it_generates(folder: Path) -> None:
-    bundle = glassformer.load(folder)
-    for prompt in PROMPTS[2:]:
-        whole = bundle.generate(prompt, special_in_text="keep", max_new_tokens=LONG)
-        pieces = list(bundle.stream(prompt, special_in_text="keep", max_new_tokens=LONG))
-        assert "".join(pieces) == whole and len(pieces) > 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,10 @@ def test_streamed_pieces_join_to_the_text(kind, text, cut):
     assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
 
 
-def by_kind(kind, made={}):  # noqa: B006 (learned once)
-    if kind not in made:
-        plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)
-        made[kind] = bytewise() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
-    return made[kind]
+@cache
+def by_kind(kind):
+    plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)
+    return bytewise() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,12 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.errors import (
-    GlassformerError,
-    InvalidValueError,
-    MissingValueError,
-    UnknownNameError,
-    UnsupportedError,
-)
-from glassformer.families.sidecars import JobInfo
+from glassformer.errors import UnknownNameError
 from glassformer.tasks import TextGenerator, Translator
 from glassformer.tasks.text_generation import target_language
 from glassformer.tasks.translation import gap_encoder, source_encoder, tag_reader
 from glassformer.tokenization import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
-from tests.tasks.reversing import ROWS, bytewise, reverse, reverser, speaker
+from tests.tasks.reversing import ROWS, bytewise, reverse, reverser
 from tests.tokenization import layouts
 
 SENTENCES = (
@@ -69,16 +62,9 @@ def test_generation_config_matches_transformers(tmp_path, bundle):
     torch.manual_seed(2)
     tokenizer = bundle.tokenizer
     model = glassformer.tiny("bart", vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
-    generation = {
-        "num_beams": 3,
-        "no_repeat_ngram_size": 2,
-        "max_length": 9,
-        "length_penalty": 0.6,
-        "forced_bos_token_id": 5,
-        "decoder_start_token_id": 3,
-        "eos_token_id": 3,
-        "pad_token_id": tokenizer.pad_id,
-    }
+    generation = {"num_beams": 3, "no_repeat_ngram_size": 2, "max_length": 9, "length_penalty": 0.6}
+    generation |= {"forced_bos_token_id": 5, "decoder_start_token_id": 3, "eos_token_id": 3}
+    generation |= {"pad_token_id": tokenizer.pad_id}
     made = glassformer.Bundle(model=model, tokenizer=tokenizer, family="bart", generation=generation)
     folder = glassformer.save(made, tmp_path / "bart")
     ours = glassformer.load(folder)
@@ -182,26 +168,3 @@ def test_a_model_of_sentences_translates_paragraphs_by_sentence(pocket, texts, t
     paragraph = Translator(pocket, to=to)(" ".join(texts))
     assert paragraph.text == " ".join(pocket.translate(texts, to=to)) and not paragraph.warnings
     assert pocket.translate(" ".join(texts), to=to, split="never") != paragraph.text
-
-
-def test_errors_name_the_model_and_the_option(bundle, tmp_path):
-    talker = glassformer.load(speaker(tmp_path / "talker"))
-    restorer = glassformer.Pipeline(
-        model=bundle.model, tokenizer=bundle.tokenizer, job=JobInfo(name="restore")
-    )
-    encoder = glassformer.Pipeline(model=glassformer.tiny("bert"), tokenizer=bundle.tokenizer)
-    for call, error in (
-        (lambda: restorer.translate("red"), UnsupportedError),
-        (lambda: bundle.restore("red"), UnsupportedError),
-        (lambda: talker.translate("red"), UnsupportedError),
-        (lambda: encoder.generate("red"), UnsupportedError),
-        (lambda: glassformer.Pipeline(model=bundle.model).translate("red"), MissingValueError),
-        (lambda: bundle.translate("red", to="xx"), UnknownNameError),
-        (lambda: bundle.translate("red", split="words"), InvalidValueError),
-        (lambda: bundle.translate("red", prefix=5), InvalidValueError),
-        (lambda: bundle.translate("red", num_bems=5), UnknownNameError),
-        (lambda: bundle.translate("red", batch_tokens=0), InvalidValueError),
-    ):
-        with pytest.raises(GlassformerError) as caught:
-            call()
-        assert type(caught.value) is error
