@@ -33,6 +33,7 @@ OURS, FAST, THEIRS = "glassformer", "gpt-fast", "transformers"
 PEER = HOME / "peers" / "gpt_fast"
 SHAPE = {"vocab_size": 32000, "d_model": 2048, "num_heads": 32, "num_kv_heads": 4, "d_ff": 5632}
 LAYERS, PROMPT, LENGTH = 22, 32, 200
+TINY = {"vocab_size": 500, "d_model": 64, "num_heads": 8, "num_kv_heads": 4, "d_ff": 128, "num_layers": 1}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 
@@ -62,9 +63,9 @@ class Ours:
 
     def __init__(self, batch: int) -> None:
         with torch.device(DEVICE):
-            model = build(llama(**SHAPE, num_layers=1 if peers.is_tiny() else LAYERS))
+            model = build(llama(**(TINY if peers.is_tiny() else {**SHAPE, "num_layers": LAYERS})))
         self.model = prepare_for_inference(model.to(DTYPE).eval())
-        self.prompt = torch.randint(0, SHAPE["vocab_size"], (batch, PROMPT), device=DEVICE)
+        self.prompt = torch.randint(0, TINY["vocab_size"], (batch, PROMPT), device=DEVICE)
 
     def whole(self) -> object:
         asked = GenerationConfig(max_new_tokens=LENGTH)
@@ -156,7 +157,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
 
     import glassformer
 
-    vocab, length = 32000, 64
+    vocab, length = (500, 8) if peers.is_tiny() else (32000, 64)
     torch.manual_seed(0)
     reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
     reference.generation_config.forced_eos_token_id = None

@@ -26,6 +26,7 @@ class ForecastScores:
 class ForecastErrors:
     """Errors of forecasts of scaled values, added up batch by batch in float64.
 
+    >>> import torch
     >>> errors = ForecastErrors()
     >>> errors.add(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[[1.0], [0.0]]]))
     >>> errors.scores()
