@@ -29,16 +29,15 @@ from glassformer.families.registry import tiny as tiny_spec
 
 if TYPE_CHECKING:
     from glassformer.data.series import Fill
-    from glassformer.generation.config import GenerationOptions
-    from glassformer.tasks.base import EncoderOptions
     from glassformer.tasks.classification import Label
     from glassformer.tasks.embedding import Match
+    from glassformer.tasks.encoder import EncoderOptions
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.images import Image
     from glassformer.tasks.question_answering import Answer
     from glassformer.tasks.streaming import TextStream
-    from glassformer.tasks.text_generation import TextGenerationTask
+    from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.translation import Split
     from glassformer.tokenization import SpecialInText
     from glassformer.training.recipe import Recipe
@@ -71,8 +70,7 @@ class Pipeline(Bundle):
         to: str | None = None,
         prefix: str | None = None,
         split: Split | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: Unpack[TextOptions],
     ) -> Texts:
         """Translate texts; see `glassformer.tasks.Translator`.
 
@@ -81,54 +79,32 @@ class Pipeline(Bundle):
         """
         from glassformer.tasks.translation import Translator
 
-        task = Translator(self, to=to, prefix=prefix, split=split, batch_tokens=batch_tokens, **options)
+        task = Translator(self, to=to, prefix=prefix, split=split, **options)
         return _texts(task, texts)
 
-    def summarize(
-        self,
-        texts: Texts,
-        *,
-        prefix: str | None = None,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Texts:
+    def summarize(self, texts: Texts, *, prefix: str | None = None, **options: Unpack[TextOptions]) -> Texts:
         """Summarize texts; see `glassformer.tasks.Summarizer`."""
         from glassformer.tasks.translation import Summarizer
 
-        return _texts(Summarizer(self, prefix=prefix, batch_tokens=batch_tokens, **options), texts)
+        return _texts(Summarizer(self, prefix=prefix, **options), texts)
 
-    def restore(
-        self,
-        texts: Texts,
-        *,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Texts:
+    def restore(self, texts: Texts, **options: Unpack[TextOptions]) -> Texts:
         """Restore damaged sentences; see `glassformer.tasks.Restorer`."""
         from glassformer.tasks.translation import Restorer
 
-        return _texts(Restorer(self, batch_tokens=batch_tokens, **options), texts)
+        return _texts(Restorer(self, **options), texts)
 
     def generate(
-        self,
-        prompts: Texts,
-        *,
-        special_in_text: SpecialInText = "plain",
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
+        self, prompts: Texts, *, special_in_text: SpecialInText = "plain", **options: Unpack[TextOptions]
     ) -> Texts:
         """Continue prompts; see `glassformer.tasks.TextGenerator`. Results do not include the prompt."""
         from glassformer.tasks.text_generation import TextGenerator
 
-        task = TextGenerator(self, special_in_text=special_in_text, batch_tokens=batch_tokens, **options)
+        task = TextGenerator(self, special_in_text=special_in_text, **options)
         return _texts(task, prompts)
 
     def stream(
-        self,
-        prompt: str,
-        *,
-        special_in_text: SpecialInText = "plain",
-        **options: Unpack[GenerationOptions],
+        self, prompt: str, *, special_in_text: SpecialInText = "plain", **options: Unpack[TextOptions]
     ) -> TextStream:
         """Continue one prompt in pieces of text as they come; joined they are what `generate` returns.
 
@@ -156,9 +132,9 @@ class Pipeline(Bundle):
 
         top: how many labels; None: all.
         """
-        from glassformer.tasks.classification import classifier
+        from glassformer.tasks.classification import Classifier
 
-        task = classifier(self, top=top, **options)
+        task = Classifier(self, top=top, **options)
         return task(inputs).labels if task.is_single(inputs) else [one.labels for one in task(inputs)]
 
     def embed(self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderOptions]) -> Tensor:
@@ -166,9 +142,9 @@ class Pipeline(Bundle):
 
         prompt: the name of one of a sentence encoder's prompts.
         """
-        from glassformer.tasks.embedding import embedder, embedding_size
+        from glassformer.tasks.embedding import Embedder, embedding_size
 
-        task = embedder(self, prompt=prompt, **options)
+        task = Embedder(self, prompt=prompt, **options)
         if task.is_single(inputs):
             vector: Tensor = task(inputs)
             return vector

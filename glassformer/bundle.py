@@ -35,13 +35,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.family import Config, Family
-from glassformer.families.layouts import (
-    in_eight_bits,
-    own_names,
-    published_files,
-    shapes_of,
-    without_tables,
-)
+from glassformer.families.layouts import in_eight_bits, own_names, published_files, shapes_of, without_tables
 from glassformer.families.registry import families, family_for, family_of
 from glassformer.families.sidecars import (
     IMAGE_PROCESSOR_FILE,

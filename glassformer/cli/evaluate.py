@@ -27,8 +27,6 @@ from glassformer.errors import ConflictError, UnsupportedError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glassformer.training.evaluation import Evaluation
-
 # settings of the data section that have no effect on an evaluation
 TRAINING_SETTINGS = frozenset(
     {"train", "valid", "split", "max_len", "horizon"}
@@ -74,12 +72,17 @@ def evaluate(
     """
     from rich.console import Console
 
+    from glassformer.metrics.text import bleu, chrf
     from glassformer.training.evaluation import evaluate_files
+    from glassformer.weights.atomic_write import atomic_write
 
     settings = settings or []
     if out is not None:
         check_output_file(out, overwrite=overwrite, inputs=data)
-    _check_settings(settings)
+    for setting in settings:
+        section, _, name = setting.partition("=")[0].strip().partition(".")
+        if section == "data" and name in TRAINING_SETTINGS:
+            raise UnsupportedError(subject="evaluation", feature=f"the training setting data.{name}")
     folder = locate_model(model)
     names = [name.strip() for name in columns.split(",")] if columns else []
     with Console(stderr=True).status(f"evaluating {model} …"), TemporaryDirectory() as temporary:
@@ -87,35 +90,42 @@ def evaluate(
         if to is not None:
             files, names, settings = _add_language(folder, data, to, names, settings, Path(temporary))
         evaluation = evaluate_files(
-            folder,
-            files,
-            job=job,
-            columns=names,
-            overrides=settings,
-            batch=batch,
-            device=device,
-            log=message,
+            folder, files, job=job, columns=names, overrides=settings, batch=batch, device=device, log=message
         )
-    metrics, signatures = dict(evaluation.validation.metrics), dict(evaluation.validation.signatures)
+    validation, job = evaluation.validation, evaluation.job
+    metrics, signatures = dict(validation.metrics), dict(validation.signatures)
+    outputs = [sample.got for sample in validation.samples]
     if tokenize != "13a" or lowercase:
         if "bleu" not in metrics:
-            raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="BLEU options")
-        scores, signatures = _bleu_and_chrf(evaluation, tokenize, lowercase)
-        metrics |= scores
+            raise UnsupportedError(subject=f"the job {job!r}", feature="BLEU options")
+        references = [sample.expected for sample in validation.samples]
+        case: Literal["lower", "mixed"] = "lower" if lowercase else "mixed"
+        scores = {
+            "bleu": bleu(outputs, references, tokenize=tokenize, case=case),
+            "chrf": chrf(outputs, references, case=case),
+        }
+        if scores["bleu"].note:
+            message(scores["bleu"].note)
+        metrics |= {name: result.score for name, result in scores.items()}
+        signatures = {name: result.signature for name, result in scores.items()}
     if out is not None:
-        _write_outputs(out, evaluation)
+        if not outputs:
+            raise UnsupportedError(subject=f"the job {job!r}", feature="writing outputs (--out)")
+        with atomic_write(out) as file:
+            file.write("".join(" ".join(output.split()) + "\n" for output in outputs).encode())
+        message(f"wrote {len(outputs):,} lines to {out}")
     if as_json:
-        document = {"model": model, "job": evaluation.job, "data": list(data)}
-        print_json(document | {"metrics": metrics, "signatures": signatures, **evaluation.validation.tables})
-    else:
-        _print_metrics(model, evaluation, metrics, signatures)
-
-
-def _check_settings(settings: Sequence[str]) -> None:
-    for setting in settings:
-        section, _, name = setting.partition("=")[0].strip().partition(".")
-        if section == "data" and name in TRAINING_SETTINGS:
-            raise UnsupportedError(subject="evaluation", feature=f"the training setting data.{name}")
+        document = {"model": model, "job": job, "data": list(data), "metrics": metrics}
+        print_json(document | {"signatures": signatures, **validation.tables})
+        return
+    screen = console()
+    screen.print(f"[bold]{model}[/]  {job}", soft_wrap=True)
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        line = f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}"
+        screen.print(line.rstrip(), soft_wrap=True)
+    if "classes" in validation.tables:
+        screen.print(_class_table(validation.tables["classes"]))
 
 
 def _add_language(
@@ -142,50 +152,6 @@ def _add_language(
     if errors.count:
         message(errors.summary())
     return [str(table)], list(PAIR_FIELDS), [*settings, f"data.to={LANGUAGE_COLUMN}"]
-
-
-def _bleu_and_chrf(
-    evaluation: Evaluation, tokenize: BleuTokenizer, lowercase: bool
-) -> tuple[dict[str, float], dict[str, str]]:
-    from glassformer.metrics.text import bleu, chrf
-
-    outputs = [sample.got for sample in evaluation.validation.samples]
-    references = [sample.expected for sample in evaluation.validation.samples]
-    case: Literal["lower", "mixed"] = "lower" if lowercase else "mixed"
-    scores = {
-        "bleu": bleu(outputs, references, tokenize=tokenize, case=case),
-        "chrf": chrf(outputs, references, case=case),
-    }
-    if scores["bleu"].note:
-        message(scores["bleu"].note)
-    return (
-        {name: result.score for name, result in scores.items()},
-        {name: result.signature for name, result in scores.items()},
-    )
-
-
-def _write_outputs(out: Path, evaluation: Evaluation) -> None:
-    from glassformer.weights.atomic_write import atomic_write
-
-    lines = [" ".join(sample.got.split()) + "\n" for sample in evaluation.validation.samples]
-    if not lines:
-        raise UnsupportedError(subject=f"the job {evaluation.job!r}", feature="writing outputs (--out)")
-    with atomic_write(out) as file:
-        file.write("".join(lines).encode())
-    message(f"wrote {len(lines):,} lines to {out}")
-
-
-def _print_metrics(
-    model: str, evaluation: Evaluation, metrics: dict[str, float], signatures: dict[str, str]
-) -> None:
-    screen = console()
-    screen.print(f"[bold]{model}[/]  {evaluation.job}", soft_wrap=True)
-    width = max(map(len, metrics))
-    for name, value in metrics.items():
-        line = f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}"
-        screen.print(line.rstrip(), soft_wrap=True)
-    if "classes" in evaluation.validation.tables:
-        screen.print(_class_table(evaluation.validation.tables["classes"]))
 
 
 def _class_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -127,8 +127,7 @@ def _target_language(bundle: Bundle, to: str) -> str:
 
 def serve(
     models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models."),
+        list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but localhost requires a token.")

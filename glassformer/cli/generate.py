@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -95,8 +95,7 @@ def generate(
     texts: Texts = None,
     echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the generated text.")] = False,
     parse_special: Annotated[
-        bool,
-        typer.Option("--parse-special", help="Parse special tokens such as <|im_start|> in prompts."),
+        bool, typer.Option("--parse-special", help="Parse special tokens such as <|im_start|> in prompts.")
     ] = False,
     *,
     options: GenerateOptions,
@@ -154,21 +153,14 @@ def _run(
     note_file_as_text(texts, task.bundle)
     notes = Notes(task.bundle)
     skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
-    prompts: deque[str] = deque()
-
-    def remember(lines: Iterator[str]) -> Iterator[str]:
-        for line in lines:
-            prompts.append("" if skip_blank and not line.strip() else line)
-            yield line
-
     with open_output(options.out, inputs, resume=options.resume) as writer:
-        if echo:
-            inputs.lines = remember(inputs.lines)
+        inputs.lines, prompts = tee(inputs.lines) if echo else (inputs.lines, iter(()))
         results = inputs.process(task, skip_blank=skip_blank)
         for number, result in enumerate(results, inputs.first + 1):
             error = inputs.errors.pop(number)
-            if echo:
-                result = replace(result, text=prompts.popleft() + result.text)
+            for prompt in islice(prompts, 1):
+                prompt = "" if skip_blank and not prompt.strip() else prompt
+                result = replace(result, text=prompt + result.text)
             values: dict[str, Any] = {"error": error} if error is not None else _values(result)
             if options.tree is not None and texts:
                 values["tree"] = _write_tree(task.bundle, result, options.tree, texts[0])

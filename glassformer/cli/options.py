@@ -113,8 +113,7 @@ class GenerateOptions(LineOptions):
         None
     )
     min_p: Annotated[
-        float | None,
-        _gen(help="Sample from tokens with at least this fraction of the top probability."),
+        float | None, _gen(help="Sample from tokens with at least this fraction of the top probability.")
     ] = None
     repetition_penalty: Annotated[float | None, _gen(help="Penalize repeated tokens (above 1).")] = None
     no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None

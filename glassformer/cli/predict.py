@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.images import ImageWarning
 
 Result = TypeVar("Result")
+Shown = tuple[str, dict[str, Any]]  # a result as a line, and as JSON values
 NO_ANSWER: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
 
 
@@ -55,24 +56,20 @@ def classify(
     Images unlike the training data are noted on stderr.
     """
     source, bundle = _open(model, inputs, options)
-    from glassformer.tasks.classification import classifier
+    from glassformer.tasks.classification import Classifier
     from glassformer.tasks.images import image_warning_message
 
-    task = classifier(
-        bundle, top=None if options.as_json else top, truncate=truncate, **options.task_kwargs()
-    )
+    top_labels = None if options.as_json else top
+    task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
     warnings: Counter[ImageWarning] = Counter()
 
-    def values(result: Classification) -> dict[str, Any]:
+    def show(result: Classification) -> Shown:
         warnings.update(result.warnings)
-        return {"labels": [asdict(label) for label in result.labels]}
-
-    def line(result: Classification) -> str:
-        warnings.update(result.warnings)
-        return format_scores((label.label, label.score) for label in result.labels)
+        line = format_scores((label.label, label.score) for label in result.labels)
+        return line, {"labels": [asdict(label) for label in result.labels]}
 
     try:
-        _print_results(source, task, line, values if options.as_json else None)
+        _print_results(source, task, show, options.as_json)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
@@ -110,20 +107,18 @@ def embed(
             raise InvalidValueError(name="out", value=str(out), expected="a .npy file")
         check_output_file(out, overwrite=overwrite, inputs=[options.file])
     source, bundle = _open(model, inputs, options)
-    from glassformer.tasks.embedding import embedder, embedding_size
+    from glassformer.tasks.embedding import Embedder, embedding_size
 
-    task = embedder(bundle, truncate=truncate, prompt=prompt, **options.task_kwargs())
+    task = Embedder(bundle, truncate=truncate, prompt=prompt, **options.task_kwargs())
     if out is not None:
         _save_vectors(out, source, source.process(task), embedding_size(bundle))
         return
 
-    def line(vector: Tensor) -> str:
-        return " ".join(f"{value:.9g}" for value in _finite_values(vector))
+    def show(vector: Tensor) -> Shown:
+        values = _finite_values(vector)
+        return " ".join(f"{value:.9g}" for value in values), {"vector": values}
 
-    def values(vector: Tensor) -> dict[str, Any]:
-        return {"vector": _finite_values(vector)}
-
-    _print_results(source, task, line, values if options.as_json else None)
+    _print_results(source, task, show, options.as_json)
 
 
 @with_options(LineOptions)
@@ -159,13 +154,11 @@ def similar(
     finally:
         errors.report_all()
 
-    def values(matches: list[Match]) -> dict[str, Any]:
-        return {"nearest": [{"line": m.index + 1, "text": m.text, "score": m.score} for m in matches]}
+    def show(matches: list[Match]) -> Shown:
+        nearest = [{"line": m.index + 1, "text": m.text, "score": m.score} for m in matches]
+        return format_scores((match.text, match.score) for match in matches), {"nearest": nearest}
 
-    def line(matches: list[Match]) -> str:
-        return format_scores((match.text, match.score) for match in matches)
-
-    _print_results(source, task, line, values if options.as_json else None)
+    _print_results(source, task, show, options.as_json)
     errors.raise_if_any()
 
 
@@ -186,7 +179,7 @@ def fill(
     from glassformer.tasks.fill_mask import MaskFiller
 
     task = MaskFiller(bundle, top=top if options.as_json else 1, **options.task_kwargs())
-    _print_results(source, task, lambda filled: filled.text, asdict if options.as_json else None)
+    _print_results(source, task, lambda filled: (filled.text, asdict(filled)), options.as_json)
 
 
 @with_options(LineOptions)
@@ -222,13 +215,12 @@ def answer(
     task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
     source.lines = ((line, text) if text is not None else line.partition("\t")[::2] for line in source.lines)
 
-    def values(found: Answer | None) -> dict[str, Any]:
-        return NO_ANSWER if found is None else asdict(found)
+    def show(found: Answer | None) -> Shown:
+        if found is None:
+            return "", NO_ANSWER
+        return format_scores([(found.text, found.score)]), asdict(found)
 
-    def line(found: Answer | None) -> str:
-        return "" if found is None else format_scores([(found.text, found.score)])
-
-    _print_results(source, task, line, values if options.as_json else None)
+    _print_results(source, task, show, options.as_json)
     errors.raise_if_any()
 
 
@@ -240,12 +232,9 @@ def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[I
 
 
 def _print_results(
-    inputs: Inputs,
-    task: Task[Any, Result],
-    line: Callable[[Result], str],
-    values: Callable[[Result], dict[str, Any]] | None,
+    inputs: Inputs, task: Task[Any, Result], show: Callable[[Result], Shown], as_json: bool
 ) -> None:
-    """Print a line for every result as it comes, as JSON if `values` is given."""
+    """Print a line for every result as it comes."""
     started: deque[float] = deque()
 
     def timed(lines: Iterator[Any]) -> Iterator[Any]:
@@ -257,11 +246,8 @@ def _print_results(
     with open_output(None, inputs) as writer:
         for number, result in enumerate(inputs.process(task), 1):
             seconds, error = time.perf_counter() - started.popleft(), inputs.errors.pop(number)
-            if values is None:
-                writer.write("" if error is not None else line(result))
-            else:
-                fields = values(result) if error is None else {"error": error}
-                writer.write(json.dumps({**fields, "seconds": seconds}, ensure_ascii=False))
+            line, values = show(result) if error is None else ("", {"error": error})
+            writer.write(json.dumps({**values, "seconds": seconds}, ensure_ascii=False) if as_json else line)
     inputs.errors.raise_if_any()
 
 

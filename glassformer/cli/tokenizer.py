@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SIZE = 2000  # texts to compute statistics on
 SAMPLE_CHARACTERS = 300  # of each of them
-EXAMPLES = {
-    "English": "The old captain sang to the sea.",
-    "Korean": "늙은 선장이 바다에 노래를 불렀다.",
-}
+EXAMPLES = {"English": "The old captain sang to the sea.", "Korean": "늙은 선장이 바다에 노래를 불렀다."}
 
 
 Kind = Literal["bpe", "unigram", "byte", "word", "char"]
@@ -74,13 +70,9 @@ def tokenizer(
     from glassformer.tokenization import TokenizerPlan, pair_tokenizers, train_tokenizer
     from glassformer.tokenization.tokenizer import TARGET_FILE
 
+    frequency, tags = min_frequency, tuple(tag or ())
     plan = TokenizerPlan(
-        kind=kind,
-        vocab_size=vocab_size,
-        lowercase=lowercase,
-        min_frequency=min_frequency,
-        marks=marks,
-        tags=tuple(tag or ()),
+        kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=frequency, marks=marks, tags=tags
     )
     errors = RowErrors()
     began = time.perf_counter()
@@ -97,8 +89,7 @@ def tokenizer(
     trained.save(out)
     sides = [_statistics(trained, side, corpus) for side, corpus in corpora.items()]
     if as_json:
-        document = {"folder": str(out), "kind": kind, "seconds": round(seconds, 3)}
-        print_json(document | {"sides": [asdict(side) for side in sides]})
+        print_json({"folder": str(out), "kind": kind, "seconds": round(seconds, 3), "sides": sides})
     else:
         _print_statistics(f"[bold]{out}[/]  {kind}, trained in {seconds:.1f} s", sides)
 
@@ -132,44 +123,33 @@ class Corpus:
             status.update(f"training on {self.count:,} texts …")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
+def _statistics(tokenizer: Tokenizer, side: Side, corpus: Corpus) -> dict[str, Any]:
     """How a vocabulary splits a sample of its training texts. unknown: the fraction of unknown tokens."""
-
-    side: Side
-    texts: int
-    vocab_size: int
-    tokens_per_word: float
-    unknown: float
-    examples: dict[str, list[str]]
-
-
-def _statistics(tokenizer: Tokenizer, side: Side, corpus: Corpus) -> Statistics:
     rows = [row.ids for row in tokenizer.encode_batch(corpus.sample, special=False, side=side)]
     tokens, words = sum(map(len, rows)), sum(len(text.split()) for text in corpus.sample)
     unknown = sum(row.count(tokenizer.unk_id) for row in rows if tokenizer.unk_id is not None)
     examples = {"your text": corpus.sample[0].split("\n")[0], **EXAMPLES}
-    return Statistics(
-        side=side,
-        texts=corpus.count,
-        vocab_size=tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size,
-        tokens_per_word=tokens / max(1, words),
-        unknown=unknown / max(1, tokens),
-        examples={
+    return {
+        "side": side,
+        "texts": corpus.count,
+        "vocab_size": tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size,
+        "tokens_per_word": tokens / max(1, words),
+        "unknown": unknown / max(1, tokens),
+        "examples": {
             name: tokenizer.pieces(tokenizer.encode(text, special=False, side=side).ids, side=side)
             for name, text in examples.items()
         },
-    )
+    }
 
 
-def _print_statistics(title: str, sides: list[Statistics]) -> None:
+def _print_statistics(title: str, sides: list[dict[str, Any]]) -> None:
     screen = console()
     screen.print(title, soft_wrap=True)
     for side in sides:
-        name = f"{side.side}: " if len(sides) > 1 else ""
+        name = f"{side['side']}: " if len(sides) > 1 else ""
         screen.print(
-            f"  {name}{side.vocab_size:,} tokens from {side.texts:,} texts, "
-            f"{side.tokens_per_word:.2f} tokens per word, {side.unknown:.2%} unknown"
+            f"  {name}{side['vocab_size']:,} tokens from {side['texts']:,} texts, "
+            f"{side['tokens_per_word']:.2f} tokens per word, {side['unknown']:.2%} unknown"
         )
-        for example, pieces in side.examples.items():
+        for example, pieces in side["examples"].items():
             screen.print(f"    {example:<9}  {'|'.join(pieces).strip()}", markup=False, soft_wrap=True)

@@ -70,31 +70,28 @@ def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list
     from glassformer.recipes import recipe_path
     from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict, with_overrides
 
-    data: dict[str, Any]
-    if recipe in DATA_SECTIONS and not Path(recipe).is_file():
-        if not files:
-            raise MissingValueError(name="files", needed_for=f"to train a {recipe} model")
+    if Path(recipe).is_file() or recipe not in DATA_SECTIONS:
+        is_file = Path(recipe).is_file()
+        data = read_recipe_dict(Path(recipe) if is_file else recipe_path(recipe, alternatives=DATA_SECTIONS))
+    elif files:
         data = {"job": recipe, "data": {}}
     else:
-        is_file = Path(recipe).is_file()
-        path = Path(recipe) if is_file else recipe_path(recipe, alternatives=DATA_SECTIONS)
-        data = read_recipe_dict(path)
+        raise MissingValueError(name="files", needed_for=f"to train a {recipe} model")
     if files or valid:
         section = dict(data["data"]) if isinstance(data.get("data"), dict) else {}
-        if files:
-            section["train"] = files
-        if valid:
-            section["valid"] = _fraction(valid[0]) if len(valid) == 1 else valid
+        section |= {"train": files} if files else {}
+        section |= {"valid": _fraction(valid)} if valid else {}
         data = {**data, "data": section}
     return with_overrides(data, settings)
 
 
-def _fraction(text: str) -> float | list[str]:
+def _fraction(valid: list[str]) -> float | list[str]:
     """0.01 is a fraction of the data; anything else is a file name."""
     try:
-        return float(text)
+        (fraction,) = map(float, valid)
+        return fraction
     except ValueError:
-        return [text]
+        return valid
 
 
 def _run_name(recipe: str, file: str) -> str:

@@ -41,13 +41,13 @@ from glassformer.interpret.tokens import (
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     RejectedInputError,
-    TextEncoderTask,
     collate,
     require_tokenizer,
     select_tokens,
 )
-from glassformer.tasks.classification import TextClassifier
-from glassformer.tasks.embedding import TextEmbedder
+from glassformer.tasks.classification import Classifier
+from glassformer.tasks.embedding import Embedder
+from glassformer.tasks.encoder import EncoderTask
 from glassformer.tasks.fill_mask import MaskFiller
 from glassformer.tasks.forecasting import WindowScale, check_columns, forecast_steps, scale_of
 from glassformer.tasks.images import ImageProcessor, reads_images
@@ -133,11 +133,11 @@ def _check_length(length: int, limit: int = MAX_TOKENS) -> None:
 
 
 def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInput:
-    tasks = {"classify": TextClassifier, "fill": MaskFiller}
-    task: TextEncoderTask[Any, Any] = tasks.get(kind, TextEmbedder)(bundle)
+    tasks = {"classify": Classifier, "fill": MaskFiller}
+    task: EncoderTask[Any, Any] = tasks.get(kind, Embedder)(bundle)
     text, tokenizer = task.prepare_text(input.text or ""), require_tokenizer(bundle)
     try:  # not by the task's own preprocess: a text without masks can be traced
-        (one,) = TextEncoderTask.preprocess(task, [input.text or ""], 1, NO_CALLBACKS)
+        (one,) = EncoderTask.preprocess(task, [input.text or ""], 1, NO_CALLBACKS)
     except RejectedInputError as error:
         raise error.reason from None
     assert one is not None

@@ -48,7 +48,7 @@ from glassformer.server.schema import (
     Usage,
 )
 from glassformer.tasks.base import max_input_tokens, require_tokenizer, token_input
-from glassformer.tasks.embedding import TextEmbedder, embedding_size
+from glassformer.tasks.embedding import Embedder, embedding_size
 from glassformer.tasks.streaming import IncrementalDecoder
 from glassformer.tasks.text_generation import Segment, TextGenerator, segments_of
 from glassformer.tokenization import Encoded, Tokenizer
@@ -114,13 +114,14 @@ def _card(model: ServedModel) -> ModelCard:
 
 
 def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
+    token_input(bundle)  # strings must never be read as names of image files
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs[0], str):
         lengths = [len(encoded) for encoded in require_tokenizer(bundle).encode_batch(inputs)]
         if min(max(lengths), max_input_tokens(bundle)) > MAX_EMBEDDED:
             raise InputTooLongError(max(lengths), MAX_EMBEDDED)
-        return torch.stack(TextEmbedder(bundle)(inputs)), sum(lengths)
+        return torch.stack(Embedder(bundle)(inputs)), sum(lengths)
     rows = [inputs] if isinstance(inputs[0], int) else inputs
     return _embed_ids(bundle, rows), sum(map(len, rows))
 
@@ -135,7 +136,7 @@ def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
         words: list[int | None] = [None] * len(ids)
         offsets = [(0, 0)] * len(ids)
         encoded.append(Encoded(ids=ids, types=zeros, offsets=offsets, sequences=list(zeros), words=words))
-    vectors = TextEmbedder(bundle).run_batches(encoded)
+    vectors = Embedder(bundle).run_batches(encoded)
     return torch.stack([vector for vector in vectors if vector is not None])
 
 

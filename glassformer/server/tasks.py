@@ -24,7 +24,7 @@ from glassformer.server.schema import (
     TranslateResponse,
     Translation,
 )
-from glassformer.tasks.classification import classifier, label_names
+from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.forecasting import Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
 from glassformer.tasks.text_generation import Document, segments_of
@@ -106,7 +106,7 @@ def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, li
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
-    found = classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
+    found = Classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
     results = [[LabelScore(label=one.label, score=one.score) for one in result.labels] for result in found]
     warnings: Counter[ImageWarning] = Counter(warning for result in found for warning in result.warnings)
     notes = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]

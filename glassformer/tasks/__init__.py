@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.tasks.base import Callbacks, RejectedInputError, Task
-    from glassformer.tasks.classification import Classification, ImageClassifier, Label, TextClassifier
-    from glassformer.tasks.embedding import ImageEmbedder, Match, SimilaritySearch, TextEmbedder
+    from glassformer.tasks.classification import Classification, Classifier, Label
+    from glassformer.tasks.embedding import Embedder, Match, SimilaritySearch
     from glassformer.tasks.fill_mask import FilledText, MaskFiller
     from glassformer.tasks.forecasting import Forecast, Forecaster
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # imported when first used, so that translating does not import the code of other tasks
 _MODULE_OF = {
     **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
-    **dict.fromkeys(("Classification", "ImageClassifier", "Label", "TextClassifier"), "classification"),
-    **dict.fromkeys(("ImageEmbedder", "Match", "SimilaritySearch", "TextEmbedder"), "embedding"),
+    **dict.fromkeys(("Classification", "Classifier", "Label"), "classification"),
+    **dict.fromkeys(("Embedder", "Match", "SimilaritySearch"), "embedding"),
     **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),
     **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),
     **dict.fromkeys(("Answer", "QuestionAnswerer"), "question_answering"),

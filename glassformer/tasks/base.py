@@ -17,34 +17,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.model import EncoderOnly
 from glassformer.errors import (
-    EmptyInputError,
     GlassformerError,
-    InputTooLongError,
     InvalidValueError,
     MissingValueError,
     NonFiniteError,
     UnsupportedError,
 )
 from glassformer.inference.encoder import supports
-from glassformer.tokenization import Encoded, SpecialInText, Tokenizer
+from glassformer.tokenization import Encoded, Tokenizer
 
 READ_AHEAD_CHARACTERS = 1 << 22
 BATCH_TOKENS = 16_384  # of an encoder's batch, padding counted
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-Item = TypeVar("Item")
 Raw = TypeVar("Raw")
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32], NDArray[np.float64])
 
@@ -129,66 +126,6 @@ class Task(ABC, Generic[In, Out]):
     def is_single(self, inputs: Any) -> bool:
         """Whether this is one input and not several."""
         return isinstance(inputs, str | bytes | PathLike)
-
-
-class EncoderOptions(TypedDict, total=False):
-    """truncate: read only the beginning of texts that are too long. batch_tokens: padding counted."""
-
-    truncate: bool
-    batch_tokens: int
-
-
-class EncoderTask(Task[In, Out], Generic[In, Item, Raw, Out]):
-    """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
-
-    preprocess: inputs -> items that can be batched, None for rejected or skipped ones.
-    forward: a batch of items -> raw outputs of the model, one per item.
-    postprocess: an input, its item and its raw output -> a result; both None if the input was left out.
-    """
-
-    read_ahead = 1024  # inputs that are sorted by length together
-
-    def __init__(self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS) -> None:
-        check_at_least("batch_tokens", batch_tokens)
-        self.bundle, self.batch_tokens = bundle, batch_tokens
-
-    @abstractmethod
-    def preprocess(self, inputs: Sequence[In], first: int, callbacks: Callbacks) -> list[Item | None]:
-        """Encode inputs, the first of which has the number `first`."""
-
-    @abstractmethod
-    def length(self, item: Item) -> int:
-        """The tokens of an item."""
-
-    @abstractmethod
-    def forward(self, items: Sequence[Item]) -> Sequence[Raw]:
-        """Run the model on a batch."""
-
-    @abstractmethod
-    def postprocess(self, one: In, item: Item | None, raw: Raw | None) -> Out:
-        """The result for one input."""
-
-    def run(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
-        first = 1
-        for chunk in chunks(inputs, self.read_ahead):
-            items = self.preprocess(chunk, first, callbacks)
-            raw = self.run_batches(items, callbacks)
-            yield from map(self.postprocess, chunk, items, raw)
-            first += len(chunk)
-
-    @torch.inference_mode()
-    def run_batches(
-        self, items: Sequence[Item | None], callbacks: Callbacks = NO_CALLBACKS
-    ) -> list[Raw | None]:
-        """The raw outputs of items, in their order."""
-        found: list[Raw | None] = [None] * len(items)
-        known = [(n, item) for n, item in enumerate(items) if item is not None]
-        callbacks.on_done(len(items) - len(known))
-        for rows in batches([self.length(item) for _, item in known], self.batch_tokens):
-            for row, raw in zip(rows, self.forward([known[row][1] for row in rows]), strict=True):
-                found[known[row][0]] = raw
-            callbacks.on_done(len(rows))
-        return found
 
 
 def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
@@ -351,46 +288,3 @@ def select_tokens(one: Encoded, indices: Sequence[int]) -> Encoded:
         sequences=[one.sequences[n] for n in indices],
         words=[one.words[n] for n in indices],
     )
-
-
-class TextEncoderTask(EncoderTask[str, Encoded, Raw, Out], Generic[Raw, Out]):
-    """An encoder task on texts."""
-
-    truncate = False
-    special_in_text: SpecialInText = "plain"
-
-    @property
-    def model(self) -> nn.Module:
-        model: nn.Module = encoder_model(self.bundle)
-        return model
-
-    @property
-    def max_tokens(self) -> int:
-        """The most tokens of a text."""
-        return max_input_tokens(self.bundle)
-
-    def prepare_text(self, text: str) -> str:
-        """A text as it is tokenized."""
-        return text
-
-    def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
-        tokenizer, vocab_size = require_tokenizer(self.bundle), token_input(self.bundle).vocab_size
-        kept = [(n, text) for n, text in enumerate(inputs) if not callbacks.skips(text)]
-        texts = [self.prepare_text(check_text(text, "text", first + n)) for n, text in kept]
-        found: list[Encoded | None] = [None] * len(inputs)
-        encoded = tokenizer.encode_batch(texts, special_in_text=self.special_in_text)
-        for (n, _), one in zip(kept, encoded, strict=True):
-            if max(one.ids, default=0) >= vocab_size:
-                hint = "use the tokenizer of this model"
-                raise InvalidValueError("token id", max(one.ids), f"at most {vocab_size - 1}", hint=hint)
-            if not one.ids:
-                callbacks.reject("text", first + n, EmptyInputError("text"))
-            elif len(one) > self.max_tokens and not self.truncate:
-                error = InputTooLongError(len(one), self.max_tokens, hint="shorten or truncate it")
-                callbacks.reject("text", first + n, error)
-            else:
-                found[n] = truncated(one, self.max_tokens)
-        return found
-
-    def length(self, item: Encoded) -> int:
-        return len(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -14,19 +14,9 @@ from glassformer.core import spec as specs
 from glassformer.core.heads import Twice
 from glassformer.data.examples import class_names
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
-from glassformer.tasks.base import (
-    BATCH_TOKENS,
-    Task,
-    TextEncoderTask,
-    TokenBatch,
-    check_at_least,
-    check_finite,
-    collate,
-    encoder_model,
-    token_input,
-)
-from glassformer.tasks.images import Image, ImageEncoderTask, ImageWarning, ProcessedImage, reads_images
-from glassformer.tokenization import Encoded
+from glassformer.tasks.base import TokenBatch, check_at_least, check_finite, collate, encoder_model
+from glassformer.tasks.encoder import EncoderOptions, EncoderTask
+from glassformer.tasks.images import ImageWarning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,56 +88,23 @@ def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid"
     return "sigmoid" if kind == "multi_label_classification" or count == 1 else "softmax"
 
 
-class TextClassifier(TextEncoderTask[Tensor, Classification]):
-    """Label texts. top: how many labels, None: all. truncate: read only the beginning of a text too long."""
+class Classifier(EncoderTask[Tensor, Classification]):
+    """Label texts, or image files if the model reads images. top: how many labels, None: all."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderOptions]) -> None:
         self.labels = LabelScorer.of(bundle, top)
-        token_input(bundle)
-        self.truncate = truncate
-        super().__init__(bundle, batch_tokens=batch_tokens)
+        super().__init__(bundle, **options)
 
-    def forward(self, items: Sequence[Encoded]) -> Sequence[Tensor]:
-        return list(check_finite(self.bundle, text_logits(self.bundle, collate(self.bundle, items)).cpu()))
-
-    def postprocess(self, one: str, item: Encoded | None, raw: Tensor | None) -> Classification:
-        return Classification(labels=self.labels(raw))
-
-
-class ImageClassifier(ImageEncoderTask[Tensor, Classification]):
-    """Label image files. top: how many labels, None: all."""
-
-    def __init__(self, bundle: Bundle, *, top: int | None = None, batch_tokens: int = BATCH_TOKENS) -> None:
-        self.labels = LabelScorer.of(bundle, top)
-        super().__init__(bundle, batch_tokens=batch_tokens)
-
-    def forward(self, items: Sequence[ProcessedImage]) -> Sequence[Tensor]:
-        output = self.model(self.pixel_batch(items))
-        logits: Tensor = output.logits if isinstance(output, Twice) else output
+    def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
+        if self.images is None:
+            logits = text_logits(self.bundle, collate(self.bundle, items))
+        else:
+            output = self.model(self.images.collate(items))
+            logits = output.logits if isinstance(output, Twice) else output
         return list(check_finite(self.bundle, logits.cpu()))
 
-    def postprocess(self, one: Image, item: ProcessedImage | None, raw: Tensor | None) -> Classification:
-        return Classification(labels=self.labels(raw), warnings=item.warnings if item else ())
-
-
-def classifier(
-    bundle: Bundle,
-    *,
-    top: int | None = None,
-    truncate: bool = False,
-    batch_tokens: int = BATCH_TOKENS,
-) -> Task[Any, Classification]:
-    """The task that classifies what the model reads: texts or images."""
-    if reads_images(bundle):
-        return ImageClassifier(bundle, top=top, batch_tokens=batch_tokens)
-    return TextClassifier(bundle, top=top, truncate=truncate, batch_tokens=batch_tokens)
+    def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Classification:
+        return Classification(labels=self.labels(raw), warnings=getattr(item, "warnings", ()))
 
 
 def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:

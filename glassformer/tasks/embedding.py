@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,22 +15,17 @@ from glassformer.core import spec as specs
 from glassformer.core.heads import pool
 from glassformer.errors import EmptyInputError, UnknownNameError, UnsupportedError
 from glassformer.tasks.base import (
-    BATCH_TOKENS,
     NO_CALLBACKS,
     Callbacks,
     Task,
-    TextEncoderTask,
     TokenBatch,
     check_at_least,
     check_finite,
     chunks,
     collate,
     encoder_model,
-    max_input_tokens,
-    token_input,
 )
-from glassformer.tasks.images import Image, ImageEncoderTask, ProcessedImage, reads_images
-from glassformer.tokenization import Encoded
+from glassformer.tasks.encoder import EncoderOptions, EncoderTask
 
 QUERIES_TOGETHER = 256  # compared with all candidates at once
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -44,67 +39,39 @@ def embedding_size(bundle: Bundle) -> int:
     return size
 
 
-class TextEmbedder(TextEncoderTask[Tensor, Tensor]):
-    """Embed texts as vectors (D,), float32, on the CPU; all NaN for a rejected or skipped text.
+class Embedder(EncoderTask[Tensor, Tensor]):
+    """Embed texts or image files as vectors (D,), float32, on the CPU; all NaN if rejected or skipped.
 
     A sentence encoder pools, normalizes, lower-cases and truncates as its folder says; any other model gives
-    the mean of its last hidden states.
+    the mean of its last hidden states, or the hidden state of an image's class token.
     prompt: the name of one of the folder's prompts, put before each text.
     """
 
     def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        self, bundle: Bundle, *, prompt: str | None = None, **options: Unpack[EncoderOptions]
     ) -> None:
-        token_input(bundle)
-        self.truncate, self.prompt = truncate, prompt_text(bundle, prompt)
-        self.config = sentence_encoder_config(bundle)
-        super().__init__(bundle, batch_tokens=batch_tokens)
+        super().__init__(bundle, **options)
+        if prompt is not None and self.images is not None:
+            raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
+        self.prompt, self.config = prompt_text(bundle, prompt), sentence_encoder_config(bundle)
 
     @property
     def max_tokens(self) -> int:
-        return min(max_input_tokens(self.bundle), self.config.get("max_seq_length") or 1 << 30)
+        return min(super().max_tokens, self.config.get("max_seq_length") or 1 << 30)
 
     def prepare_text(self, text: str) -> str:
         return (self.prompt + text).lower() if self.config.get("do_lower_case") else self.prompt + text
 
-    def forward(self, items: Sequence[Encoded]) -> Sequence[Tensor]:
-        vectors = text_vectors(self.bundle, collate(self.bundle, items))
+    def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
+        if self.images is None:
+            vectors = text_vectors(self.bundle, collate(self.bundle, items))
+        else:
+            x: Tensor = self.model.hidden_states(self.images.collate(items))[0]
+            vectors = x[:, 0] if self.images.read.prefix else x.mean(1)
         return list(check_finite(self.bundle, vectors.float().cpu()))
 
-    def postprocess(self, one: str, item: Encoded | None, raw: Tensor | None) -> Tensor:
+    def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Tensor:
         return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
-
-
-class ImageEmbedder(ImageEncoderTask[Tensor, Tensor]):
-    """Embed image files as vectors (D,): the class token's hidden state, else the mean of all."""
-
-    def forward(self, items: Sequence[ProcessedImage]) -> Sequence[Tensor]:
-        x: Tensor = self.model.hidden_states(self.pixel_batch(items))[0]
-        pooled = x[:, 0] if self.processor.read.prefix else x.mean(1)
-        return list(check_finite(self.bundle, pooled.float().cpu()))
-
-    def postprocess(self, one: Image, item: ProcessedImage | None, raw: Tensor | None) -> Tensor:
-        return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
-
-
-def embedder(
-    bundle: Bundle,
-    *,
-    truncate: bool = False,
-    prompt: str | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-) -> Task[Any, Tensor]:
-    """The task that embeds what the model reads: texts or images."""
-    if not reads_images(bundle):
-        return TextEmbedder(bundle, truncate=truncate, prompt=prompt, batch_tokens=batch_tokens)
-    if prompt is not None:
-        raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
-    return ImageEmbedder(bundle, batch_tokens=batch_tokens)
 
 
 def sentence_encoder_config(bundle: Bundle) -> dict[str, Any]:
@@ -160,13 +127,12 @@ class SimilaritySearch(Task[Any, list[Match]]):
         candidates: Iterable[Any],
         *,
         top: int | None = None,
-        truncate: bool = False,
-        batch_tokens: int = BATCH_TOKENS,
         on_candidates: Callbacks = NO_CALLBACKS,
+        **options: Unpack[EncoderOptions],
     ) -> None:
         check_at_least("top", top)
         self.bundle, self.top = bundle, top
-        self.embedder = embedder(bundle, truncate=truncate, batch_tokens=batch_tokens)
+        self.embedder = Embedder(bundle, **options)
         texts = [candidates] if self.is_single(candidates) else list(candidates)
         if not texts:
             raise EmptyInputError("list of candidates")

@@ -14,7 +14,6 @@ from glassformer.errors import EmptyInputError, MissingValueError, UnsupportedEr
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     Callbacks,
-    TextEncoderTask,
     check_at_least,
     check_finite,
     collate,
@@ -22,6 +21,7 @@ from glassformer.tasks.base import (
     require_tokenizer,
     token_input,
 )
+from glassformer.tasks.encoder import EncoderTask
 from glassformer.tokenization import Encoded, Tokenizer
 
 MASK = "[MASK]"  # accepted for every model, whatever its own mask token is
@@ -46,7 +46,7 @@ class FilledText:
     masks: list[list[TokenScore]]
 
 
-class MaskFiller(TextEncoderTask[Prediction, FilledText]):
+class MaskFiller(EncoderTask[Prediction, FilledText]):
     """Predict the `top` most likely tokens for every [MASK] (or the model's own mask token), independently.
 
     Other special tokens that a text spells ("[SEP]") are tokens too. An empty text stays empty.
@@ -54,13 +54,7 @@ class MaskFiller(TextEncoderTask[Prediction, FilledText]):
 
     special_in_text = "keep"
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        top: int = 5,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, top: int = 5, batch_tokens: int = BATCH_TOKENS) -> None:
         head = getattr(bundle.spec, "head", None)
         if not isinstance(bundle.spec, specs.EncoderOnly) or not isinstance(head, specs.MaskedLanguageModel):
             hint = f"its head is {type(head).__name__}"

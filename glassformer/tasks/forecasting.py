@@ -129,12 +129,7 @@ class Forecaster(Task[Any, Forecast]):
         name = None if isinstance(series, str | PathLike) else "the table"
         with _as_file(series) as path:
             past = read_series(
-                path,
-                errors=errors,
-                time=self.time,
-                target=self.columns,
-                fill=self.fill,
-                display_name=name,
+                path, errors=errors, time=self.time, target=self.columns, fill=self.fill, display_name=name
             )
         notes = [note for note in (*past.notes, errors.summary()) if note]
         check_columns(self.bundle, past.names)
@@ -234,18 +229,6 @@ class WindowScale:
     shift: Doubles
     size: Doubles
 
-    @classmethod
-    def standardize(cls, windows: Doubles) -> WindowScale:
-        """To mean 0 and deviation 1: (..., T, C). A constant column is divided by its value."""
-        mean, spread = mean_and_std(windows)
-        return cls(shift=mean, size=_nonzero(np.where(spread == 0, np.abs(mean), spread)))
-
-    @classmethod
-    def unit_mean(cls, windows: Doubles) -> WindowScale:
-        """To a mean absolute value of 1, not shifted: (..., T, C)."""
-        size = mean_abs(windows)
-        return cls(shift=np.zeros_like(size), size=_nonzero(size))
-
     def transform(self, values: Doubles) -> NDArray[np.float32]:
         """(..., T, C) -> (..., T, C)."""
         return ((values - self.shift) / self.size).astype(np.float32)
@@ -253,10 +236,6 @@ class WindowScale:
     def inverse(self, values: NDArray[np.float32]) -> Doubles:
         """Predictions (..., N, C) for scaled values, in the series' own units."""
         return values.astype(np.float64) * self.size + self.shift
-
-
-def _nonzero(size: Doubles) -> Doubles:
-    return np.where(size == 0, 1.0, size)
 
 
 def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
@@ -270,10 +249,13 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
     counts = isinstance(head, specs.Forecast) and head.distribution == "negative_binomial"
     if isinstance(read, specs.SeriesPatches) and not counts:
-        if read.scaling == "std":
-            return WindowScale.standardize(windows)
-        if read.scaling == "mean":
-            return WindowScale.unit_mean(windows)
+        if read.scaling == "std":  # to mean 0 and deviation 1; a constant column is divided by its value
+            mean, spread = mean_and_std(windows)
+            size = np.where(spread == 0, np.abs(mean), spread)
+            return WindowScale(shift=mean, size=np.where(size == 0, 1.0, size))
+        if read.scaling == "mean":  # to a mean absolute value of 1, not shifted
+            size = mean_abs(windows)
+            return WindowScale(shift=np.zeros_like(size), size=np.where(size == 0, 1.0, size))
     count = windows.shape[-1]
     return Scaler((0.0,) * count, (1.0,) * count)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
-from glassformer.tasks.base import BATCH_TOKENS, Callbacks, EncoderTask, Out, Raw, encoder_model, input_kind
+from glassformer.tasks.base import input_kind
 
 Image = str | PathLike[str] | bytes  # a file's path, or its contents
 Pixels = NDArray[np.uint8]
@@ -84,9 +84,9 @@ class ImageProcessor:
             raise InvalidValueError(f"{IMAGE_PROCESSOR_FILE}: {name}", values.tolist(), expected)
         return np.broadcast_to(values, (self.read.channels,))
 
-    def batch(self, images: Sequence[Image]) -> Tensor:
+    def collate(self, images: Sequence[ProcessedImage]) -> Tensor:
         """Images as one batch (B, C, H, W)."""
-        return self.normalize(np.stack([self.process(image).pixels for image in images]))
+        return self.normalize(np.stack([image.pixels for image in images]))
 
     def normalize(self, pixels: Pixels) -> Tensor:
         """(B, H, W, C) -> (B, C, H, W), on the model's device and in its dtype."""
@@ -189,48 +189,10 @@ def _height_and_width(name: str, size: Any) -> tuple[int, int]:
 def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
     """A warning about so many images, for a person."""
     each, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
-    match warning:
-        case "blank":
-            return f"{each} of one shade, without anything to recognize; the label is a guess"
-        case "color":
-            return f"{each} in color, but {name} was trained on grayscale images"
-        case "large":
-            return f"{each} more than {LARGE_FACTOR} times as large as {name} reads; crop to the object"
-        case _:
-            return (
-                f"{each} much {warning}er than the training data of {name}; invert the brightness if needed"
-            )
-
-
-class ImageEncoderTask(EncoderTask[Image, ProcessedImage, Raw, Out], Generic[Raw, Out]):
-    """An encoder task on images."""
-
-    def __init__(self, bundle: Bundle, *, batch_tokens: int = BATCH_TOKENS) -> None:
-        self.processor = ImageProcessor(bundle)
-        super().__init__(bundle, batch_tokens=batch_tokens)
-        self.read_ahead = max(1, batch_tokens // self.processor.num_tokens)  # images of one batch
-
-    def preprocess(
-        self, inputs: Sequence[Image], first: int, callbacks: Callbacks
-    ) -> list[ProcessedImage | None]:
-        found: list[ProcessedImage | None] = []
-        for number, image in enumerate(inputs, first):
-            processed = None
-            if not callbacks.skips(image):
-                try:
-                    processed = self.processor.process(image)
-                except (FileMissingError, FileProblemError) as error:
-                    callbacks.reject("image", number, error)
-            found.append(processed)
-        return found
-
-    def length(self, item: ProcessedImage) -> int:
-        return self.processor.num_tokens
-
-    @property
-    def model(self) -> Any:
-        return encoder_model(self.bundle)
-
-    def pixel_batch(self, items: Sequence[ProcessedImage]) -> Tensor:
-        """A batch (B, C, H, W)."""
-        return self.processor.normalize(np.stack([item.pixels for item in items]))
+    brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
+    problems = {
+        "blank": "of one shade, without anything to recognize; the label is a guess",
+        "color": f"in color, but {name} was trained on grayscale images",
+        "large": f"more than {LARGE_FACTOR} times as large as {name} reads; crop to the object",
+    }
+    return f"{each} {problems.get(warning, brightness)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -75,11 +75,6 @@ class IncrementalDecoder:
             self._ids, self._text, self._sent = ids, text, len(text) - owed
 
 
-@dataclass(frozen=True)
-class _Failed:
-    error: BaseException
-
-
 class _Stopped(Exception):
     """Nobody reads the stream any more."""
 
@@ -121,7 +116,7 @@ class TextStream(Iterator[str]):
             yield piece
 
     def _tokens(self, task: TextGenerator, ids: list[int]) -> Iterator[int]:
-        tokens: queue.SimpleQueue[int | list[GenerationOutput] | _Failed] = queue.SimpleQueue()
+        tokens: queue.SimpleQueue[int | list[GenerationOutput] | BaseException] = queue.SimpleQueue()
         closed = threading.Event()
 
         def on_token(token: Token) -> None:
@@ -143,15 +138,15 @@ class TextStream(Iterator[str]):
             except _Stopped:
                 pass
             except BaseException as error:  # raised again in the thread that reads the stream
-                tokens.put(_Failed(error))
+                tokens.put(error)
 
         thread = threading.Thread(target=work)
         thread.start()
         try:
             while not isinstance(found := tokens.get(), list):
-                if isinstance(found, _Failed):
+                if isinstance(found, BaseException):
                     with memory_errors():
-                        raise found.error
+                        raise found
                 yield found
             self.result = task.postprocess(self._document, [found])
         finally:

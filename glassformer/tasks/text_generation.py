@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import torch
@@ -24,7 +24,7 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
+from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
 from glassformer.generation.request import FinishReason, GenerationOutput, GenerationRequest, truncate_at_stop
 from glassformer.generation.search_tree import SearchTree
@@ -44,6 +44,7 @@ from glassformer.tokenization import (
     encode_tagged,
     tag_languages,
 )
+from glassformer.tokenization.sentence_split import is_unspaced
 
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 16_384, 4096  # a CPU gains nothing from larger batches
 MAX_NEW_TOKENS = 256  # of TextGenerator, if neither the folder nor the caller sets a limit
@@ -78,6 +79,28 @@ def segments_of(document: Document) -> list[Segment]:
     return [part for part in document if isinstance(part, Segment)]
 
 
+def assemble(document: Document, outputs: Iterable[str]) -> str:
+    """The document with the model's outputs in place of its segments.
+
+    >>> assemble([Segment([1]), " ", Segment([2]), "\\n"], ["One.", "Two."])
+    'One. Two.\\n'
+    """
+    remaining, text, after_segment = iter(outputs), "", False
+    for part in document:
+        is_segment = isinstance(part, Segment)
+        piece = next(remaining) if isinstance(part, Segment) else part
+        if isinstance(part, Segment) and part.uppercase:
+            piece = piece.upper()
+        if not piece:
+            continue
+        # two outputs without a space between, as after a wide full stop, may need one in the target language
+        if after_segment and is_segment and not is_unspaced(text[-1]):
+            text += " "
+        text += piece
+        after_segment = is_segment
+    return text
+
+
 @dataclass(eq=False)
 class OutOfMemoryError(GlassformerError):
     """A batch does not fit into memory."""
@@ -106,30 +129,41 @@ class GeneratedText:
     trees: tuple[SearchTree, ...] = ()
 
 
+class TextOptions(GenerationOptions, total=False):
+    """Options of all tasks whose output is text.
+
+    Those of generation have transformers' names; the folder's generation_config.json holds otherwise.
+    batch_tokens: tokens of a batch, input and output, padding and beams counted.
+    return_tree: keep the search of each segment.
+    """
+
+    batch_tokens: int | None
+    return_tree: bool
+
+
 class TextGenerationTask(Task[str, GeneratedText]):
     """The base of all tasks whose output is text.
 
     preprocess: texts -> documents of segments, whose ids the model reads.
     request: how the model generates; pass it with a segment's ids to `generation`.
     decode: one segment's output ids -> text. postprocess: a document's outputs -> its result.
-
-    options: of generation, under transformers' names; the folder's generation_config.json holds otherwise.
-    batch_tokens: tokens of a batch, input and output, padding and beams counted.
-    return_tree: keep the search of each segment.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        config: GenerationConfig,
-        *,
-        return_tree: bool = False,
-        batch_tokens: int | None = None,
-    ) -> None:
-        check_at_least("batch_tokens", batch_tokens)
+    default_beams = 1  # if neither the folder nor the caller says
+
+    def __init__(self, bundle: Bundle, options: TextOptions, language: TargetLanguage | None = None) -> None:
+        values = {**options, **(language.options if language else {})}
+        values = {name: value for name, value in values.items() if value is not None}
+        self.batch_tokens: Any = values.pop("batch_tokens", None)
+        return_tree = bool(values.pop("return_tree", False))
+        check_at_least("batch_tokens", self.batch_tokens)
+        published = published_generation_config(bundle)
+        given = {**published, **values}
+        if self.default_beams > 1 and "num_beams" not in given and not given.get("do_sample"):
+            values["num_beams"] = self.default_beams
+        config = merge_generation_config(published, values)
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.architecture = generation_architecture(bundle)
-        self.batch_tokens = batch_tokens
         bounded = config.max_new_tokens is not None or config.max_length is not None
         self.request = GenerationRequest(
             config=config,
@@ -155,10 +189,6 @@ class TextGenerationTask(Task[str, GeneratedText]):
     def default_limit(self, input_length: int) -> int:
         """The most new tokens for an input of so many, if the config sets no limit."""
 
-    def assemble(self, document: Document, outputs: Sequence[str]) -> str:
-        """The text of a document from the texts of its segments."""
-        return "".join(outputs)
-
     def warnings(self, document: Document) -> tuple[InputWarning, ...]:
         """What in a document the model was not trained to read."""
         segments, trained = segments_of(document), self.bundle.job.usual_len
@@ -183,7 +213,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
         reasons = {one.finish_reason for one in outputs}
         pairs = zip(segments_of(document), outputs, strict=True)
         return GeneratedText(
-            text=self.assemble(document, [self.decode(segment, one.ids) for segment, one in pairs]),
+            text=assemble(document, [self.decode(segment, one.ids) for segment, one in pairs]),
             score=sum((one.score for one in outputs), 0.0),
             num_tokens=sum(len(one.ids) for one in outputs),
             seconds=seconds,
@@ -193,87 +223,58 @@ class TextGenerationTask(Task[str, GeneratedText]):
         )
 
     def run(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
-        pending = _Pending(self, callbacks)
-        outputs = generate_batched(
-            self.bundle.inference_model(),
-            pending.segments(inputs),
-            self.request,
-            batch_tokens=self.batch_tokens or default_batch_tokens(self.bundle),
-            on_batch=pending.on_batch,
-        )
-        for output in _with_memory_errors(outputs):
-            yield from pending.finished()  # documents without segments, such as empty lines
-            pending.add(output)
-            yield from pending.finished()
-        yield from pending.finished()
+        waiting: deque[_Waiting] = deque()  # documents in order; `generate_batched` bounds their number
+        by_segment: dict[int, _Waiting] = {}
+
+        def segments() -> Iterator[list[int]]:
+            numbers = count()
+            for document in self.preprocess(inputs, callbacks):
+                own = segments_of(document)
+                if not own:
+                    callbacks.on_done(1)
+                    if waiting and waiting[-1].document == document:
+                        waiting[-1].repeats += 1  # of a million empty lines in a row one is held
+                        continue
+                waiting.append(_Waiting(document, len(own), len(own)))
+                for segment in own:
+                    by_segment[next(numbers)] = waiting[-1]
+                    yield segment.ids
+
+        def on_batch(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                one = by_segment.pop(number)
+                one.not_generated -= 1
+                callbacks.on_done(int(one.not_generated == 0))
+
+        def finished() -> Iterator[GeneratedText]:
+            while waiting and waiting[0].missing == 0:
+                one = waiting.popleft()
+                result = self.postprocess(one.document, one.outputs, time.perf_counter() - one.since)
+                yield from repeat(result, one.repeats)
+
+        batch_tokens = self.batch_tokens or default_batch_tokens(self.bundle)
+        model = self.bundle.inference_model()
+        with memory_errors():
+            for output in generate_batched(
+                model, segments(), self.request, batch_tokens=batch_tokens, on_batch=on_batch
+            ):
+                yield from finished()  # documents without segments, such as empty lines
+                waiting[0].outputs.append(output)
+                waiting[0].missing -= 1
+                yield from finished()
+        yield from finished()
 
 
 @dataclass
 class _Waiting:
-    """A document that is being generated."""
+    """A document whose segments are being generated; missing: outputs that were not yielded yet."""
 
     document: Document
-    since: float
     missing: int
     not_generated: int
+    since: float = field(default_factory=time.perf_counter)
     outputs: list[list[GenerationOutput]] = field(default_factory=list)
     repeats: int = 1
-
-
-class _Pending:
-    """Documents between being read and being finished, in order; `generate_batched` bounds their number."""
-
-    def __init__(self, task: TextGenerationTask, callbacks: Callbacks) -> None:
-        self._task, self._callbacks = task, callbacks
-        self._waiting: deque[_Waiting] = deque()
-        self._by_segment: dict[int, _Waiting] = {}
-
-    def segments(self, texts: Iterable[str]) -> Iterator[list[int]]:
-        """The ids of all segments, one after the other."""
-        count = 0
-        for document in self._task.preprocess(texts, self._callbacks):
-            segments = segments_of(document)
-            if not segments:
-                self._callbacks.on_done(1)
-                if self._waiting and self._waiting[-1].document == document:
-                    self._waiting[-1].repeats += 1  # of a million empty lines in a row one is held
-                    continue
-            waiting = _Waiting(document, time.perf_counter(), len(segments), len(segments))
-            self._waiting.append(waiting)
-            for segment in segments:
-                self._by_segment[count] = waiting
-                count += 1
-                yield segment.ids
-
-    def on_batch(self, numbers: Sequence[int]) -> None:
-        """Some segments were generated."""
-        done = 0
-        for number in numbers:
-            waiting = self._by_segment.pop(number)
-            waiting.not_generated -= 1
-            done += waiting.not_generated == 0
-        self._callbacks.on_done(done)
-
-    def add(self, output: list[GenerationOutput]) -> None:
-        """The output of the first segment that has none yet."""
-        self._waiting[0].outputs.append(output)
-        self._waiting[0].missing -= 1
-
-    def finished(self) -> Iterator[GeneratedText]:
-        """The results of the first documents that are complete."""
-        while self._waiting and self._waiting[0].missing == 0:
-            done = self._waiting.popleft()
-            result = self._task.postprocess(done.document, done.outputs, time.perf_counter() - done.since)
-            yield from repeat(result, done.repeats)
-
-
-def _with_memory_errors(outputs: Iterator[list[GenerationOutput]]) -> Iterator[list[GenerationOutput]]:
-    while True:
-        with memory_errors():
-            output = next(outputs, None)
-        if output is None:
-            return
-        yield output
 
 
 @contextmanager
@@ -459,9 +460,7 @@ class TextGenerator(TextGenerationTask):
         *,
         special_in_text: SpecialInText = "plain",
         to: str | None = None,
-        return_tree: bool = False,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: Unpack[TextOptions],
     ) -> None:
         translates = generation_architecture(bundle) == "encoder-decoder"
         if to is not None and not translates:
@@ -469,10 +468,7 @@ class TextGenerator(TextGenerationTask):
         self.language, self.special_in_text = NO_LANGUAGE, special_in_text
         if translates and (special_in_text == "plain" or to is not None):
             self.language = target_language(bundle, to)
-        config = merge_generation_config(
-            published_generation_config(bundle), {**options, **self.language.options}
-        )
-        super().__init__(bundle, config, return_tree=return_tree, batch_tokens=batch_tokens)
+        super().__init__(bundle, options, self.language)
 
     def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
         numbered = enumerate(texts, 1)

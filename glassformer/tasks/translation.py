@@ -15,7 +15,6 @@ from typing import Literal, Unpack, get_args
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
-from glassformer.generation.config import GenerationConfig, GenerationOptions, merge_generation_config
 from glassformer.generation.request import truncate_at_stop
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text
 from glassformer.tasks.text_generation import (
@@ -23,15 +22,14 @@ from glassformer.tasks.text_generation import (
     NO_LANGUAGE,
     Document,
     Segment,
-    TargetLanguage,
     TextGenerationTask,
+    TextOptions,
     generation_architecture,
-    published_generation_config,
     target_language,
     task_prefix,
 )
 from glassformer.tokenization import Tokenizer, encode_tagged
-from glassformer.tokenization.sentence_split import is_unspaced, split_in_half, split_sentences, split_word
+from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 
 NUM_BEAMS = 4  # of translate and summarize, if neither the folder nor the caller says
 LONGEST_TAG = 32  # characters of a language tag such as >>cmn_Hans<<
@@ -63,9 +61,6 @@ class SequenceToSequenceTask(TextGenerationTask):
         text = truncate_at_stop(self.tokenizer.decode(ids), self.request.config.stop_strings)
         return " ".join(text.splitlines()).strip()
 
-    def assemble(self, document: Document, outputs: Sequence[str]) -> str:
-        return reassemble(document, outputs)
-
     def default_limit(self, input_length: int) -> int:
         return 2 * input_length + 20
 
@@ -84,7 +79,7 @@ class Translator(SequenceToSequenceTask):
     A line in capitals is read in lower case if the vocabulary fits that better, and answered in capitals.
     """
 
-    name = "translate"
+    name, default_beams = "translate", NUM_BEAMS
 
     def __init__(
         self,
@@ -93,16 +88,13 @@ class Translator(SequenceToSequenceTask):
         to: str | None = None,
         prefix: str | None = None,
         split: Split | None = None,
-        return_tree: bool = False,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: Unpack[TextOptions],
     ) -> None:
         check_source_task(bundle, self.name, jobs=("translate",))
         if split is not None and split not in get_args(Split):
             raise InvalidValueError("split", split, "long, always or never")
         language = target_language(bundle, to)
-        config = search_config(bundle, options, language)
-        super().__init__(bundle, config, return_tree=return_tree, batch_tokens=batch_tokens)
+        super().__init__(bundle, options, language)
         prefix_of = tag_reader(self.tokenizer) if language == NO_LANGUAGE and not prefix else None
         self.segmenter = Segmenter(
             encode=source_encoder(
@@ -123,22 +115,12 @@ class Summarizer(SequenceToSequenceTask):
     prefix: put before every text; by default what the folder says, e.g. "summarize: ".
     """
 
-    name = "summarize"
+    name, default_beams = "summarize", NUM_BEAMS
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        prefix: str | None = None,
-        return_tree: bool = False,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, prefix: str | None = None, **options: Unpack[TextOptions]) -> None:
         # pairs of a text and its summary are trained with the job translate, but without languages
         check_source_task(bundle, self.name, jobs=() if bundle.job.languages else ("translate",))
-        super().__init__(
-            bundle, search_config(bundle, options), return_tree=return_tree, batch_tokens=batch_tokens
-        )
+        super().__init__(bundle, options)
         if prefix is None:
             prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
         self.segmenter = Segmenter(
@@ -154,29 +136,18 @@ class Restorer(SequenceToSequenceTask):
 
     name = "restore"
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        return_tree: bool = False,
-        batch_tokens: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> None:
+    def __init__(self, bundle: Bundle, **options: Unpack[TextOptions]) -> None:
         check_source_task(bundle, self.name, jobs=("restore",))
         if bundle.job.name != "restore":
             raise UnsupportedError(bundle.display_name, "restore", hint="train one with the job restore")
-        super().__init__(
-            bundle, search_config(bundle, options), return_tree=return_tree, batch_tokens=batch_tokens
-        )
+        super().__init__(bundle, options)
         self.segmenter = Segmenter(
             encode=gap_encoder(self.tokenizer, bundle.job.gap, bundle.job.before),
             max_tokens=self.max_input_tokens,
         )
 
 
-def source_task(
-    bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
-) -> TextGenerationTask:
+def source_task(bundle: Bundle, to: str | None = None, **options: Unpack[TextOptions]) -> TextGenerationTask:
     """The task that an encoder-decoder was made for: restore, summarize or translate."""
     if bundle.job.name == "restore":
         return Restorer(bundle, **options)
@@ -194,18 +165,6 @@ def check_source_task(bundle: Bundle, task: str, *, jobs: tuple[str, ...]) -> No
         raise UnsupportedError(bundle.display_name, task, hint=hint)
     if generation_architecture(bundle) != "encoder-decoder":
         raise UnsupportedError(bundle.display_name, task, hint="it continues a prompt: use generate")
-
-
-def search_config(
-    bundle: Bundle, options: GenerationOptions, language: TargetLanguage = NO_LANGUAGE
-) -> GenerationConfig:
-    """The folder's settings with the caller's; beam search by default, except to restore."""
-    published = published_generation_config(bundle)
-    given = {**published, **{name: value for name, value in options.items() if value is not None}}
-    values = {**options, **language.options}
-    if not (bundle.job.name == "restore" or "num_beams" in given or given.get("do_sample")):
-        values["num_beams"] = NUM_BEAMS
-    return merge_generation_config(published, values)
 
 
 def source_encoder(tokenizer: Tokenizer, *, prefix: str = "", tag: str | None = None) -> Encode:
@@ -258,45 +217,20 @@ def gap_encoder(tokenizer: Tokenizer, gap: str | None, before: str | None) -> En
     if gap is None or index is None or before is None:
         raise InvalidValueError("job.json: gap", gap, "a token of the tokenizer")
     empty = tokenizer.encode("a")
-    first = next(n for n, sequence in enumerate(empty.sequences) if sequence is not None)
-    last = len(empty.sequences) - next(
-        n for n, sequence in enumerate(reversed(empty.sequences)) if sequence is not None
-    )
+    inside = [n for n, sequence in enumerate(empty.sequences) if sequence is not None]
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         found = []
         for text in texts:
-            ids = list(empty.ids[:first])
+            ids = list(empty.ids[: inside[0]])
             for n, part in enumerate(text.split(gap)):
                 ids += [index] if n else []
                 if words := " ".join(part.split()):
                     ids += tokenizer.encode(before + words, special=False).ids
-            found.append([*ids, *empty.ids[last:]])
+            found.append([*ids, *empty.ids[inside[-1] + 1 :]])
         return found
 
     return encode
-
-
-def reassemble(document: Document, outputs: Iterable[str]) -> str:
-    """The document with the model's outputs in place of its segments.
-
-    >>> reassemble([Segment([1]), " ", Segment([2]), "\\n"], ["One.", "Two."])
-    'One. Two.\\n'
-    """
-    remaining, text, after_segment = iter(outputs), "", False
-    for part in document:
-        is_segment = isinstance(part, Segment)
-        piece = next(remaining) if isinstance(part, Segment) else part
-        if isinstance(part, Segment) and part.uppercase:
-            piece = piece.upper()
-        if not piece:
-            continue
-        # two outputs without a space between, as after a wide full stop, may need one in the target language
-        if after_segment and is_segment and not is_unspaced(text[-1]):
-            text += " "
-        text += piece
-        after_segment = is_segment
-    return text
 
 
 @dataclass(frozen=True, kw_only=True)

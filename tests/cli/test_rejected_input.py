@@ -18,12 +18,10 @@ CASES = {
     # models
     "inspect no/such/folder": "no/such/folder",
     "inspect gpt22": "did you mean 'gpt2'?",
-    "inspect ''": "",
     "inspect tiny:gpt2 --length 65": "64",
     "verify tiny:gpt22": "did you mean 'gpt2'?",
     "verify gpt2": "tiny:gpt2",
     "verify tiny:gpt2 --device cuda:99": "cuda:99",
-    "verify tiny:gpt2 --device meta": "meta",
     "verify tiny:gpt2 --dtype float99": "float99",
     "verify flipped": "checksum",
     "convert gpt2 out": "tiny:gpt2",

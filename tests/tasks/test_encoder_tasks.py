@@ -15,7 +15,7 @@ import transformers
 
 import glassformer
 from glassformer.errors import UnknownNameError
-from glassformer.tasks import QuestionAnswerer, RejectedInputError, TextClassifier, images
+from glassformer.tasks import Classifier, QuestionAnswerer, RejectedInputError, images
 from glassformer.tasks.question_answering import context_windows, whole_words
 from glassformer.tokenization import Encoded
 from tests.families import harness
@@ -103,7 +103,7 @@ def test_batching_changes_nothing(tmp_path: Path) -> None:
     bundle = glassformer.load(folder)
     alone = [bundle.classify(text) for text in MANY]
     for options in ({}, {"batch_tokens": 1}, {"batch_tokens": 64}):
-        together = TextClassifier(bundle, **options)(MANY)
+        together = Classifier(bundle, **options)(MANY)
         for one, other in zip(alone, together, strict=True):
             assert [label.label for label in one] == [label.label for label in other.labels]
             assert [x.score for x in one] == pytest.approx([x.score for x in other.labels], abs=1e-6)

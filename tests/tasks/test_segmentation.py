@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.tasks import Callbacks, RejectedInputError, Translator
-from glassformer.tasks.text_generation import segments_of
+from glassformer.tasks.text_generation import assemble, segments_of
 from glassformer.tasks.translation import LINE_TOKENS, Segment, Segmenter
 from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 from tests.tasks.reversing import ROWS, reverser
@@ -79,7 +79,7 @@ def test_no_segment_is_longer_than_the_model_was_trained_on(pocket, text, warnin
     again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in document]
     assert "".join(again) == f"Hello. {text}"
     if warnings:
-        assert task.assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
+        assert assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
 
 
 def test_a_character_with_too_many_marks_is_rejected_alone(pocket) -> None:

@@ -1,0 +1,146 @@
+"""The base of tasks that run a model once per batch of texts or image files."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypedDict
+
+import torch
+
+from glassformer.bundle import Bundle
+from glassformer.errors import (
+    EmptyInputError,
+    FileMissingError,
+    FileProblemError,
+    InputTooLongError,
+    InvalidValueError,
+)
+from glassformer.tasks.base import (
+    BATCH_TOKENS,
+    NO_CALLBACKS,
+    Callbacks,
+    Out,
+    Raw,
+    Task,
+    batches,
+    check_at_least,
+    check_text,
+    chunks,
+    encoder_model,
+    max_input_tokens,
+    require_tokenizer,
+    token_input,
+    truncated,
+)
+from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, reads_images
+from glassformer.tokenization import Encoded, SpecialInText
+
+Item = Any  # an encoded text or a processed image
+
+
+class EncoderOptions(TypedDict, total=False):
+    """truncate: read only the beginning of texts that are too long. batch_tokens: padding counted."""
+
+    truncate: bool
+    batch_tokens: int
+
+
+class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
+    """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
+
+    Inputs are texts, or image files if the model reads images: a path or the content of each.
+    forward: a batch of items -> raw outputs of the model, one per item.
+    postprocess: an item and its raw output -> a result; both None if the input was rejected or skipped.
+    """
+
+    read_ahead = 1024  # inputs that are sorted by length together
+    special_in_text: SpecialInText = "plain"
+
+    def __init__(self, bundle: Bundle, *, truncate: bool = False, batch_tokens: int = BATCH_TOKENS) -> None:
+        check_at_least("batch_tokens", batch_tokens)
+        self.bundle, self.truncate, self.batch_tokens = bundle, truncate, batch_tokens
+        self.images = ImageProcessor(bundle) if reads_images(bundle) else None
+        if self.images is None:
+            token_input(bundle)
+        else:
+            self.read_ahead = max(1, batch_tokens // self.images.num_tokens)
+
+    @property
+    def model(self) -> Any:
+        return encoder_model(self.bundle)
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text."""
+        return max_input_tokens(self.bundle)
+
+    def prepare_text(self, text: str) -> str:
+        """A text as it is tokenized."""
+        return text
+
+    @abstractmethod
+    def forward(self, items: Sequence[Item]) -> Sequence[Raw]:
+        """Run the model on a batch."""
+
+    @abstractmethod
+    def postprocess(self, one: Any, item: Item | None, raw: Raw | None) -> Out:
+        """The result for one input."""
+
+    def preprocess(self, inputs: Sequence[Any], first: int, callbacks: Callbacks) -> list[Item | None]:
+        """Encode inputs, the first of which has the number `first`; None for rejected or skipped ones."""
+        kept = {n: one for n, one in enumerate(inputs, first) if not callbacks.skips(one)}
+        found = self._encode(kept, callbacks) if self.images is None else self._decode(kept, callbacks)
+        return [found.get(n) for n in range(first, first + len(inputs))]
+
+    def _encode(self, texts: dict[int, str], callbacks: Callbacks) -> dict[int, Encoded]:
+        vocab_size, found = token_input(self.bundle).vocab_size, dict[int, Encoded]()
+        prepared = [self.prepare_text(check_text(text, "text", number)) for number, text in texts.items()]
+        tokenizer = require_tokenizer(self.bundle)
+        encoded = tokenizer.encode_batch(prepared, special_in_text=self.special_in_text)
+        for number, one in zip(texts, encoded, strict=True):
+            if max(one.ids, default=0) >= vocab_size:
+                hint = "use the tokenizer of this model"
+                raise InvalidValueError("token id", max(one.ids), f"at most {vocab_size - 1}", hint=hint)
+            if not one.ids:
+                callbacks.reject("text", number, EmptyInputError("text"))
+            elif len(one) > self.max_tokens and not self.truncate:
+                error = InputTooLongError(len(one), self.max_tokens, hint="shorten or truncate it")
+                callbacks.reject("text", number, error)
+            else:
+                found[number] = truncated(one, self.max_tokens)
+        return found
+
+    def _decode(self, files: dict[int, Image], callbacks: Callbacks) -> dict[int, ProcessedImage]:
+        assert self.images is not None
+        found: dict[int, ProcessedImage] = {}
+        for number, image in files.items():
+            try:
+                found[number] = self.images.process(image)
+            except (FileMissingError, FileProblemError) as error:
+                callbacks.reject("image", number, error)
+        return found
+
+    def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
+        first = 1
+        for chunk in chunks(inputs, self.read_ahead):
+            items = self.preprocess(chunk, first, callbacks)
+            raw = self.run_batches(items, callbacks)
+            yield from map(self.postprocess, chunk, items, raw)
+            first += len(chunk)
+
+    @torch.inference_mode()
+    def run_batches(
+        self, items: Sequence[Item | None], callbacks: Callbacks = NO_CALLBACKS
+    ) -> list[Raw | None]:
+        """The raw outputs of items, in their order."""
+        found: list[Raw | None] = [None] * len(items)
+        known = [n for n, item in enumerate(items) if item is not None]
+        callbacks.on_done(len(items) - len(known))
+        lengths = [len(items[n]) if self.images is None else self.images.num_tokens for n in known]
+        for rows in batches(lengths, self.batch_tokens):
+            outputs = self.forward([items[known[row]] for row in rows])
+            for row, raw in zip(rows, outputs, strict=True):
+                found[known[row]] = raw
+            callbacks.on_done(len(rows))
+        return found
