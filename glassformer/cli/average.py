@@ -63,19 +63,14 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
         raise FileProblemError(path=run, problem=problem, hint=hint)
     if best is None:
         return kept[-requested:]
-    scores = _scores(run)
-    if unknown := [path.name for path in kept if path.name not in scores]:
-        raise FileProblemError(path=run / AVERAGED / unknown[0], problem="has no score", hint="use --last")
-    return sorted(kept, key=lambda path: -scores[path.name])[:requested]
-
-
-def _scores(run: Path) -> dict[str, float]:
-    """The scores of the checkpoints a run kept; higher is better."""
     from glassformer.training.checkpoint import load_checkpoint
 
     newest = load_checkpoint(run / "checkpoints")
-    kept = newest.state.get("averaged", []) if newest is not None else []
-    return {f"step-{int(step):08}": float(score) for step, score in kept}
+    logged = newest.state.get("averaged", []) if newest is not None else []
+    scores = {f"step-{int(step):08}": float(score) for step, score in logged}  # higher is better
+    if unknown := [path.name for path in kept if path.name not in scores]:
+        raise FileProblemError(path=run / AVERAGED / unknown[0], problem="has no score", hint="use --last")
+    return sorted(kept, key=lambda path: -scores[path.name])[:requested]
 
 
 def _check_same_model(first: Path, folder: Path) -> None:

@@ -19,6 +19,7 @@ from glassformer.cli.options import (
     Model,
     Overwrite,
     Settings,
+    To,
     locate_model,
     resolve_language,
 )
@@ -44,9 +45,7 @@ def evaluate(
         str | None, typer.Option(help="Job of the model, e.g. translate or lm (default: from its folder).")
     ] = None,
     columns: Columns = None,
-    to: Annotated[
-        str | None, typer.Option(help="Target language of all rows, for a multilingual model.")
-    ] = None,
+    to: To = None,
     tokenize: Annotated[
         BleuTokenizer, typer.Option(help="BLEU tokenizer; char for Korean or Chinese.")
     ] = "13a",

@@ -14,7 +14,7 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_output_file
-from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, load_model, resolve_language
+from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, To, load_model, resolve_language
 from glassformer.errors import ConflictError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
 from glassformer.pretrained import located, names, result_of
@@ -33,7 +33,7 @@ def explore(
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Initial input text.")] = None,
-    to: Annotated[str | None, typer.Option(help="Target language, for a multilingual model.")] = None,
+    to: To = None,
     image: Annotated[
         Path | None, typer.Option(help="Input image, with --export.", exists=True, dir_okay=False)
     ] = None,

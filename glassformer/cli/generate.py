@@ -15,7 +15,7 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_line_output, check_output_file, open_output, read_inputs
-from glassformer.cli.options import GenerateOptions, Model, Texts, note_file_as_text, with_options
+from glassformer.cli.options import GenerateOptions, Model, Texts, To, note_file_as_text, with_options
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ Prefix = Annotated[
 def translate(
     model: Model,
     texts: Texts = None,
-    to: Annotated[
-        str | None, typer.Option(help="Target language, for a multilingual model, e.g. de.")
-    ] = None,
+    to: To = None,
     prefix: Prefix = None,
     split: Annotated[
         Literal["long", "always", "never"] | None,

@@ -63,6 +63,7 @@ Dtype = Annotated[
     _device(help="Compute dtype: float32, bfloat16, float16 or int8 (default: chosen for the device)."),
 ]
 Threads = Annotated[int | None, _device(min=1, max=1024, help="Number of CPU threads (default: all cores).")]
+To = Annotated[str | None, typer.Option(help="Target language, for a multilingual model, e.g. de.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")]
 GroupT = TypeVar("GroupT", bound="LineOptions")
 

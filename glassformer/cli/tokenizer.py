@@ -90,8 +90,17 @@ def tokenizer(
     sides = [_statistics(trained, side, corpus) for side, corpus in corpora.items()]
     if as_json:
         print_json({"folder": str(out), "kind": kind, "seconds": round(seconds, 3), "sides": sides})
-    else:
-        _print_statistics(f"[bold]{out}[/]  {kind}, trained in {seconds:.1f} s", sides)
+        return
+    screen = console()
+    screen.print(f"[bold]{out}[/]  {kind}, trained in {seconds:.1f} s", soft_wrap=True)
+    for side in sides:
+        name = f"{side['side']}: " if len(sides) > 1 else ""
+        screen.print(
+            f"  {name}{side['vocab_size']:,} tokens from {side['texts']:,} texts, "
+            f"{side['tokens_per_word']:.2f} tokens per word, {side['unknown']:.2%} unknown"
+        )
+        for example, pieces in side["examples"].items():
+            screen.print(f"    {example:<9}  {'|'.join(pieces).strip()}", markup=False, soft_wrap=True)
 
 
 class Corpus:
@@ -140,16 +149,3 @@ def _statistics(tokenizer: Tokenizer, side: Side, corpus: Corpus) -> dict[str, A
             for name, text in examples.items()
         },
     }
-
-
-def _print_statistics(title: str, sides: list[dict[str, Any]]) -> None:
-    screen = console()
-    screen.print(title, soft_wrap=True)
-    for side in sides:
-        name = f"{side['side']}: " if len(sides) > 1 else ""
-        screen.print(
-            f"  {name}{side['vocab_size']:,} tokens from {side['texts']:,} texts, "
-            f"{side['tokens_per_word']:.2f} tokens per word, {side['unknown']:.2%} unknown"
-        )
-        for example, pieces in side["examples"].items():
-            screen.print(f"    {example:<9}  {'|'.join(pieces).strip()}", markup=False, soft_wrap=True)

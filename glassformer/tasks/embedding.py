@@ -53,7 +53,9 @@ class Embedder(EncoderTask[Tensor, Tensor]):
         super().__init__(bundle, **options)
         if prompt is not None and self.images is not None:
             raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
-        self.prompt, self.config = prompt_text(bundle, prompt), sentence_encoder_config(bundle)
+        self.prompt = prompt_text(bundle, prompt)
+        configs = (bundle.files[name] for name in bundle.files if name.startswith("sentence_"))
+        self.config: dict[str, Any] = next(filter(None, configs), {})  # how texts are cut and lower-cased
 
     @property
     def max_tokens(self) -> int:
@@ -72,12 +74,6 @@ class Embedder(EncoderTask[Tensor, Tensor]):
 
     def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Tensor:
         return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
-
-
-def sentence_encoder_config(bundle: Bundle) -> dict[str, Any]:
-    """How a sentence encoder's folder truncates and lower-cases texts."""
-    found = (bundle.files[name] for name in bundle.files if name.startswith("sentence_"))
-    return next((dict(config) for config in found if config), {})
 
 
 def prompt_text(bundle: Bundle, prompt: str | None) -> str:

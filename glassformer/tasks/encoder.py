@@ -135,12 +135,12 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     ) -> list[Raw | None]:
         """The raw outputs of items, in their order."""
         found: list[Raw | None] = [None] * len(items)
-        known = [n for n, item in enumerate(items) if item is not None]
+        known = [(n, item) for n, item in enumerate(items) if item is not None]
         callbacks.on_done(len(items) - len(known))
-        lengths = [len(items[n]) if self.images is None else self.images.num_tokens for n in known]
+        lengths = [len(item) if self.images is None else self.images.num_tokens for _, item in known]
         for rows in batches(lengths, self.batch_tokens):
-            outputs = self.forward([items[known[row]] for row in rows])
+            outputs = self.forward([known[row][1] for row in rows])
             for row, raw in zip(rows, outputs, strict=True):
-                found[known[row]] = raw
+                found[known[row][0]] = raw
             callbacks.on_done(len(rows))
         return found

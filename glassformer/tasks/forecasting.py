@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from statistics import NormalDist
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -108,7 +109,9 @@ class Forecaster(Task[Any, Forecast]):
         fill: Fill = "refuse",
         levels: Sequence[float] = LEVELS,
     ) -> None:
-        self.bundle, self.levels = bundle, check_levels(levels)
+        if not all(0.001 <= level <= 0.999 for level in levels):
+            raise InvalidValueError("levels", list(levels), "numbers from 0.001 to 0.999")
+        self.bundle, self.levels = bundle, tuple(sorted(set(levels)))
         context, self.horizon = forecast_steps(bundle)
         self.context = context or bundle.job.context or 1
         self.time, self.fill = time, fill
@@ -271,14 +274,6 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
         )
 
 
-def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """Levels between 0 and 1, ascending."""
-    for level in levels:
-        if not 0.001 <= level <= 0.999:
-            raise InvalidValueError("levels", level, "numbers from 0.001 to 0.999")
-    return tuple(sorted(set(levels)))
-
-
 def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:
     """The quantiles of each value: parameters of any shape -> (levels, *shape), float64.
 
@@ -288,7 +283,9 @@ def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:
     """
     match predicted:
         case Gaussian(loc, scale):
-            return torch.stack([loc.double() + scale.double() * _normal_quantile(level) for level in levels])
+            return torch.stack(
+                [loc.double() + scale.double() * NormalDist().inv_cdf(level) for level in levels]
+            )
         case StudentT(df, loc, scale):
             return torch.stack(
                 [loc.double() + scale.double() * _student_t_quantile(df.double(), level) for level in levels]
@@ -298,11 +295,6 @@ def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:
                 torch.manual_seed(0)
                 samples = predicted.distribution.sample(torch.Size((SAMPLES,))).double().sort(0).values
             return torch.stack([samples[min(SAMPLES - 1, int(level * SAMPLES))] for level in levels])
-
-
-def _normal_quantile(level: float) -> float:
-    """A quantile of the standard normal distribution."""
-    return math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)))
 
 
 def _student_t_quantile(df: Tensor, level: float) -> Tensor:
@@ -320,7 +312,7 @@ def _student_t_quantile(df: Tensor, level: float) -> Tensor:
     def density(x: Tensor) -> Tensor:
         return (constant - (df + 1) / 2 * torch.log1p(x.square() / df)).exp()
 
-    x = torch.full_like(df, _normal_quantile(level))
+    x = torch.full_like(df, NormalDist().inv_cdf(level))
     for _ in range(_NEWTON_STEPS):
         inside = sum(weight * density(x * node) for node, weight in quadrature) * x
         step = (level - 0.5 - inside) / density(x)

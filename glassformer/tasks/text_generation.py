@@ -252,8 +252,8 @@ class TextGenerationTask(Task[str, GeneratedText]):
                 result = self.postprocess(one.document, one.outputs, time.perf_counter() - one.since)
                 yield from repeat(result, one.repeats)
 
-        batch_tokens = self.batch_tokens or default_batch_tokens(self.bundle)
-        model = self.bundle.inference_model()
+        default = BATCH_TOKENS_CPU if self.bundle.device.type == "cpu" else BATCH_TOKENS_GPU
+        batch_tokens, model = self.batch_tokens or default, self.bundle.inference_model()
         with memory_errors():
             for output in generate_batched(
                 model, segments(), self.request, batch_tokens=batch_tokens, on_batch=on_batch
@@ -288,11 +288,6 @@ def memory_errors() -> Iterator[None]:
         if "can't allocate memory" not in str(error):
             raise
         raise OutOfMemoryError from None
-
-
-def default_batch_tokens(bundle: Bundle) -> int:
-    """The tokens of a batch on the model's device."""
-    return BATCH_TOKENS_CPU if bundle.device.type == "cpu" else BATCH_TOKENS_GPU
 
 
 def generation_architecture(bundle: Bundle) -> Architecture:
@@ -515,12 +510,8 @@ class TextGenerator(TextGenerationTask):
 
 def without_end(encoded: Encoded) -> list[int]:
     """The ids without the special tokens that close a text."""
-    last = len(encoded.ids)
-    while (
-        last and encoded.sequences[last - 1] is None and any(s is not None for s in encoded.sequences[:last])
-    ):
-        last -= 1
-    return encoded.ids[:last]
+    text = [n for n, sequence in enumerate(encoded.sequences) if sequence is not None]
+    return encoded.ids[: text[-1] + 1] if text else encoded.ids
 
 
 def decode_continuation(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
@@ -539,10 +530,9 @@ def common_prefix(one: str, other: str) -> int:
 def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
     """A warning about so many texts, for a person."""
     name, each = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
-    match warning:
-        case "longer_than_trained":
-            return f"{each} longer than the {bundle.job.usual_len} tokens {name} was trained on"
-        case "split_word":
-            return f"{each} with a word longer than {name} reads at once; it was split into parts"
-        case "unknown_characters":
-            return f"{each} with characters outside the vocabulary of {name}; the output may be wrong there"
+    problems = {
+        "longer_than_trained": f"longer than the {bundle.job.usual_len} tokens {name} was trained on",
+        "split_word": f"with a word longer than {name} reads at once; it was split into parts",
+        "unknown_characters": f"with characters outside the vocabulary of {name}; the output may be wrong",
+    }
+    return f"{each} {problems[warning]}"

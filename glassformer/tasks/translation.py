@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Literal, Unpack, get_args
 
@@ -197,15 +198,9 @@ def tag_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
 
 def symbol_lookup(tokenizer: Tokenizer) -> Callable[[str], bool]:
     """Whether the vocabulary has a symbol."""
-    known: dict[str, bool] = {}
-
-    def knows(symbol: str) -> bool:
-        if symbol not in known:
-            ids = tokenizer.encode(symbol, special=False).ids
-            known[symbol] = tokenizer.fallback_ids.isdisjoint(ids)
-        return known[symbol]
-
-    return knows
+    return cache(
+        lambda symbol: tokenizer.fallback_ids.isdisjoint(tokenizer.encode(symbol, special=False).ids)
+    )
 
 
 def gap_encoder(tokenizer: Tokenizer, gap: str | None, before: str | None) -> Encode:
