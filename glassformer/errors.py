@@ -203,7 +203,7 @@ class MissingDependencyError(GlassformerError):
 
     package: str
     extra: str
-    template: ClassVar[str] = "{package} is not installed; install glassformer with the extra [{extra}]"
+    template: ClassVar[str] = "{package} is not installed; run: pip install 'glassformer[{extra}]'"
 
 
 def _restore(kind: type[GlassformerError], values: dict[str, Any]) -> GlassformerError:

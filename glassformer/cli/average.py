@@ -30,7 +30,7 @@ def average(
     """
     if last is not None and best is not None:
         raise ConflictError(names=("last", "best"), reason="choose one of them")
-    check_output_folder(out, overwrite=False)
+    check_output_folder(out, overwrite=False, hint="choose a new or empty folder")
     from glassformer.pretrained import is_run
     from glassformer.training.checkpoint import average_folders, replace_folder
 

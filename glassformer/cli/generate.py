@@ -107,6 +107,10 @@ def generate(
     bundle = _load(model, texts, options)
     from glassformer.tasks.text_generation import TextGenerator
 
+    if bundle.job.languages and not parse_special:
+        raise UnsupportedError(
+            bundle.display_name, "generate", hint="it writes several languages: use translate"
+        )
     special: SpecialInText = "keep" if parse_special else "plain"
     task = TextGenerator(bundle, special_in_text=special, **options.task_kwargs())
     as_lines = options.as_json or options.out or options.tree

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli.console import console, format_bytes, print_json
-from glassformer.cli.options import Json, load_or_build
+from glassformer.cli.options import Json, load_transformer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +39,7 @@ def inspect(
     The model runs on the meta device, so that the largest preset can be
     inspected on the smallest machine.
     """
-    bundle = load_or_build(model, allow_presets=True)
+    bundle = load_transformer(model, feature="inspect", allow_presets=True)
     from glassformer.cli.model_summary import draw_model, summarize_model
 
     bundle.model.to("meta").tie()

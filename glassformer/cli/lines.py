@@ -294,12 +294,14 @@ def check_output_file(
         raise FileProblemError(path=path, problem="cannot be written")
 
 
-def check_output_folder(folder: Path, *, overwrite: bool) -> None:
+def check_output_folder(
+    folder: Path, *, overwrite: bool, hint: str = "use --overwrite to write into it"
+) -> None:
     """Fail early if a folder cannot be written, or has files and may not be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise FileProblemError(path=folder, problem="is a file, not a folder")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise FileExistsAlreadyError(path=folder, hint="use --overwrite to write into it")
+        raise FileExistsAlreadyError(path=folder, hint=hint)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise FileProblemError(path=existing, problem="cannot be written")

@@ -232,6 +232,19 @@ def load_or_build(
         return Bundle(model=build(model).eval(), family=presets[model].name)
 
 
+def load_transformer(
+    model: str, *, feature: str, device: str = "cpu", dtype: str | None = None, allow_presets: bool = False
+) -> Bundle:
+    """Load or build a model for a feature that baselines such as an LSTM lack."""
+    bundle = load_or_build(model, device=device, dtype=dtype, allow_presets=allow_presets)
+    from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+
+    if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
+        hint = f"it is a baseline without attention ({type(bundle.spec).__name__})"
+        raise UnsupportedError(bundle.display_name, feature, hint=hint)
+    return bundle
+
+
 def locate_model(model: str) -> Path:
     """The folder of a model; note if a local folder hides a shipped model of the same name."""
     path = pretrained.located(model)

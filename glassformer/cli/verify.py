@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli.console import console, print_json
-from glassformer.cli.options import TINY, Device, Dtype, Json, ModelOrTiny, load_or_build
+from glassformer.cli.options import TINY, Device, Dtype, Json, ModelOrTiny, load_transformer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,7 @@ def verify(
     from glassformer.verify import open_exported, proofs, stir
 
     other = None if exported is None else open_exported(exported)
-    bundle = load_or_build(model, dtype=dtype, device=device)
+    bundle = load_transformer(model, feature="verify", dtype=dtype, device=device)
     if model.startswith(TINY) and other is None:
         stir(bundle.model)  # not for an export, which has the weights as initialized
     checks = proofs("auto" if reference is None else "required" if reference else "skipped", other)

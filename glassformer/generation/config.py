@@ -196,7 +196,7 @@ def merge_generation_config(
         values.pop("num_return_sequences", None)  # it belongs to the file's own search
     least, most = values.get("min_new_tokens"), given.get("max_new_tokens")
     if isinstance(least, int) and isinstance(most, int):
-        values["min_new_tokens"] = min(least, most)
+        values["min_new_tokens"] = max(0, min(least, most))
     for name, value in given.items():
         values[name] = _as_tuple(name, value) if name in ("stop_strings", "suppress_tokens") else value
     config = GenerationConfig(**values)

@@ -19,7 +19,8 @@ def recipe_path(name: str, *, alternatives: Iterable[str] = ()) -> Path:
     """The file of a recipe. alternatives: other names that could have been meant, for the error."""
     path = FOLDER / f"{name}.yaml"
     if "/" in name or not path.is_file():
-        raise UnknownNameError("recipe", name, [*alternatives, *names()])
+        hint = "`glassformer recipes` lists them"
+        raise UnknownNameError("recipe", name, [*alternatives, *names()], hint)
     return path
 
 

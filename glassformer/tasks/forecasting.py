@@ -269,9 +269,8 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
     expected = read.channels if isinstance(read, specs.SeriesPatches) else len(trained) if trained else None
     if expected is not None and len(names) != expected:
         listed = ", ".join(names[:8])
-        raise ShapeError(
-            f"the table ({listed})", (len(names),), f"{expected} columns", hint="select with columns"
-        )
+        hint = f"it reads {expected}: select with `columns`"
+        raise UnsupportedError(bundle.display_name, f"a table of {len(names)} columns ({listed})", hint=hint)
 
 
 def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:

@@ -162,7 +162,7 @@ def source_task(bundle: Bundle, to: str | None = None, **options: Unpack[TextOpt
 def check_source_task(bundle: Bundle, task: str, *, jobs: tuple[str, ...]) -> None:
     """Raise unless the model reads a source and was trained for one of the jobs, or its job is unknown."""
     if bundle.job.name is not None and bundle.job.name not in jobs:
-        hint = f"it was trained to {bundle.job.name}"
+        hint = f"it was trained for the job {bundle.job.name}"
         raise UnsupportedError(bundle.display_name, task, hint=hint)
     if generation_architecture(bundle) != "encoder-decoder":
         raise UnsupportedError(bundle.display_name, task, hint="it continues a prompt: use generate")

@@ -8,6 +8,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import glassformer
+from glassformer.baselines import build_baseline
+from glassformer.baselines.spec import RepeatLast
 from tests.cli.conftest import quick
 from tests.recipes.made_up import text_files
 from tests.tasks.test_forecast import table, written
@@ -19,6 +21,8 @@ CASES = {
     "inspect no/such/folder": "no/such/folder",
     "inspect gpt22": "did you mean 'gpt2'?",
     "inspect tiny:gpt2 --length 65": "64",
+    "inspect baseline": "baseline without attention",
+    "verify baseline": "baseline without attention",
     "verify tiny:gpt22": "did you mean 'gpt2'?",
     "verify gpt2": "tiny:gpt2",
     "verify tiny:gpt2 --device cuda:99": "cuda:99",
@@ -37,6 +41,8 @@ CASES = {
     "translate {generate} red": "generate",
     "restore {translate} red": "restore",
     "generate {embed} red": "text generation",
+    "generate pocket red": "translate",
+    "generate pocket-lm the --max-new-tokens -3": "--max-new-tokens",
     "translate {translate} red --num-beams 0": "--num-beams",
     "generate {generate} the --do-sample --temperature nan": "--temperature",
     "translate {translate} red --max-new-tokens 2 --min-new-tokens 9": "--min-new-tokens",
@@ -98,7 +104,7 @@ CASES = {
     "average run --last 9 --out out": "training.average=9",
     "average run --last 1 --best 1 --out out": "--last and --best",
     "average run/model tiny --out out": "tiny",
-    "average run/model --out run/best": "run/best",
+    "average run/model --out full": "new or empty folder",
     # training
     "train translat --train pairs.tsv --out out": "did you mean 'translate'",
     "train multi30k-en-ed --out out": "did you mean 'multi30k-en-de'",
@@ -126,6 +132,7 @@ def workspace(tmp_path_factory, folders, finished):
     (root / "broken.yaml").write_text("job: translate\nseed: 1\ndata: }\n")
     (root / "full").mkdir()
     (root / "full" / "notes").touch()
+    glassformer.save(build_baseline(RepeatLast(prediction_length=3)), root / "baseline")
     for name in ("tiny", "flipped", "truncated", "incomplete", "unknown", "pickled"):
         weights = glassformer.save(glassformer.tiny("gpt2"), root / name) / "model.safetensors"
         if name not in ("tiny", "flipped"):

@@ -169,7 +169,8 @@ class Classify(Job[LabelledData]):
         def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
             for _, label in rows:
                 if label not in numbers:
-                    raise UnknownNameError("label in the validation data", label, numbers)
+                    hint = "every class needs examples in the training data"
+                    raise UnknownNameError("label in the validation data", label, numbers, hint)
             ids = Ragged.of(tokenizer.encode_ids([text for text, _ in rows]))
             truncated.append(int((ids.lengths > max_len).sum()))
             return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
