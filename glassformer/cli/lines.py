@@ -138,7 +138,7 @@ def read_inputs(texts: Sequence[str] | None, file: Path | None) -> Inputs:
     else:
         inputs = Inputs(source="stdin")  # a pipe, which can be read only once
         lines = decode_lines(file.open("rb"))
-    inputs.lines = _warn_if_empty(_valid_lines(lines, inputs.errors))
+    inputs.lines = _valid_lines(lines, inputs.errors, warn=True)
     return inputs
 
 
@@ -154,23 +154,17 @@ def read_lines(file: Path) -> tuple[list[str], LineErrors]:
     return lines, errors
 
 
-def _valid_lines(lines: Iterator[str | Invalid], errors: LineErrors) -> Iterator[str]:
+def _valid_lines(lines: Iterator[str | Invalid], errors: LineErrors, warn: bool = False) -> Iterator[str]:
     """The lines, with an empty string for an invalid one, whose error is recorded."""
+    number = 0
     for number, line in enumerate(lines, 1):
         if isinstance(line, str):
             yield line.removeprefix("\ufeff") if number == 1 else line
         else:
             errors.add(number, line.reason)
             yield ""
-
-
-def _warn_if_empty(lines: Iterator[str]) -> Iterator[str]:
-    first = next(lines, None)
-    if first is None:
+    if warn and not number:
         message("warning: there is no input; pass texts as arguments, with --file, or on stdin")
-        return
-    yield first
-    yield from lines
 
 
 def _count_lines(file: Path) -> int:

@@ -1,32 +1,41 @@
-"""Commands that read texts or images: classify, embed, similar, fill, answer."""
+"""Commands that read texts, images or series: classify, embed, similar, fill, answer, forecast."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import time
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from glassformer.cli.console import message
+from glassformer.cli.console import message, print_json
 from glassformer.cli.lines import Inputs, LineErrors, check_output_file, open_output, read_inputs, read_lines
 from glassformer.cli.options import (
     OUTPUT_PANEL,
+    Columns,
+    Device,
+    Dtype,
+    Json,
     LineOptions,
     Model,
     Overwrite,
     Texts,
     TextsOrImages,
+    Threads,
     Top,
     Truncate,
+    load_model,
     note_file_as_text,
     with_options,
 )
-from glassformer.errors import InvalidValueError, MissingValueError
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from glassformer.bundle import Bundle
     from glassformer.tasks.base import Task
     from glassformer.tasks.classification import Classification
+    from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.images import ImageWarning
 
 Result = TypeVar("Result")
@@ -224,6 +234,71 @@ def answer(
     errors.raise_if_any()
 
 
+def forecast(
+    model: Model,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file of time series.")],
+    time: Annotated[str | None, typer.Option(help="Timestamp column.", show_default=False)] = None,
+    columns: Columns = None,
+    fill: Annotated[
+        Literal["refuse", "linear", "last", "ignore"], typer.Option(help="How to handle missing values.")
+    ] = "refuse",
+    levels: Annotated[
+        str, typer.Option(help="Quantile levels, separated by commas.")
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a CSV file, and a figure with the same name.",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG figure.", show_default=False, rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    threads: Threads = None,
+) -> None:
+    """Forecast time series: a CSV of timestamps (ds), means and quantiles.
+
+    Quantile columns such as OT_0.1 are written if the model predicts a
+    distribution. By default all columns that the model was trained on are
+    forecast.
+    """
+    quantiles = _parse_levels(levels)
+    figure = picture or (out.with_suffix(".png") if out is not None else None)
+    for path in (out, figure):
+        if path is not None:
+            check_output_file(path, overwrite=overwrite, inputs=[data])
+    if out is not None and out == figure:
+        raise ConflictError(names=("out", "picture"), reason="both name the same file")
+    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
+    from glassformer.tasks.forecasting import Forecaster
+
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    task = Forecaster(bundle, time=time, columns=names, fill=fill, levels=quantiles)
+    began = perf_counter()
+    result = task(data)
+    seconds = perf_counter() - began
+    for note in result.notes:
+        message(note)
+    if as_json:
+        rows = [dict(zip(result.header(), row, strict=True)) for row in result.rows()]
+        print_json({"notes": list(result.notes), "rows": rows, "seconds": seconds})
+    if out is not None or not as_json:
+        _write_table(result, out)
+    if figure is not None:
+        from glassformer.plotting import save
+        from glassformer.tasks.forecast_plot import plot_forecast
+
+        save(plot_forecast(result), figure)
+        message(f"wrote {figure}" + (", a figure of the first series" if len(result.ids) > 1 else ""))
+
+
 def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[Inputs, Bundle]:
     source = read_inputs(inputs, options.file)
     bundle = options.load(model)
@@ -239,13 +314,13 @@ def _print_results(
 
     def timed(lines: Iterator[Any]) -> Iterator[Any]:
         for text in lines:
-            started.append(time.perf_counter())
+            started.append(perf_counter())
             yield text
 
     inputs.lines = timed(inputs.lines)
     with open_output(None, inputs) as writer:
         for number, result in enumerate(inputs.process(task), 1):
-            seconds, error = time.perf_counter() - started.popleft(), inputs.errors.pop(number)
+            seconds, error = perf_counter() - started.popleft(), inputs.errors.pop(number)
             line, values = show(result) if error is None else ("", {"error": error})
             writer.write(json.dumps({**values, "seconds": seconds}, ensure_ascii=False) if as_json else line)
     inputs.errors.raise_if_any()
@@ -288,3 +363,27 @@ def format_scores(pairs: Iterable[tuple[str, float]]) -> str:
     'good\\t0.7500\\tbad\\t0.2500'
     """
     return "\t".join(f"{' '.join(name.split())}\t{score:.4f}" for name, score in pairs)
+
+
+def _parse_levels(text: str) -> list[float]:
+    try:
+        return [float(level) for level in text.split(",") if level.strip()]
+    except ValueError:
+        raise InvalidValueError(
+            name="levels", value=text, expected="numbers between 0 and 1, e.g. 0.1,0.5,0.9"
+        ) from None
+
+
+def _write_table(result: Forecast, out: Path | None) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(result.header())
+    writer.writerows(result.formatted_rows())
+    if out is None:
+        sys.stdout.write(text.getvalue())
+        return
+    from glassformer.weights.atomic_write import atomic_write
+
+    with atomic_write(out) as file:
+        file.write(text.getvalue().encode())
+    message(f"wrote {result.values.shape[1]:,} steps of {len(result.ids):,} series to {out}")
