@@ -45,7 +45,8 @@ class GlassformerError(ValueError):
         if not is_dataclass(self):
             return super().__str__()
         hint = self._values().get("hint")
-        return f"{self.message()}; {hint}" if hint else self.message()
+        message = self.message()
+        return f"{message}{' ' if message.endswith('?') else '; '}{hint}" if hint else message
 
     def message(self) -> str:
         """The English message without the hint."""

@@ -262,7 +262,8 @@ def check_device(name: str) -> str:
             return name
     except (RuntimeError, AssertionError):
         pass
-    raise UnknownNameError(kind="device", name=name, hint="`glassformer env` lists the devices")
+    hint = "`glassformer env` lists the devices"
+    raise UnsupportedError(subject="this machine", feature=f"the device {name!r}", hint=hint)
 
 
 def resolve_language(bundle: Bundle, language: str) -> str:

@@ -21,7 +21,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.generation.continuous import (
     GenerationFailedError,
     SchedulerClosedError,
@@ -162,7 +162,14 @@ def error_body(error: GlassformerError) -> dict[str, Any]:
     """
     status = _status(error)
     kind = "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
-    param = "model" if isinstance(error, ModelNotFoundError) else error.fields.get("name")
+    param: str | None
+    match error:
+        case ModelNotFoundError():
+            param = "model"
+        case UnknownNameError():  # its name is the value
+            param = None
+        case _:
+            param = error.fields.get("name")
     fields = {"message": str(error), "type": kind, "code": error.code, "param": param, "fields": error.fields}
     found: dict[str, Any] = _clip({"error": fields})
     return found

@@ -115,7 +115,9 @@ class Task(ABC, Generic[In, Out]):
         """One result for one input, a list for several."""
         if not self.is_single(inputs):
             if not isinstance(inputs, Iterable):
-                raise InvalidValueError("inputs", type(inputs).__name__, "one input or a list of them")
+                raise InvalidValueError(
+                    "inputs", type(inputs).__name__, "a text or file path, or a list of them"
+                )
             return list(self.run(inputs))
         try:
             (result,) = self.run([inputs])

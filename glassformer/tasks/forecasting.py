@@ -33,7 +33,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
 from glassformer.data.timestamps import advance, format_timestamp
 from glassformer.data.windows import Doubles, Scaler, format_value, mean_abs, mean_and_std
-from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -140,7 +140,7 @@ class Forecaster(Task[Any, Forecast]):
         if short.size:
             first = int(short[0])
             length, needed = int(past.lengths[first]), f"at least {self.context:,} rows"
-            raise ShapeError(f"series {past.ids[first]!r}", (length,), needed)
+            raise InvalidValueError(f"the length of series {past.ids[first]!r}", length, needed)
         step, trained = str(past.step), self.bundle.job.frequency
         if trained not in (None, step):
             notes.append(f"the model was trained on steps of {trained}, but these are steps of {step}")

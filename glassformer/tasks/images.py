@@ -96,6 +96,10 @@ class ImageProcessor:
 
     def process(self, image: Image) -> ProcessedImage:
         """Decode and resize one image."""
+        if not isinstance(image, str | PathLike | bytes):
+            raise InvalidValueError(
+                "image", type(image).__name__, "the path of a file, or its contents as bytes"
+            )
         source = image if isinstance(image, bytes) else Path(image)
         name = "the image" if isinstance(source, bytes) else str(source)[:200]
         try:

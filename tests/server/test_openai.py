@@ -171,6 +171,12 @@ def test_embeddings_match_embed(client, bundles):
         ({"presence_penalty": 1.0}, openai.UnprocessableEntityError, "invalid_value", "presence_penalty"),
         ({"prompt": [[1, 99999]]}, openai.UnprocessableEntityError, "invalid_value", "prompt"),
         ({"temperature": 1e-9}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
+        (
+            {"model": "polyglot", "extra_body": {"to": "xx"}},
+            openai.UnprocessableEntityError,
+            "unknown_name",
+            None,
+        ),
         ({"extra_body": {"n": "2"}}, openai.UnprocessableEntityError, "invalid_request", "n"),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.errors import UnknownNameError
+from glassformer.errors import InvalidValueError, UnknownNameError
 from glassformer.tasks import Classifier, QuestionAnswerer, RejectedInputError, images
 from glassformer.tasks.question_answering import context_windows, whole_words
 from glassformer.tokenization import Encoded
@@ -93,6 +93,8 @@ def test_images_match_transformers(tmp_path: Path) -> None:
     processor = images.ImageProcessor(bundle)
     assert processor.process(files[0]).warnings == ()
     assert processor.process(picture(tmp_path, 4, (200, 200))).warnings == ("large",)
+    with pytest.raises(InvalidValueError):
+        processor.process(np.zeros((12, 12, 3)))  # type: ignore[arg-type]
 
 
 # ---- batches -------------------------------------------------------------------------------------------
