@@ -250,4 +250,4 @@ def test_missing_end_token_and_existing_folder_are_refused(tmp_path, run, monkey
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     absent = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
-    assert absent.code == 2 and "extra [export]" in absent.err
+    assert absent.code == 2 and "glassformer[export]" in absent.err
