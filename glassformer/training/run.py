@@ -72,29 +72,7 @@ def log_to_stderr(message: str) -> None:
 def train(
     recipe: Recipe | Mapping[str, Any] | str | Path, folder: str | Path, *, log: Log = log_to_stderr
 ) -> Bundle:
-    """Train in a run folder, as `glassformer train` does, and load the resulting model.
-
-    recipe: the path of a recipe or its content; everything but its job and data may be left out.
-    folder: called again with the same recipe, a run is resumed, or found finished.
-    log: called with messages.
-
-    Ctrl-C saves a checkpoint, once training has started, and raises KeyboardInterrupt; another signal raises
-    SystemExit.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "sea.txt").write_text("the old captain sang to the sea. " * 99)
-    ...     recipe = {
-    ...         "job": "lm",
-    ...         "data": {"train": f"{folder}/sea.txt"},
-    ...         "tokenizer": {"kind": "char"},
-    ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
-    ...         "training": {"steps": 2, "device": "cpu"},
-    ...     }
-    ...     bundle = train(recipe, f"{folder}/run", log=lambda message: None)
-    >>> bundle.family, bundle.tokenizer.decode(bundle.tokenizer.encode("sea").ids)
-    ('gpt2', 'sea')
-    """
+    """Train in a run folder and load the resulting model; see `glassformer.train`."""
     if isinstance(recipe, str | Path):
         recipe = read_recipe(recipe)
     elif not isinstance(recipe, Recipe):
