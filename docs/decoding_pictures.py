@@ -1,4 +1,4 @@
-"""Draws the pictures of decoding.md anew: `python -m docs.decoding_pictures MODEL`, from the root.
+"""Draws the pictures of guides/generate.md anew: `python -m docs.decoding_pictures MODEL`, from the root.
 
 MODEL is a small translator from English to German. That of the page was trained on one core in ten minutes,
 in a folder that has the files of Multi30k's task 1 in multi30k/:

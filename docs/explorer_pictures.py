@@ -1,4 +1,4 @@
-"""python docs/explorer_pictures.py: draws the explorer's pictures for README and docs/explorer.md."""
+"""python docs/explorer_pictures.py: draws the explorer's pictures for README and docs/guides/explore.md."""
 
 from __future__ import annotations
 

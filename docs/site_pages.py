@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
 def outside() -> dict[str, str]:
     """All that the site has from outside this folder: the pages, and every file that a page links to."""
     known = pages() | OTHERS
-    for source in [*pages(), *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]:
+    for source in [*pages(), *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]:
         for link in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
             place = lies(link["to"], source)
             if place not in known and not place.startswith("docs/") and (ROOT / place).is_file():
@@ -67,7 +67,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def there(nav: list[Any]) -> list[Any]:
     """The navigation without the pages that this checkout does not have."""
-    known = {path.name for path in (ROOT / "docs").glob("*.md")} | set(pages().values())
+    docs = ROOT / "docs"
+    known = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} | set(pages().values())
     kept: list[Any] = []
     for entry in nav:
         title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)

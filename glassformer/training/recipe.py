@@ -177,7 +177,7 @@ class ModelOptions(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Section):
-    """The training loop; docs/training.md explains every setting."""
+    """The training loop; docs/guides/train.md explains every setting."""
 
     section = "training"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # README.ko.md and results.md as soon as they are there
-PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")])
 CARDS = sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
 FENCE = re.compile(

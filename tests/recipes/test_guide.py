@@ -1,4 +1,4 @@
-"""The tables of docs/training.md list every setting with its default."""
+"""The tables of docs/guides/train.md list every setting with its default."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ import yaml
 
 from glassformer.training.recipe import DATA_SECTIONS, TokenizerOptions, TrainingOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "train.md").read_text(encoding="utf-8")
 SECTIONS = {
     **{f"data of {job}": kind for job, kind in DATA_SECTIONS.items()},
     "tokenizer": TokenizerOptions,

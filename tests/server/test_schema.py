@@ -77,7 +77,7 @@ def _has_message(answer: schemathesis.Response) -> bool:
         return False
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
 
 
 def test_routes_and_error_shape(server):
