@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from glassformer.data.series import Fill
     from glassformer.tasks.classification import Label
     from glassformer.tasks.embedding import Match
-    from glassformer.tasks.encoder import EncoderOptions
+    from glassformer.tasks.encoder import EncoderTaskOptions
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.images import Image
@@ -117,16 +117,16 @@ class Pipeline(Bundle):
 
     @overload
     def classify(
-        self, inputs: Image, *, top: int | None = None, **options: Unpack[EncoderOptions]
+        self, inputs: Image, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Label]: ...
 
     @overload
     def classify(
-        self, inputs: Iterable[Image], *, top: int | None = None, **options: Unpack[EncoderOptions]
+        self, inputs: Iterable[Image], *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[list[Label]]: ...
 
     def classify(
-        self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderOptions]
+        self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, or image files if the model reads images: labels with probabilities, best first.
 
@@ -137,7 +137,9 @@ class Pipeline(Bundle):
         task = Classifier(self, top=top, **options)
         return task(inputs).labels if task.is_single(inputs) else [one.labels for one in task(inputs)]
 
-    def embed(self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderOptions]) -> Tensor:
+    def embed(
+        self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
+    ) -> Tensor:
         """Embed a text or image file as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
         prompt: the name of one of a sentence encoder's prompts.
@@ -158,7 +160,7 @@ class Pipeline(Bundle):
         candidates: Iterable[Image],
         *,
         top: int | None = None,
-        **options: Unpack[EncoderOptions],
+        **options: Unpack[EncoderTaskOptions],
     ) -> list[Match]: ...
 
     @overload
@@ -168,11 +170,11 @@ class Pipeline(Bundle):
         candidates: Iterable[Image],
         *,
         top: int | None = None,
-        **options: Unpack[EncoderOptions],
+        **options: Unpack[EncoderTaskOptions],
     ) -> list[list[Match]]: ...
 
     def similar(
-        self, queries: Any, candidates: Any, *, top: int | None = None, **options: Unpack[EncoderOptions]
+        self, queries: Any, candidates: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Match] | list[list[Match]]:
         """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first."""
         from glassformer.tasks.embedding import SimilaritySearch

@@ -22,7 +22,7 @@ from rich.table import Table
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.observe import observe
-from glassformer.verify.inputs import fitting_length, outputs, sample_for
+from glassformer.verify.inputs import fitting_length, outputs, random_inputs
 
 # the blocks of a stack are alike, so the first stands for all
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
@@ -62,7 +62,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     """Run the model once on random inputs (on the meta device: shapes only) and count its parameters."""
     model = bundle.model
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
-    sample = sample_for(model, batch=batch, length=length, target_length=length)
+    sample = random_inputs(model, batch=batch, length=length, target_length=length)
     record = observe(model, (*sample.inputs, *sample.real), want=OBSERVED)
     activations: dict[str, Shape] = {}
     for name in record:

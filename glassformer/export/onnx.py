@@ -282,7 +282,7 @@ class Encoding(nn.Module):
         return tuple(given)
 
 
-class Step(nn.Module):
+class DecodeStep(nn.Module):
     """ids (B, T), mask (B, P+T) and keys and values so far -> logits (B, T, V), keys and values with the new.
 
     With a source, its mask and its keys and values stand between the mask and those so far.
@@ -330,7 +330,7 @@ def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
         before = (Port("memory_mask", "bool", ("batch", "source")), *_across(what))
     return Graph(
         name="decoder" if before else "model",
-        module=Step(model),
+        module=DecodeStep(model),
         inputs=(ids, mask, *before, *past),
         outputs=("logits", *(port.name.replace("past", "present") for port in past)),
     )

@@ -15,7 +15,7 @@ from glassformer.core.heads import Twice
 from glassformer.data.examples import class_names
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import TokenBatch, check_at_least, check_finite, collate, encoder_model
-from glassformer.tasks.encoder import EncoderOptions, EncoderTask
+from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
 from glassformer.tasks.images import ImageWarning
 
 
@@ -91,7 +91,9 @@ def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid"
 class Classifier(EncoderTask[Tensor, Classification]):
     """Label texts, or image files if the model reads images. top: how many labels, None: all."""
 
-    def __init__(self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderOptions]) -> None:
+    def __init__(
+        self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
+    ) -> None:
         self.labels = LabelScorer.of(bundle, top)
         super().__init__(bundle, **options)
 

@@ -25,7 +25,7 @@ from glassformer.tasks.base import (
     collate,
     encoder_model,
 )
-from glassformer.tasks.encoder import EncoderOptions, EncoderTask
+from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
 
 QUERIES_TOGETHER = 256  # compared with all candidates at once
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -48,7 +48,7 @@ class Embedder(EncoderTask[Tensor, Tensor]):
     """
 
     def __init__(
-        self, bundle: Bundle, *, prompt: str | None = None, **options: Unpack[EncoderOptions]
+        self, bundle: Bundle, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> None:
         super().__init__(bundle, **options)
         if prompt is not None and self.images is not None:
@@ -124,7 +124,7 @@ class SimilaritySearch(Task[Any, list[Match]]):
         *,
         top: int | None = None,
         on_candidates: Callbacks = NO_CALLBACKS,
-        **options: Unpack[EncoderOptions],
+        **options: Unpack[EncoderTaskOptions],
     ) -> None:
         check_at_least("top", top)
         self.bundle, self.top = bundle, top

@@ -39,7 +39,7 @@ from glassformer.tokenization import Encoded, SpecialInText
 Item = Any  # an encoded text or a processed image
 
 
-class EncoderOptions(TypedDict, total=False):
+class EncoderTaskOptions(TypedDict, total=False):
     """truncate: read only the beginning of texts that are too long. batch_tokens: padding counted."""
 
     truncate: bool

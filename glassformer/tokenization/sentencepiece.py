@@ -149,7 +149,7 @@ def _pattern(token: AddedToken, number: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class VocabularyLayout:
     """One kind of SentencePiece folder; the folder's own settings override the defaults.
 
     classes       classes of transformers and model types with this layout; the first is saved
@@ -168,7 +168,7 @@ class Layout:
     spaced_parts: bool
 
 
-END_MARKED = Layout(
+END_MARKED = VocabularyLayout(
     classes=("T5Tokenizer", "MT5Tokenizer", "t5", "mt5"),
     defaults={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     adds=("eos",),
@@ -176,7 +176,7 @@ END_MARKED = Layout(
     pair_type=0,
     spaced_parts=True,
 )
-BEGIN_MARKED = Layout(
+BEGIN_MARKED = VocabularyLayout(
     classes=("LlamaTokenizer", "llama", "mistral"),
     defaults={"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
     adds=("bos",),
@@ -235,13 +235,15 @@ class SentencePieceTokenizer(PieceTokenizer):
     """One SentencePiece model with special tokens."""
 
     @classmethod
-    def load(cls, config: TokenizerConfig, name: str, layout: Layout) -> "SentencePieceTokenizer":
+    def load(cls, config: TokenizerConfig, name: str, layout: VocabularyLayout) -> "SentencePieceTokenizer":
         """The tokenizer of a folder with one SentencePiece model, in the file `name`."""
         if config.kind is not None and config.kind not in layout.classes:
             raise config.needs_tokenizer_json(name)
         return cls(SentencePieceModel(config.folder / name), name, config, layout)
 
-    def __init__(self, spm: SentencePieceModel, name: str, config: TokenizerConfig, layout: Layout) -> None:
+    def __init__(
+        self, spm: SentencePieceModel, name: str, config: TokenizerConfig, layout: VocabularyLayout
+    ) -> None:
         self._spm, self._name, self._layout = spm, name, layout
         self._class_name, self._pair_type = layout.classes[0], layout.pair_type
         count = _count_sentinels(config, layout)
@@ -351,7 +353,7 @@ class SentencePieceTokenizer(PieceTokenizer):
         )
 
 
-def _count_sentinels(config: TokenizerConfig, layout: Layout) -> int:
+def _count_sentinels(config: TokenizerConfig, layout: VocabularyLayout) -> int:
     count = config.config.get("extra_ids")
     if count is not None:
         if not isinstance(count, int) or count < 0:

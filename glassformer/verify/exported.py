@@ -20,7 +20,7 @@ from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
 from glassformer.export.folder import end_tokens, read_metadata, start_tokens, suppressed_tokens
 from glassformer.export.onnx import Graph, graphs_of
 from glassformer.verify.claims import Claim, gap, measured, tolerance_of
-from glassformer.verify.inputs import Sample, at_real, has_tokens, sample_for
+from glassformer.verify.inputs import RandomInputs, at_real, has_tokens, random_inputs
 
 # Another runtime rounds on other ways, and smaller weights are other weights: what a number may differ by,
 # by what the weights are stored in. What int8 moves is a cost, so its note says how many choices it changed.
@@ -139,7 +139,7 @@ def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
 def _reading(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[list[float], str]:
     """All rows at once, padded on the right."""
     model = bundle.model
-    sample = sample_for(model, "right" if has_tokens(model) else "none", batch=ROWS)
+    sample = random_inputs(model, "right" if has_tokens(model) else "none", batch=ROWS)
     given = _named(graph, sample)
     ours, found = sample.run(model), _run(session, given).values()
     theirs = {key: x.to(given[graph.inputs[0].name].device) for key, x in zip(ours, found, strict=True)}
@@ -149,7 +149,7 @@ def _reading(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[lis
     return [gap(theirs[key], ours[key]) for key in ours], f"{len(sample)} rows {note}"
 
 
-def _named(graph: Graph, sample: Sample) -> dict[str, Tensor]:
+def _named(graph: Graph, sample: RandomInputs) -> dict[str, Tensor]:
     """A sample under the names of the graph's inputs; of what it does not tell, nothing is hidden."""
     given: dict[str, Tensor] = {}
     for name, x, real in zip(("first", "target"), sample.inputs, sample.real, strict=False):
@@ -173,7 +173,7 @@ def _writing(
 ) -> tuple[list[float], str]:
     """Logits of rows padded on the left, in uneven steps from an empty cache, against ours at once."""
     model = bundle.model
-    sample = sample_for(model, "left", batch=ROWS)
+    sample = random_inputs(model, "left", batch=ROWS)
     ids, real = sample.inputs[-1], sample.real[-1]
     assert real is not None
     fixed: dict[str, Tensor] = {}
@@ -238,7 +238,7 @@ def open_ctranslate2(folder: Path) -> Measure:
     return measure
 
 
-def _rows(sample: Sample, number: int = 0) -> list[list[int]]:
+def _rows(sample: RandomInputs, number: int = 0) -> list[list[int]]:
     """One input of the sample as lists of its real ids."""
     real = sample.real[number]
     assert real is not None
@@ -248,7 +248,7 @@ def _rows(sample: Sample, number: int = 0) -> list[list[int]]:
 def _scoring(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
     """Logits, or an encoder's last hidden states, of real tokens; suppressed tokens are left out."""
     model: Any = bundle.model
-    sample = sample_for(model, "right", batch=ROWS)
+    sample = random_inputs(model, "right", batch=ROWS)
     real = sample.real[0]
     assert real is not None
     found = runtime.forward_batch(_rows(sample))
@@ -270,7 +270,7 @@ def _scoring(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
 def _translating(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
     """Log-probabilities of given targets and of their end."""
     model: Any = bundle.model
-    sample = sample_for(model, "right", batch=ROWS)
+    sample = random_inputs(model, "right", batch=ROWS)
     ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
     if len(starts) != 1 or not ends:
         raise ExportMismatchError("has start and end tokens")

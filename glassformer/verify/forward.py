@@ -24,16 +24,16 @@ from glassformer.verify.claims import (
     tolerance_of,
 )
 from glassformer.verify.inputs import (
-    Sample,
+    RandomInputs,
     Side,
     at_real,
     has_tokens,
     per_token,
+    random_inputs,
     reads_first_column,
-    sample_for,
 )
 
-Run = Callable[[AnyModel, Sample, Kernel], list[Tensor]]
+Run = Callable[[AnyModel, RandomInputs, Kernel], list[Tensor]]
 
 # ---- rows and padding -----------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Cla
     model, head = bundle.model, bundle.spec.head
     if side != "none" and not has_tokens(model):
         return skipped(name, "images, series and vectors are not padded")
-    sample = sample_for(model, side)
+    sample = random_inputs(model, side)
     real = sample.real[-1]
     with torch.no_grad():
         together = sample.run(model)
@@ -80,7 +80,7 @@ def gradients_agree(bundle: Bundle, name: str) -> Claim:
 
 
 def _against_explicit(bundle: Bundle, name: str, run: Run, floor: float, tolerance: float) -> Claim:
-    sample = sample_for(bundle.model, "left" if has_tokens(bundle.model) else "none")
+    sample = random_inputs(bundle.model, "left" if has_tokens(bundle.model) else "none")
     expected = run(bundle.model, sample, "explicit")
     largest = max((float(t.detach().abs().max()) for t in expected), default=0.0)
     gaps, tried, absent = [], [], []
@@ -100,11 +100,11 @@ def _against_explicit(bundle: Bundle, name: str, run: Run, floor: float, toleran
     return measured(name, gaps, tolerance, f"{', '.join(tried)} against explicit{missing}")
 
 
-def _outputs(model: AnyModel, sample: Sample, kernel: Kernel) -> list[Tensor]:
+def _outputs(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tensor]:
     return list(at_real(model, sample, sample.run(model, kernel=kernel)).values())
 
 
-def _gradients(model: AnyModel, sample: Sample, kernel: Kernel) -> list[Tensor]:
+def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tensor]:
     found = at_real(model, sample, sample.run(model, kernel=kernel)).values()
     # each number with a weight of its own: a sum of squares would be constant for vectors of length 1
     draw = torch.Generator().manual_seed(1)
@@ -122,7 +122,7 @@ def _gradients(model: AnyModel, sample: Sample, kernel: Kernel) -> list[Tensor]:
 def observed_equals_unobserved(bundle: Bundle, name: str) -> Claim:
     """Every output with an observer, bit for bit that without."""
     model = bundle.model
-    sample = sample_for(model)
+    sample = random_inputs(model)
     with torch.no_grad():
         plain = sample.run(model)
         watched = sample.run(model, obs=Observer())
@@ -133,7 +133,7 @@ def observed_equals_unobserved(bundle: Bundle, name: str) -> Claim:
 def _record(bundle: Bundle) -> Record:
     """All attentions of a batch padded on the left, so that some queries may attend to nothing."""
     model = bundle.model
-    sample = sample_for(model, "left" if has_tokens(model) else "none")
+    sample = random_inputs(model, "left" if has_tokens(model) else "none")
     return observe(model, (*sample.inputs, *sample.real), want=("*.q", "*.k", "*.v", "*.heads"))
 
 

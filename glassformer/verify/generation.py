@@ -20,13 +20,13 @@ from glassformer.inference.encoder import InferenceEncoder, supports
 from glassformer.inference.linear import Weights
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
 from glassformer.verify.inputs import (
-    Sample,
+    RandomInputs,
     at_real,
     fitting_length,
     has_tokens,
     outputs,
     per_token,
-    sample_for,
+    random_inputs,
 )
 
 NEW_TOKENS, BEAMS = 12, 3  # enough that a beam cache drops the slots of dead beams
@@ -47,7 +47,7 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> Claim:
         return skipped(name, "an encoder has no cache")
     if not has_tokens(model):
         return skipped(name, "only tokens are generated step by step")
-    sample = sample_for(model, "left")
+    sample = random_inputs(model, "left")
     with torch.no_grad():
         whole = at_real(model, sample, sample.run(model))
         if not all(per_token(model.spec.head, key) for key in whole):
@@ -72,7 +72,9 @@ def _uneven(length: int) -> list[int]:
     return pieces
 
 
-def _in_pieces(model: AnyModel, sample: Sample, pieces: Sequence[int], static: bool) -> dict[str, Tensor]:
+def _in_pieces(
+    model: AnyModel, sample: RandomInputs, pieces: Sequence[int], static: bool
+) -> dict[str, Tensor]:
     """The sample's last input fed piece by piece into a cache; the outputs concatenated again."""
     ids, real = sample.inputs[-1], sample.real[-1]
     assert real is not None
@@ -101,7 +103,7 @@ def _generation_gaps(model: EncoderDecoder | DecoderOnly) -> Iterator[float]:
     """Log-probs of generated tokens, as generation and the scheduler give them, against uncached forwards."""
     length = fitting_length(model.spec, 2 * NEW_TOKENS)
     count = min(NEW_TOKENS, length // 2)
-    sample = sample_for(model, "right", length=length - count, target_length=1)
+    sample = random_inputs(model, "right", length=length - count, target_length=1)
     inputs, mask = sample.inputs[0], sample.real[0]
     assert mask is not None
     starts = decoder_start_ids(model, None) if isinstance(model, EncoderDecoder) else []
@@ -201,7 +203,7 @@ def _loaded_and_prepared(
     model = bundle.model
     with torch.inference_mode():
         if supports(model):
-            sample = sample_for(model, "right" if has_tokens(model) else "none")
+            sample = random_inputs(model, "right" if has_tokens(model) else "none")
             runs = (model, InferenceEncoder(model, weights))
             loaded, prepared = (at_real(model, sample, sample.run(one)) for one in runs)  # type: ignore[arg-type]
             return loaded, prepared
@@ -209,17 +211,21 @@ def _loaded_and_prepared(
         if not generates or not isinstance(model.spec.head, spec.LanguageModel) or not has_tokens(model):
             return "tasks run this model as it is"
         ids = _text(bundle)
-        sample = sample_for(model, "none") if ids is None else Sample((ids,), (torch.ones_like(ids).bool(),))
+        sample = (
+            random_inputs(model, "none")
+            if ids is None
+            else RandomInputs((ids,), (torch.ones_like(ids).bool(),))
+        )
         if len(sample.inputs) > 1:
             source, target = sample.inputs
             started = torch.cat((target[:1, :1].expand(len(target), 1), target[:, 1:]), 1)  # by one token
-            sample = Sample((source, started), sample.real)
+            sample = RandomInputs((source, started), sample.real)
         whole = sample.run(model)["output"]
         stepped = _stepped(prepare_for_inference(model, weights), sample, whole.shape[1])
         return {"output": whole}, {"output": stepped}
 
 
-def _stepped(model: nn.Module, sample: Sample, length: int) -> Tensor:
+def _stepped(model: nn.Module, sample: RandomInputs, length: int) -> Tensor:
     """Scores (B, T, V) token by token, as in generation."""
     ids = sample.inputs[-1]
     if len(sample.inputs) == 1:

@@ -26,7 +26,7 @@ PER_TOKEN = (
 
 
 @dataclass(frozen=True)
-class Sample:
+class RandomInputs:
     """What a forward takes: inputs, and for token ids which are real (None for images and series)."""
 
     inputs: tuple[Tensor, ...]
@@ -36,14 +36,14 @@ class Sample:
         """The model's outputs by name; "output" where there is one."""
         return outputs(model(*self.inputs, *self.real, **options))
 
-    def alone(self, row: int) -> Sample:
+    def alone(self, row: int) -> RandomInputs:
         """One row by itself, without its padding."""
         inputs = tuple(
             x[row : row + 1] if real is None else x[row][real[row]][None]
             for x, real in zip(self.inputs, self.real, strict=True)
         )
         masks = (None if real is None else real[row][real[row]][None] for real in self.real)
-        return Sample(inputs, tuple(masks))
+        return RandomInputs(inputs, tuple(masks))
 
     def __len__(self) -> int:
         return len(self.inputs[0])
@@ -66,7 +66,7 @@ def reads_first_column(head: spec.Head, name: str) -> bool:
     return name == "pooled" or (isinstance(head, spec.Classify) and head.pool == "first")
 
 
-def at_real(model: AnyModel, sample: Sample, found: dict[str, Tensor]) -> dict[str, Tensor]:
+def at_real(model: AnyModel, sample: RandomInputs, found: dict[str, Tensor]) -> dict[str, Tensor]:
     """The outputs where tokens are real: what stands at padding means nothing."""
     real = sample.real[-1]
     if real is None:
@@ -94,7 +94,7 @@ def has_tokens(model: AnyModel) -> bool:
     return all(isinstance(what, spec.Tokens) for what, _ in _inputs_of(model.spec))
 
 
-def sample_for(
+def random_inputs(
     model: AnyModel,
     side: Side = "none",
     *,
@@ -102,7 +102,7 @@ def sample_for(
     length: int | None = None,
     target_length: int | None = None,
     seed: int = 0,
-) -> Sample:
+) -> RandomInputs:
     """Seeded inputs that fit the model: rows of unequal lengths, padded on `side`, or all full.
 
     Without `length` they are long enough to reach past a small window, and fit the position table; a
@@ -140,7 +140,7 @@ def sample_for(
             series = isinstance(what, spec.SeriesPatches)
             inputs.append((drawn.cumsum(1) if series else drawn).to(parameter.dtype))
     on = parameter.device
-    return Sample(
+    return RandomInputs(
         tuple(x.to(on) for x in inputs), tuple(None if real is None else real.to(on) for real in masks)
     )
 

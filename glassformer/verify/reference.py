@@ -24,7 +24,7 @@ from glassformer.errors import MissingDependencyError, UnknownNameError, Unsuppo
 from glassformer.families.registry import families, family_for
 from glassformer.families.sidecars import read_object
 from glassformer.verify.claims import Claim, gap, measured, same_bits, skipped, tolerance_of
-from glassformer.verify.inputs import Sample, at_real, has_tokens, per_token, sample_for
+from glassformer.verify.inputs import RandomInputs, at_real, has_tokens, per_token, random_inputs
 
 LIBRARY = "transformers"
 # what the reference calls our outputs; the first that it returned counts
@@ -90,7 +90,7 @@ def _reference(folder: Path, model: AnyModel) -> Any:
 
 
 def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
-    sample = sample_for(model, "right")
+    sample = random_inputs(model, "right")
     for row in range(len(sample)):
         yield from _compare(reference, model, sample.alone(row))
     source = model.spec.source if isinstance(model.spec, spec.EncoderDecoder) else model.spec.input
@@ -98,7 +98,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
         yield from _compare(reference, model, sample)
 
 
-def _compare(reference: Any, model: AnyModel, sample: Sample) -> Iterator[float]:
+def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[float]:
     theirs = _parameters(model.spec.head, reference(**_named(model.spec, sample)))
     real = sample.real[-1]
     if isinstance(model.spec.head, spec.Embed):  # the reference's model ends before the pooling
@@ -122,7 +122,7 @@ def _parameters(head: Any, result: Any) -> Any:
     return result
 
 
-def _named(what: spec.Model, sample: Sample) -> dict[str, Tensor]:
+def _named(what: spec.Model, sample: RandomInputs) -> dict[str, Tensor]:
     """Our inputs under the reference's names."""
     first, real = sample.inputs[0], sample.real[0]
     source = what.source if isinstance(what, spec.EncoderDecoder) else what.input
@@ -147,7 +147,7 @@ def _their(result: Any, key: str) -> Tensor:
     raise UnknownNameError("output of the reference", key, list(result.keys()))
 
 
-def _last_vectors(model: AnyModel, sample: Sample) -> Tensor:
+def _last_vectors(model: AnyModel, sample: RandomInputs) -> Tensor:
     """The last layer's vectors, before the head: (B, T, D)."""
     observer = Observer(want=("*.resid_out", "*.final_norm"))
     sample.run(model, obs=observer)

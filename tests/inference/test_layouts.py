@@ -26,7 +26,7 @@ from glassformer.inference.kv_cache import BeamCache
 from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn, _reduce_range
 from glassformer.inference.prepare import HookedModuleError, MakeLinear
 from glassformer.verify import stir
-from glassformer.verify.inputs import at_real, has_tokens, sample_for
+from glassformer.verify.inputs import at_real, has_tokens, random_inputs
 from tests.core.models import model_of as core_model
 from tests.core.models import spec_of
 from tests.generation.test_greedy import PAD, START, ask, examples, padded
@@ -83,7 +83,7 @@ def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None
     if isinstance(model, EncoderDecoder | DecoderOnly):
         worst = max(gaps(lay, model, rows=3) + gaps(lay, model, rows=1))
     elif supports(model):
-        sample = sample_for(model, "right" if has_tokens(model) else "none")
+        sample = random_inputs(model, "right" if has_tokens(model) else "none")
         with torch.inference_mode():
             own, laid = (
                 at_real(model, sample, sample.run(one)) for one in (model, InferenceEncoder(model, lay))
