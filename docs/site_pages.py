@@ -38,11 +38,17 @@ def pages() -> dict[str, str]:
     return {source: page for source, page in {**PAGES, **cards}.items() if (ROOT / source).exists()}
 
 
+def written() -> list[str]:
+    """Every page in this folder, relative to it."""
+    docs = ROOT / "docs"
+    return [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
+
+
 @cache
 def outside() -> dict[str, str]:
     """All that the site has from outside this folder: the pages, and every file that a page links to."""
     known = pages() | OTHERS
-    for source in [*pages(), *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]:
+    for source in [*pages(), *(f"docs/{page}" for page in written())]:
         for link in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
             place = lies(link["to"], source)
             if place not in known and not place.startswith("docs/") and (ROOT / place).is_file():
@@ -67,8 +73,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def there(nav: list[Any]) -> list[Any]:
     """The navigation without the pages that this checkout does not have."""
-    docs = ROOT / "docs"
-    known = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} | set(pages().values())
+    known = {*written(), *pages().values()}
     kept: list[Any] = []
     for entry in nav:
         title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# README.ko.md and results.md as soon as they are there
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")])
 CARDS = sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}

@@ -38,7 +38,7 @@ def test_pictures_are_all_shown() -> None:
 
 def test_families_page_lists_what_the_registry_reads() -> None:
     """One row a family, in the registry's order, with exactly its architectures and presets."""
-    text = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "concepts" / "families.md").read_text(encoding="utf-8")
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]

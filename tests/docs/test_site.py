@@ -61,7 +61,8 @@ def test_every_page_is_there(site: dict[Path, Read]) -> None:
     assert {"index" if page.name == "README.md" else page.stem for page in PAGES} - {"README.ko"} <= there
     assert ("ko" in there) == (ROOT / "README.ko.md").exists()
     (parts,) = (page for path, page in site.items() if path.stem == "parts")
-    assert parts.formulas == len(formulas((ROOT / "docs" / "parts.md").read_text(encoding="utf-8")))
+    source = ROOT / "docs" / "concepts" / "parts.md"
+    assert parts.formulas == len(formulas(source.read_text(encoding="utf-8")))
 
 
 def formulas(text: str) -> list[str]:
