@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import glassformer
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates
-from glassformer.generation import GenerationConfig, GenerationRequest, generate_batched
+from glassformer.generation import GenerationConfig, GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 
 OURS, THEIRS, CT2 = "glassformer", "transformers", "CTranslate2"
@@ -79,7 +79,7 @@ def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, neve
 
     def write() -> Texts:
         found = generate_batched(
-            model, job.examples, GenerationRequest(config=asked, eos_token_id=eos_id, pad_token_id=pad_id)
+            model, job.examples, GenerationParams(config=asked, eos_token_id=eos_id, pad_token_id=pad_id)
         )
         return [texts[0].ids for texts in found]
 

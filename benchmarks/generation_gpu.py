@@ -25,7 +25,7 @@ from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
 from glassformer.core.build import build
 from glassformer.families.llama import llama
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.generation.inference_model import prepare_for_inference
 
 HOME = Path(__file__).parent.parent
@@ -73,7 +73,7 @@ class Ours:
         return generate(
             self.model,
             self.prompt,
-            GenerationRequest(config=asked, eos_token_id=None, pad_token_id=0),
+            GenerationParams(config=asked, eos_token_id=None, pad_token_id=0),
             attention_mask=real,
         )
 
@@ -179,7 +179,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
         return generate(
             model,
             ids,
-            GenerationRequest(config=asked, eos_token_id=0, pad_token_id=vocab - 1),
+            GenerationParams(config=asked, eos_token_id=0, pad_token_id=vocab - 1),
             attention_mask=real,
         )
 

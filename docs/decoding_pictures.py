@@ -24,7 +24,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer import plotting
-from glassformer.generation import GenerationConfig, GenerationRequest, generate, logits_processors
+from glassformer.generation import GenerationConfig, GenerationParams, generate, logits_processors
 from glassformer.plotting.canvas import BLUE, FAINT, GREY, INK, bare, blank, look
 from glassformer.plotting.fonts import label
 
@@ -41,7 +41,7 @@ def tree(bundle: glassformer.Bundle) -> Path:
     (best,) = generate(
         bundle.model,
         torch.tensor([tokenizer.encode(SEARCHED).ids]),
-        GenerationRequest(
+        GenerationParams(
             config=GenerationConfig(num_beams=4, max_new_tokens=36),
             eos_token_id=tokenizer.eos_id,
             pad_token_id=tokenizer.pad_id,

@@ -227,10 +227,10 @@ class Pipeline(Bundle):
 
 def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
     """The text of one result, or those of several."""
-    if task.request.config.num_return_sequences > 1:
+    if task.params.config.num_return_sequences > 1:
         hint = "construct the task, whose results hold the alternatives"
         raise InvalidValueError(
-            "num_return_sequences", task.request.config.num_return_sequences, "1", hint=hint
+            "num_return_sequences", task.params.config.num_return_sequences, "1", hint=hint
         )
     return task(texts).text if isinstance(texts, str) else [one.text for one in task(texts)]
 

@@ -25,7 +25,7 @@ from glassformer.core.positions import count_positions
 from glassformer.core.reading import MaskLike, inferred, share
 from glassformer.core.spec import Xavier
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
-from glassformer.generation.decoder import PrefillResult
+from glassformer.generation.step_decoder import PrefillResult
 
 
 class State(NamedTuple):

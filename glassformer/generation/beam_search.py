@@ -18,20 +18,13 @@ from torch import Tensor
 
 from glassformer.generation import search_tree
 from glassformer.generation.config import GenerationConfig
-from glassformer.generation.decoder import TokenSelector
-from glassformer.generation.logits_processors import LogitsProcessors, sample
+from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.loop import Search
-from glassformer.generation.request import (
-    END,
-    FINISH_REASONS,
-    LENGTH,
-    SPARE,
-    STOP,
-    GenerationOutput,
-    GenerationRequest,
-    completes_stop,
-)
+from glassformer.generation.params import GenerationOutput, GenerationParams
+from glassformer.generation.sampling import sample
 from glassformer.generation.search_tree import TreeStep, build_trees
+from glassformer.generation.step_decoder import GRAPH_WARMUP_STEPS, TokenSelector
+from glassformer.generation.stopping_criteria import END, FINISH_REASONS, LENGTH, STOP, completes_stop
 
 LOW: Final = -1e9  # the score of an unused beam or result; lower than any real one
 OPEN: Final = 3  # the status of a candidate that continues; the others are finish reasons
@@ -123,8 +116,10 @@ class BeamState:
         self.all_results = Results.empty(count, width, device)
         self.may_finish = torch.arange(candidates, device=device) < width  # only these may become results
         # (L, B, W, 2): token, and the beam that it continues
-        self.tokens = torch.zeros(longest + SPARE, count, width, 2, dtype=torch.long, device=device)
-        self.logprobs = torch.zeros(longest + SPARE, count, width, device=device)
+        self.tokens = torch.zeros(
+            longest + GRAPH_WARMUP_STEPS, count, width, 2, dtype=torch.long, device=device
+        )
+        self.logprobs = torch.zeros(longest + GRAPH_WARMUP_STEPS, count, width, device=device)
 
     def step(self, candidates: Candidates, stopped: Tensor | None = None) -> BeamStep:
         """Continue with the best candidates that do not end; `stopped` (B, C) complete a stop string."""
@@ -198,12 +193,12 @@ class BeamSearch(Search):
 
     def __init__(
         self,
-        request: GenerationRequest,
+        params: GenerationParams,
         processors: LogitsProcessors,
         generator: torch.Generator | None,
         vocab_size: int,
     ) -> None:
-        super().__init__(request, processors, generator)
+        super().__init__(params, processors, generator)
         self.group_size = width = self.config.num_beams
         self.count = min(max(2, 1 + len(processors.eos_ids)), vocab_size) * width  # candidates per input
         limits = processors.limits.view(-1, width)[:, 0].clone()
@@ -213,7 +208,7 @@ class BeamSearch(Search):
     def choose(self, logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
         candidates, before = self.candidates(logits, n), self.state.active.clone()
         step = self.state.step(candidates, self._stopped(candidates, n))
-        if self.request.return_tree:
+        if self.params.return_tree:
             self._record(candidates, step, n, before)
         return step.ids, step.parents
 
@@ -258,11 +253,11 @@ class BeamSearch(Search):
     def outputs(self) -> list[list[GenerationOutput]]:
         results, state = self.state.finish(), self.state
         outputs = backtrace(results, state.tokens, state.logprobs, self.config.num_return_sequences)
-        return self._with_trees(outputs, results) if self.request.return_tree else outputs
+        return self._with_trees(outputs, results) if self.params.return_tree else outputs
 
     def _stopped(self, candidates: Candidates, n: int) -> Tensor | None:
         """Which candidates (B, C) complete a stop string."""
-        stops, decode = self.config.stop_strings, self.request.decode
+        stops, decode = self.config.stop_strings, self.params.decode
         if not stops or decode is None:
             return None
         before, width = self.processors.new_tokens(n), self.group_size

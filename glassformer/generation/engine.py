@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from glassformer.errors import InvalidValueError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.config import GenerationOptions, merge_generation_config
-from glassformer.generation.decoder import Decoder, decoder_start_ids, widen
 from glassformer.generation.inference_model import prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
 from glassformer.generation.loop import Search, TokenSearch, run_search
-from glassformer.generation.request import GenerationOutput, GenerationRequest
+from glassformer.generation.params import GenerationOutput, GenerationParams
+from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, widen
 from glassformer.inference.prepare import evaluation_mode
 
 BATCH_TOKENS: Final = 16_384
@@ -27,16 +27,16 @@ MAX_LOOKAHEAD: Final = 8192  # examples read ahead, however short
 
 
 def generate(
-    model: nn.Module, input_ids: Tensor, request: GenerationRequest, *, attention_mask: Tensor | None = None
+    model: nn.Module, input_ids: Tensor, params: GenerationParams, *, attention_mask: Tensor | None = None
 ) -> list[list[GenerationOutput]]:
     """Sources or prompts (B, S) -> `num_return_sequences` outputs for each, the best first.
 
     attention_mask (B, S): True for tokens that are not padding; by default those other than pad_token_id.
     """
-    mask = input_ids != request.pad_token_id if attention_mask is None else attention_mask
-    starts = len(decoder_start_ids(model, request.start_ids))
-    limits = [request.limit(length, starts or length) for length in mask.sum(1).tolist()]
-    outputs = _generate(model, input_ids, request, mask, limits, request.generator(input_ids.device))
+    mask = input_ids != params.pad_token_id if attention_mask is None else attention_mask
+    starts = len(decoder_start_ids(model, params.start_ids))
+    limits = [params.limit(length, starts or length) for length in mask.sum(1).tolist()]
+    outputs = _generate(model, input_ids, params, mask, limits, params.generator(input_ids.device))
     for group in outputs:
         for output in group:
             output.check_finite()
@@ -57,15 +57,15 @@ def generate_ids(
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids)
     config = merge_generation_config({}, options)
-    request = GenerationRequest(config=config, eos_token_id=eos_token_id)
-    outputs = generate(model, input_ids, request, attention_mask=attention_mask.bool())
+    params = GenerationParams(config=config, eos_token_id=eos_token_id)
+    outputs = generate(model, input_ids, params, attention_mask=attention_mask.bool())
     return [output.ids for group in outputs for output in group]
 
 
 def generate_batched(
     model: nn.Module,
     examples: Iterable[Sequence[int]],
-    request: GenerationRequest,
+    params: GenerationParams,
     *,
     batch_tokens: int = BATCH_TOKENS,
     on_batch: Callable[[Sequence[int]], None] | None = None,
@@ -82,21 +82,21 @@ def generate_batched(
     if batch_tokens < 1:
         raise InvalidValueError("batch_tokens", batch_tokens, "at least 1")
     device = next(model.parameters()).device
-    generator = request.generator(device)
-    starts = len(decoder_start_ids(model, request.start_ids))
-    budget = batch_tokens // request.config.rows
+    generator = params.generator(device)
+    starts = len(decoder_start_ids(model, params.start_ids))
+    budget = batch_tokens // params.config.rows
     first = 0
-    for window in _windows(examples, lambda length: request.limit(length, starts or length), budget):
+    for window in _windows(examples, lambda length: params.limit(length, starts or length), budget):
         outputs: list[list[GenerationOutput]] = [[] for _ in window]
         lengths, limits = [len(example) for example, _ in window], [limit for _, limit in window]
         for batch in _batches(lengths, limits, budget):
             width = max(1, *(lengths[n] for n in batch))
-            ids = torch.full((len(batch), width), request.pad_token_id)
+            ids = torch.full((len(batch), width), params.pad_token_id)
             for row, n in enumerate(batch):
                 ids[row, : lengths[n]] = torch.as_tensor(window[n][0], dtype=torch.long)
             mask = torch.arange(width) < torch.tensor([lengths[n] for n in batch])[:, None]
             own_limits = [limits[n] for n in batch]
-            found = _generate(model, ids.to(device), request, mask.to(device), own_limits, generator)
+            found = _generate(model, ids.to(device), params, mask.to(device), own_limits, generator)
             for n, group in zip(batch, found, strict=True):
                 outputs[n] = group
             if on_batch is not None:
@@ -113,7 +113,7 @@ def generate_batched(
 def _generate(
     model: nn.Module,
     inputs: Tensor,
-    request: GenerationRequest,
+    params: GenerationParams,
     mask: Tensor,
     limits: list[int],
     generator: torch.Generator | None,
@@ -122,7 +122,7 @@ def _generate(
     if not len(inputs):
         return []
     with evaluation_mode(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
-        decoder, logits, search = start_search(model, inputs, request, mask, limits, generator)
+        decoder, logits, search = start_search(model, inputs, params, mask, limits, generator)
         for _ in run_search(decoder, logits, search):
             pass
     return search.outputs()
@@ -131,23 +131,23 @@ def _generate(
 def start_search(
     model: nn.Module,
     inputs: Tensor,
-    request: GenerationRequest,
+    params: GenerationParams,
     mask: Tensor,
     limits: Sequence[int],
     generator: torch.Generator | None,
-) -> tuple[Decoder, Tensor, Search]:
+) -> tuple[StepDecoder, Tensor, Search]:
     """Process the inputs (B, S) -> decoder, logits of the first token, and the search to run."""
-    config, device = request.config, inputs.device
-    decoder, logits, most = prefill(model, inputs, mask, start_ids=request.start_ids, capacity=max(limits))
+    config, device = params.config, inputs.device
+    decoder, logits, most = prefill(model, inputs, mask, start_ids=params.start_ids, capacity=max(limits))
     vocab_size = logits.shape[-1]
-    request.check_forced_ids(vocab_size)
+    params.check_forced_ids(vocab_size)
     row_limits = torch.tensor(limits, dtype=torch.long, device=device)
     if most is not None:
         row_limits = row_limits.clamp(max=most)
-    starts = decoder_start_ids(model, request.start_ids)
+    starts = decoder_start_ids(model, params.start_ids)
     context = _context(inputs, mask, starts)
     processors = LogitsProcessors.build(
-        request, context, row_limits, vocab_size=vocab_size, prefix=request.prefix(starts)
+        params, context, row_limits, vocab_size=vocab_size, prefix=params.prefix(starts)
     )
     if config.rows > 1:
         rows = torch.arange(len(inputs), device=device).repeat_interleave(config.rows)
@@ -158,8 +158,8 @@ def start_search(
         processors.select(rows)
         logits = logits.index_select(0, rows)
     if config.num_beams > 1:
-        return decoder, logits, BeamSearch(request, processors, generator, vocab_size)
-    return decoder, logits, TokenSearch(request, processors, generator)
+        return decoder, logits, BeamSearch(params, processors, generator, vocab_size)
+    return decoder, logits, TokenSearch(params, processors, generator)
 
 
 def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:

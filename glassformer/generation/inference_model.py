@@ -20,7 +20,12 @@ from glassformer.core.positions import count_positions
 from glassformer.core.reading import first_vectors
 from glassformer.core.stack import Stack
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
-from glassformer.generation.decoder import PrefillResult, SupportsPrefill, decoder_start_ids
+from glassformer.generation.step_decoder import (
+    GRAPH_WARMUP_STEPS,
+    PrefillResult,
+    SupportsPrefill,
+    decoder_start_ids,
+)
 from glassformer.inference.attention import RealRows, run_unpadded
 from glassformer.inference.kv_cache import BeamCache, CrossCache
 from glassformer.inference.linear import Weights, choose_linear
@@ -28,7 +33,7 @@ from glassformer.inference.prepare import Fingerprint, MakeLinear, fused_copy, s
 
 if TYPE_CHECKING:
     from glassformer.core.backend import FusedLinear
-    from glassformer.generation.graph_decoder import CapturedGraph
+    from glassformer.generation.cuda_graph_decoder import CapturedGraph
     from glassformer.inference.gpu.kv_cache import TritonBeamCache
 
 
@@ -241,14 +246,13 @@ class InferenceModel(nn.Module):
             cache = BeamCache(self.decoder, batch, capacity, mask)
             cross = None if source is None else CrossCache(self.decoder, *source)
             return CachedDecoder(self, embed, cache, cross, positions, limit)
-        from glassformer.generation.graph_decoder import CAPACITY_STRIDE, GraphDecoder
-        from glassformer.generation.request import SPARE as WARMUPS
+        from glassformer.generation.cuda_graph_decoder import CAPACITY_STRIDE, CUDAGraphDecoder
         from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
 
-        capacity = -(-(capacity + WARMUPS) // CAPACITY_STRIDE) * CAPACITY_STRIDE
+        capacity = -(-(capacity + GRAPH_WARMUP_STEPS) // CAPACITY_STRIDE) * CAPACITY_STRIDE
         if positions is None:
             positions = torch.zeros(batch, dtype=torch.long, device=like.device)
-        return GraphDecoder(
+        return CUDAGraphDecoder(
             self,
             embed,
             TritonBeamCache(self.decoder, batch, capacity, mask, like=like),
@@ -259,7 +263,7 @@ class InferenceModel(nn.Module):
 
 
 class CachedDecoder:
-    """Decode steps with a KV cache; see `Decoder` and `BeamDecoder`."""
+    """Decode steps with a KV cache; see `StepDecoder` and `BeamDecoder`."""
 
     def __init__(
         self,
@@ -297,7 +301,7 @@ class CachedDecoder:
         return model.logits(x)
 
     def step_once(self, ids: Tensor) -> Tensor:
-        """The same; a `GraphDecoder` differs here."""
+        """The same; a `CUDAGraphDecoder` differs here."""
         return self.step(ids)
 
     def select(self, rows: Tensor) -> None:

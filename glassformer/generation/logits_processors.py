@@ -1,4 +1,4 @@
-"""Logits processors, in the order of transformers, and sampling: from the scores of a step to its tokens.
+"""Logits processors, in the order of transformers: temperature, top-k, top-p, penalties, forced tokens.
 
 Scores are logits, or log-probabilities in a beam search; a suppressed token gets -inf. A history holds the
 tokens read and generated so far, right-aligned, with NO_TOKEN to the left of a shorter row.
@@ -9,13 +9,13 @@ B rows, V vocabulary, T tokens read or generated so far, L maximum new tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from glassformer.generation.config import GenerationConfig
-from glassformer.generation.request import GenerationRequest
+from glassformer.generation.params import GenerationParams
 from glassformer.inference.prepare import has_triton
 
 NO_TOKEN: Final = -1
@@ -42,6 +42,12 @@ def suppress_repeated_ngrams(scores: Tensor, history: Tensor, size: int) -> Tens
     current = history[:, length + 1 - size :]  # (B, size - 1)
     repeats = (ngrams[..., :-1] == current[:, None]).all(-1)
     return scores.masked_fill(_columns(ngrams[..., -1].masked_fill(~repeats, NO_TOKEN), scores), NEVER)
+
+
+def suppress(scores: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Suppress these tokens (N,): everywhere, or only in `rows` (B,)."""
+    suppressed = scores.index_fill(1, ids, NEVER)
+    return suppressed if rows is None else torch.where(rows[:, None], suppressed, scores)
 
 
 def force(scores: Tensor, token: int, rows: Tensor | None = None) -> Tensor:
@@ -82,6 +88,17 @@ def _columns(ids: Tensor, scores: Tensor) -> Tensor:
     return named.scatter_(1, spare, True)[:, :width]
 
 
+def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (B, V) -> the `count` highest in descending order, their tokens, log(sum(exp)); float32."""
+    if scores.is_cuda and count <= MAX_FUSED_TOP_K and has_triton():
+        from glassformer.inference.gpu.top_k import top_k
+
+        return top_k(scores, count)
+    scores = scores.float()
+    values, tokens = scores.topk(count) if count > 1 else scores.max(-1, keepdim=True)
+    return values, tokens, scores.logsumexp(-1)
+
+
 @dataclass
 class LogitsProcessors:
     """The processors of a generation config, with the length bounds and the history of each row."""
@@ -101,7 +118,7 @@ class LogitsProcessors:
     @classmethod
     def build(
         cls,
-        request: GenerationRequest,
+        params: GenerationParams,
         context: Tensor,
         limits: Tensor,
         *,
@@ -109,13 +126,13 @@ class LogitsProcessors:
         prefix: tuple[int, ...] = (),
     ) -> LogitsProcessors:
         """context (B, T): the prompt or the decoder's start tokens, right-aligned; limits (B,)."""
-        config, history = request.config, None
+        config, history = params.config, None
         if config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0 or config.stop_strings:
             new = context.new_full((len(context), int(limits.max())), NO_TOKEN)
             history = torch.cat((context, new), 1)
         lengths = (context != NO_TOKEN).sum(1)
         min_lengths = (config.min_length - lengths).clamp(min=config.min_new_tokens)
-        eos_ids = torch.tensor(request.eos_ids, dtype=torch.long, device=context.device)
+        eos_ids = torch.tensor(params.eos_ids, dtype=torch.long, device=context.device)
         suppressed = eos_ids.new_tensor(config.suppress_tokens)
         return cls(
             config,
@@ -216,60 +233,3 @@ class LogitsProcessors:
         """Replace each row by a row of the same input, which has the same bounds."""
         if self.history is not None:
             self.history = self.history.index_select(0, rows)
-
-
-# ---- sampling -------------------------------------------------------------------------------------------
-
-
-class Choice(NamedTuple):
-    """The tokens chosen at one step."""
-
-    ids: Tensor  # (B,)
-    logprobs: Tensor  # (B,)
-    scores: Tensor  # (B, V) they were chosen from
-    log_total: Tensor  # (B,), log(sum(exp(scores)))
-
-    def top(self, count: int) -> list[tuple[tuple[int, float], ...]]:
-        """The most likely tokens of each row and their log-probs, without those that cannot be chosen."""
-        values, tokens = self.scores.float().topk(min(count, self.scores.shape[-1]))
-        table = zip(tokens.tolist(), (values - self.log_total[:, None]).tolist(), strict=True)
-        return [tuple(pair for pair in zip(*row, strict=True) if pair[1] > NEVER) for row in table]
-
-
-def suppress(scores: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Suppress these tokens (N,): everywhere, or only in `rows` (B,)."""
-    suppressed = scores.index_fill(1, ids, NEVER)
-    return suppressed if rows is None else torch.where(rows[:, None], suppressed, scores)
-
-
-def choose_greedy(logits: Tensor, suppressed: Tensor) -> Choice:
-    """The most likely token of each row that is not among the suppressed (N,)."""
-    scores = suppress(logits, suppressed) if len(suppressed) else logits
-    values, tokens, log_total = top_scores(scores, 1)
-    return Choice(tokens[:, 0], values[:, 0] - log_total, scores, log_total)
-
-
-def choose(scores: Tensor, ids: Tensor) -> Choice:
-    """These tokens (B,) with their log-probabilities."""
-    log_total = scores.logsumexp(-1)
-    return Choice(ids, scores.gather(1, ids[:, None])[:, 0] - log_total, scores, log_total)
-
-
-def sample(scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """Sample `count` different tokens per row (B, count) by their probabilities.
-
-    A race of exponential clocks: it gives what `multinomial` gives and never waits for a GPU.
-    """
-    clocks = torch.empty_like(scores).exponential_(1, generator=generator)
-    return (scores.softmax(-1) / clocks).topk(count).indices
-
-
-def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, V) -> the `count` highest in descending order, their tokens, log(sum(exp)); float32."""
-    if scores.is_cuda and count <= MAX_FUSED_TOP_K and has_triton():
-        from glassformer.inference.gpu.top_k import top_k
-
-        return top_k(scores, count)
-    scores = scores.float()
-    values, tokens = scores.topk(count) if count > 1 else scores.max(-1, keepdim=True)
-    return values, tokens, scores.logsumexp(-1)

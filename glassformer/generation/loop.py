@@ -16,30 +16,26 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import search_tree
-from glassformer.generation.decoder import Decoder, SelectingDecoder, TokenSelector, reorder
-from glassformer.generation.logits_processors import (
-    NEVER,
-    NO_TOKEN,
-    Choice,
-    LogitsProcessors,
-    choose,
-    choose_greedy,
-    sample,
+from glassformer.generation.logits_processors import NEVER, NO_TOKEN, LogitsProcessors
+from glassformer.generation.params import GeneratedToken, GenerationOutput, GenerationParams
+from glassformer.generation.sampling import Choice, choose_greedy, sample, with_logprobs
+from glassformer.generation.search_tree import SearchTree, TreeStep, build_trees
+from glassformer.generation.step_decoder import (
+    GRAPH_WARMUP_STEPS,
+    SelectingDecoder,
+    StepDecoder,
+    TokenSelector,
+    reorder,
 )
-from glassformer.generation.request import (
+from glassformer.generation.stopping_criteria import (
     END,
     FINISH_REASONS,
     LENGTH,
-    SPARE,
     STOP,
-    GenerationOutput,
-    GenerationRequest,
-    Token,
     check_interval,
     completes_stop,
     should_compact,
 )
-from glassformer.generation.search_tree import SearchTree, TreeStep, build_trees
 
 
 class Search(ABC):
@@ -48,9 +44,9 @@ class Search(ABC):
     group_size: int = 1
 
     def __init__(
-        self, request: GenerationRequest, processors: LogitsProcessors, generator: torch.Generator | None
+        self, params: GenerationParams, processors: LogitsProcessors, generator: torch.Generator | None
     ) -> None:
-        self.request, self.config = request, request.config
+        self.params, self.config = params, params.config
         self.processors, self.generator = processors, generator
         self.longest = int(processors.limits.max())
 
@@ -77,8 +73,8 @@ class Search(ABC):
     @property
     def needs_host(self) -> bool:
         """Whether every token is looked at on the host, so that no selector can be used."""
-        request = self.request
-        return bool(request.return_tree or self.config.stop_strings or request.on_token is not None)
+        params = self.params
+        return bool(params.return_tree or self.config.stop_strings or params.on_token is not None)
 
     def advance(self, ids: Tensor, parents: Tensor | None) -> None:
         """Bring the history in line with the chosen tokens."""
@@ -87,7 +83,7 @@ class Search(ABC):
         self.processors.append(ids)
 
 
-def run_search(decoder: Decoder, logits: Tensor, search: Search) -> Iterator[None]:
+def run_search(decoder: StepDecoder, logits: Tensor, search: Search) -> Iterator[None]:
     """Generate from the logits (B, V) of the first token on; yields before each step of the decoder."""
     device, longest, size = logits.device, search.longest, search.group_size
     interval, constant_until = check_interval(device), 0
@@ -134,8 +130,8 @@ class Sequences:
         self.limits, self.eos_ids = limits, eos_ids
         self.n = torch.zeros((), dtype=torch.long, device=device)  # tokens recorded
         self.rows = torch.arange(count, device=device)  # the original index of each current row
-        self.tokens = torch.full((count, longest + SPARE), NO_TOKEN, device=device)
-        self.logprobs = torch.zeros(count, longest + SPARE, device=device)
+        self.tokens = torch.full((count, longest + GRAPH_WARMUP_STEPS), NO_TOKEN, device=device)
+        self.logprobs = torch.zeros(count, longest + GRAPH_WARMUP_STEPS, device=device)
         self.finish_reasons = torch.full((count,), LENGTH, device=device)
         self.done = limits <= 0
 
@@ -180,29 +176,29 @@ class TokenSearch(Search):
     ALTERNATIVES: ClassVar[int] = 5  # candidates of a step that a tree shows besides the chosen one
 
     def __init__(
-        self, request: GenerationRequest, processors: LogitsProcessors, generator: torch.Generator | None
+        self, params: GenerationParams, processors: LogitsProcessors, generator: torch.Generator | None
     ) -> None:
-        super().__init__(request, processors, generator)
+        super().__init__(params, processors, generator)
         self.sequences = Sequences(processors.limits.clone(), processors.eos_ids)
         self.tree_steps: list[TreeStep] = []
         self.totals = torch.zeros(len(processors.limits), device=processors.limits.device)  # log-probs so far
 
     def choose(self, logits: Tensor, n: int) -> tuple[Tensor, None]:
-        request, sequences = self.request, self.sequences
+        params, sequences = self.params, self.sequences
         suppressed = self.processors.only_suppressed(n)
-        if suppressed is not None and not request.return_tree:
+        if suppressed is not None and not params.return_tree:
             choice = choose_greedy(logits, suppressed)
         else:
             scores = self.processors(logits.float(), n)
             sampled = self.config.do_sample
             ids = sample(scores, 1, self.generator)[:, 0] if sampled else scores.argmax(-1)
-            choice = choose(scores, ids)
+            choice = with_logprobs(scores, ids)
         before, ignored = sequences.done.clone(), sequences.done | sequences.is_eos(choice.ids)
         sequences.append(choice.ids, choice.logprobs, self._stopped(choice.ids, n, ignored))
-        if request.return_tree:
+        if params.return_tree:
             self._record(choice, before)
             self.totals = self.totals + choice.logprobs
-        if request.on_token is not None:
+        if params.on_token is not None:
             self._report(choice, ignored)
         return choice.ids, None
 
@@ -221,7 +217,7 @@ class TokenSearch(Search):
     def outputs(self) -> list[list[GenerationOutput]]:
         found, size = self.sequences, self.config.num_return_sequences
         count = len(found.tokens)
-        trees: list[SearchTree | None] = [*self._trees(count)] if self.request.return_tree else [None] * count
+        trees: list[SearchTree | None] = [*self._trees(count)] if self.params.return_tree else [None] * count
         table = (found.tokens[:, : self.longest].tolist(), found.logprobs.tolist())
         rows = zip(*table, found.finish_reasons.tolist(), trees, strict=True)
         outputs = [_output(*row) for row in rows]
@@ -230,7 +226,7 @@ class TokenSearch(Search):
 
     def _stopped(self, ids: Tensor, n: int, ignored: Tensor) -> Tensor | None:
         """Which rows (B,) complete a stop string with these tokens."""
-        stops, decode = self.config.stop_strings, self.request.decode
+        stops, decode = self.config.stop_strings, self.params.decode
         if not stops or decode is None:
             return None
         rows = zip(self.processors.new_tokens(n), ids.tolist(), ignored.tolist(), strict=True)
@@ -238,13 +234,13 @@ class TokenSearch(Search):
         return torch.tensor(found, device=ids.device)
 
     def _report(self, choice: Choice, ignored: Tensor) -> None:
-        assert self.request.on_token is not None
-        count = self.request.top_logprobs
+        assert self.params.on_token is not None
+        count = self.params.top_logprobs
         tops = choice.top(count) if count else [()] * len(choice.ids)
         columns = (self.sequences.rows, choice.ids, choice.logprobs, ignored)
         for row, token, logprob, skip, top in zip(*(x.tolist() for x in columns), tops, strict=True):
             if not skip:
-                self.request.on_token(Token(row, token, logprob, top))
+                self.params.on_token(GeneratedToken(row, token, logprob, top))
 
     def _record(self, choice: Choice, done_before: Tensor) -> None:
         """The chosen token and the most likely others, as candidates of a beam of one."""

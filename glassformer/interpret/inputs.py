@@ -26,8 +26,8 @@ from glassformer.errors import (
     ShapeError,
 )
 from glassformer.generation import GenerationOptions, generate_batched
-from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.inference_model import max_positions
+from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.interpret.interventions import IntervenedModel, all_real_mask
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
@@ -274,7 +274,7 @@ def _prepare_source(
     """A source and its target: the given one, else what the intervened model generates."""
     task = generation_task(bundle, input.to)
     segment = encode_segment(task, input.text or "")
-    starts = list(decoder_start_ids(bundle.model, task.request.start_ids))
+    starts = list(decoder_start_ids(bundle.model, task.params.start_ids))
     ended: str | None = None
     if input.target is None:
         target, ended = _generate_target(task, segment, len(starts), interventions)
@@ -348,16 +348,16 @@ def _generate_target(
     task: TextGenerationTask, segment: Segment, starts: int, interventions: Sequence[Intervention]
 ) -> tuple[list[int], str]:
     """What the task generates with the intervened model: the ids, and why generation ended."""
-    bundle, request = task.bundle, task.request
+    bundle, params = task.bundle, task.params
     model: Any = bundle.model
-    request = replace(
-        request,
-        config=replace(request.config, do_sample=False, num_return_sequences=1),
-        max_new_tokens=min(request.limit(len(segment.ids), starts), MAX_GENERATED),
+    params = replace(
+        params,
+        config=replace(params.config, do_sample=False, num_return_sequences=1),
+        max_new_tokens=min(params.limit(len(segment.ids), starts), MAX_GENERATED),
     )
     with memory_errors():
         runs = IntervenedModel(model, interventions) if interventions else bundle.inference_model()
-        ((output,),) = generate_batched(runs, [segment.ids], request)
+        ((output,),) = generate_batched(runs, [segment.ids], params)
     # the last token needs no position to be generated, but needs one to be read
     return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
 
@@ -389,7 +389,7 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
         sequences=(TokenSequence(name="input", kind="text", text=whole, tokens=(*read, *after)),),
         inputs={"ids": ids, **all_real_mask("mask", ids, spec.input)},
         start=len(prompt),
-        ended="end" if target and target[-1] in task.request.eos_ids else None,
+        ended="end" if target and target[-1] in task.params.eos_ids else None,
     )
 
 

@@ -41,8 +41,8 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from glassformer.generation.decoder import PrefillResult
 from glassformer.generation.inference_model import max_positions
+from glassformer.generation.step_decoder import PrefillResult
 from glassformer.interpret import schema
 from glassformer.interpret.outline import InputNames, find_submodule, input_names
 
@@ -262,7 +262,7 @@ class _LastPositionHead(nn.Module):
 
 
 class _IntervenedDecoder:
-    """The decode steps of an intervened model; see `Decoder`."""
+    """The decode steps of an intervened model; see `StepDecoder`."""
 
     def __init__(self, model: IntervenedModel, src: Tensor, tgt: Tensor) -> None:
         self.model, self.src, self.tgt = model, src, tgt

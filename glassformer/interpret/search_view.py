@@ -17,10 +17,10 @@ from glassformer.core.heads import Context
 from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
-from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.logits_processors import NEVER, LogitsProcessors
-from glassformer.generation.request import completes_stop
 from glassformer.generation.search_tree import SearchNode as GeneratedNode
+from glassformer.generation.step_decoder import decoder_start_ids
+from glassformer.generation.stopping_criteria import completes_stop
 from glassformer.interpret.inputs import (
     check_token_ids,
     encode_segment,
@@ -48,29 +48,29 @@ class _Generation:
         self.has_source = generation_architecture(bundle) == "encoder-decoder"
         self.task = generation_task(bundle, to, **options)
         self.segment = encode_segment(self.task, text)
-        self.request = self.task.request
+        self.params = self.task.params
         # what precedes the first generated token: the decoder start ids or the prompt
         self.prefix = self.segment.ids
         if self.has_source:
-            self.prefix = list(decoder_start_ids(bundle.model, self.request.start_ids))
-        self.limit = min(self.request.limit(len(self.segment.ids), len(self.prefix)), MAX_GENERATED)
+            self.prefix = list(decoder_start_ids(bundle.model, self.params.start_ids))
+        self.limit = min(self.params.limit(len(self.segment.ids), len(self.prefix)), MAX_GENERATED)
         self.side: Side = "target" if self.has_source else "source"
 
     def text(self, generated: Sequence[int]) -> str:
-        eos_ids = self.request.eos_ids
+        eos_ids = self.params.eos_ids
         return self.task.decode(self.segment, [index for index in generated if index not in eos_ids])
 
     def logits_processors(self, limit: int) -> LogitsProcessors:
         """What the options do to the logits of this text, decoded greedily."""
-        request, vocabulary = self.request, vocab_size(self.task.bundle)
-        request.check_forced_ids(vocabulary)
-        greedy = replace(request.config, do_sample=False, num_beams=1, num_return_sequences=1)
+        params, vocabulary = self.params, vocab_size(self.task.bundle)
+        params.check_forced_ids(vocabulary)
+        greedy = replace(params.config, do_sample=False, num_beams=1, num_return_sequences=1)
         return LogitsProcessors.build(
-            replace(request, config=greedy),
+            replace(params, config=greedy),
             torch.tensor([self.prefix]).long(),
             torch.tensor([limit]),
             vocab_size=vocabulary,
-            prefix=request.prefix(self.prefix) if self.has_source else (),
+            prefix=params.prefix(self.prefix) if self.has_source else (),
         )
 
     def next_logits(self, generated: list[int]) -> Tensor:
@@ -101,11 +101,11 @@ def next_step(
     caller. A candidate's probability is exp(logit - logsumexp). ended: nothing follows.
     """
     generation = _Generation(bundle, text, to, {"num_beams": 1, **(settings or {})})
-    request = generation.request
+    params = generation.params
     check_token_ids("written", written, vocab_size(bundle))
-    ids, tokenizer, stop = list(written), generation.task.tokenizer, request.config.stop_strings
+    ids, tokenizer, stop = list(written), generation.task.tokenizer, params.config.stop_strings
     finished = bool(ids) and (
-        ids[-1] in request.eos_ids or (bool(stop) and completes_stop(ids, stop, tokenizer.decode))
+        ids[-1] in params.eos_ids or (bool(stop) and completes_stop(ids, stop, tokenizer.decode))
     )
     logits = torch.empty(0)
     if len(ids) <= positions_left(bundle, len(generation.prefix), MAX_GENERATED - 1):
@@ -133,21 +133,21 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
     """
     beams = settings.get("num_beams")
     if beams is None:
-        beams = generation_task(bundle, to).request.config.num_beams
+        beams = generation_task(bundle, to).params.config.num_beams
         beams = beams if 1 < beams <= MAX_BEAMS else DEFAULT_BEAMS
     returned = beams if beams > 1 else None
     options = {**settings, "num_beams": beams, "num_return_sequences": returned}
     generation = _Generation(bundle, text, to, options)
-    decoding, tokenizer = generation.request.config, generation.task.tokenizer
+    decoding, tokenizer = generation.params.config, generation.task.tokenizer
     if decoding.num_beams > MAX_BEAMS:
         raise InvalidValueError("num_beams", decoding.num_beams, f"at most {MAX_BEAMS}")
     if decoding.num_beams * generation.limit > MAX_NODES:
         raise InvalidValueError(
             "max_new_tokens", generation.limit, f"at most {MAX_NODES // decoding.num_beams} with these beams"
         )
-    request = replace(generation.request, max_new_tokens=generation.limit, return_tree=True)
+    params = replace(generation.params, max_new_tokens=generation.limit, return_tree=True)
     with memory_errors():
-        (outputs,) = generate_batched(bundle.inference_model(), [generation.segment.ids], request)
+        (outputs,) = generate_batched(bundle.inference_model(), [generation.segment.ids], params)
     tree = outputs[0].tree
     assert tree is not None
 

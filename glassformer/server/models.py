@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError
-from glassformer.generation import GenerationOutput, GenerationRequest, Token
+from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request, Scheduler, Stats
 from glassformer.interpret.runs import run_of
 from glassformer.pretrained import is_run, result_of
@@ -24,7 +24,7 @@ from glassformer.tasks.text_generation import Architecture, generation_architect
 
 T = TypeVar("T")
 Predicate = Callable[[Bundle], bool]
-OnToken = Callable[[Token], None]
+OnToken = Callable[[GeneratedToken], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
 MAX_QUEUED = 16_384  # texts that wait for a slot
 MAX_CONCURRENT = 32  # texts of one request that are submitted at a time, so that others get their turn
@@ -34,7 +34,7 @@ class GenerationTask:
     """One text that is being generated. tokens: those generated so far, if somebody listens to them."""
 
     def __init__(self) -> None:
-        self.tokens: list[Token] = []
+        self.tokens: list[GeneratedToken] = []
         self.outputs: asyncio.Future[list[GenerationOutput]] = asyncio.get_running_loop().create_future()
         self.request: Request | None = None
 
@@ -60,7 +60,7 @@ class GenerationService:
 
     def submit(
         self,
-        request: GenerationRequest,
+        params: GenerationParams,
         ids: list[int],
         caller: Hashable,
         on_token: OnToken | None = None,
@@ -76,34 +76,34 @@ class GenerationService:
             raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
         task, loop = GenerationTask(), asyncio.get_running_loop()
 
-        def receive(token: Token) -> None:
+        def receive(token: GeneratedToken) -> None:
             task.tokens.append(token)
             if on_token is not None:
                 on_token(token)
 
         listening = on_token is not None or top is not None
-        request = replace(
-            request,
+        params = replace(
+            params,
             top_logprobs=top or 0,
             on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
         )
         task.request = self._scheduler.submit(
             ids,
-            request,
+            params,
             caller=caller,
             on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
         )
         return task
 
     async def generate_all(
-        self, request: GenerationRequest, sources: Sequence[list[int]]
+        self, params: GenerationParams, sources: Sequence[list[int]]
     ) -> list[list[GenerationOutput]]:
         """Generate from each source, some at a time; if one fails, the others are cancelled."""
         free, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
         async def generate(ids: list[int]) -> list[GenerationOutput]:
             async with free:
-                return (await wait_for([self.submit(request, ids, caller)]))[0]
+                return (await wait_for([self.submit(params, ids, caller)]))[0]
 
         tasks = [asyncio.ensure_future(generate(ids)) for ids in sources]
         try:

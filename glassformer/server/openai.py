@@ -20,7 +20,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
-from glassformer.generation import GenerationOutput, Token
+from glassformer.generation import GeneratedToken, GenerationOutput
 from glassformer.server.errors import PayloadTooLargeError, RequestTimeoutError, error_body
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import (
@@ -187,18 +187,18 @@ class Completion:
         check_ids(prompts, vocabulary=self.tokenizer.vocab_size, limit=self.task.max_input_tokens)
         return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
 
-    def start(self, on_token: Callable[[int, Token], None] | None = None) -> list[GenerationTask]:
+    def start(self, on_token: Callable[[int, GeneratedToken], None] | None = None) -> list[GenerationTask]:
         """Start all choices, or none. on_token: called with the index of the choice."""
         tasks: list[GenerationTask] = []
         try:
             for index in range(len(self.ids) * self.n):
-                request = self.task.request
-                if request.config.seed is not None:
-                    config = replace(request.config, seed=request.config.seed + index)
-                    request = replace(request, config=config)
+                params = self.task.params
+                if params.config.seed is not None:
+                    config = replace(params.config, seed=params.config.seed + index)
+                    params = replace(params, config=config)
                 listener = None if on_token is None else partial(on_token, index)
                 prompt, top = self.prompt(index), self.request.logprobs
-                tasks.append(self.generation.submit(request, prompt, self, listener, top=top))
+                tasks.append(self.generation.submit(params, prompt, self, listener, top=top))
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -288,7 +288,7 @@ class CompletionStream:
 
     def __init__(self, completion: Completion) -> None:
         self.completion, self.generated = completion, 0
-        self.queue: asyncio.Queue[tuple[int, Token | None]] = asyncio.Queue()
+        self.queue: asyncio.Queue[tuple[int, GeneratedToken | None]] = asyncio.Queue()
         self.tasks = completion.start(lambda index, token: self.queue.put_nowait((index, token)))
         for index, task in enumerate(self.tasks):
             task.outputs.add_done_callback(lambda _, index=index: self.queue.put_nowait((index, None)))  # type: ignore[misc]
@@ -341,12 +341,12 @@ class _StreamedChoice:
         task = completion.task
         prompt = completion.prompt(index) if task.architecture == "decoder-only" else []
         self.index = index
-        self.pieces = IncrementalDecoder(completion.tokenizer, prompt, task.request.config.stop_strings)
-        self.pending: list[Token] = []  # reported with the next piece
+        self.pieces = IncrementalDecoder(completion.tokenizer, prompt, task.params.config.stop_strings)
+        self.pending: list[GeneratedToken] = []  # reported with the next piece
         self.logprobs = completion.logprobs()
         self.echo = completion.echo(index)
 
-    def push(self, token: Token) -> CompletionChoice | None:
+    def push(self, token: GeneratedToken) -> CompletionChoice | None:
         self.pending.append(token)
         piece = self.pieces.push(token.id)
         return self._choice(piece, None) if piece or self.echo else None
@@ -375,7 +375,7 @@ class TokenLogprobs:
         self._length = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
-    def of(self, tokens: Sequence[Token]) -> Logprobs:
+    def of(self, tokens: Sequence[GeneratedToken]) -> Logprobs:
         """The next tokens; the most likely ones include the generated token."""
         top = [{self._piece(n): p for n, p in (*one.top, (one.id, one.logprob))} for one in tokens]
         return Logprobs(

@@ -48,7 +48,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             raise PayloadTooLargeError("sentences", MAX_SENTENCES)
         assert model.generation is not None  # `_prepare` checks it
         inputs = [ids for row in sources for ids in row]
-        outputs = iter(await model.generation.generate_all(task.request, inputs))
+        outputs = iter(await model.generation.generate_all(task.params, inputs))
         rows = [[next(outputs)[0] for _ in row] for row in sources]
         metrics.count_tokens(
             model.id,

@@ -11,7 +11,8 @@ import torch
 
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
-from glassformer.generation.request import GenerationOutput, Token, truncate_at_stop
+from glassformer.generation.params import GeneratedToken, GenerationOutput
+from glassformer.generation.stopping_criteria import truncate_at_stop
 from glassformer.tasks.text_generation import (
     CONTEXT_TOKENS,
     GeneratedText,
@@ -86,7 +87,7 @@ class TextStream(Iterator[str]):
     """
 
     def __init__(self, task: TextGenerator, prompt: str) -> None:
-        config = task.request.config
+        config = task.params.config
         if not isinstance(prompt, str):
             raise InvalidValueError("prompt", type(prompt).__name__, "a string")
         if config.num_beams > 1 or config.num_return_sequences > 1:
@@ -108,7 +109,7 @@ class TextStream(Iterator[str]):
     def _run(self, task: TextGenerator) -> Generator[str, None, None]:
         (segment,) = segments_of(self._document)
         prompt = segment.ids if task.architecture == "decoder-only" else []
-        decoder = IncrementalDecoder(task.tokenizer, prompt, task.request.config.stop_strings)
+        decoder = IncrementalDecoder(task.tokenizer, prompt, task.params.config.stop_strings)
         for token in self._tokens(task, segment.ids):
             if piece := decoder.push(token):
                 yield piece
@@ -119,7 +120,7 @@ class TextStream(Iterator[str]):
         tokens: queue.SimpleQueue[int | list[GenerationOutput] | BaseException] = queue.SimpleQueue()
         closed = threading.Event()
 
-        def on_token(token: Token) -> None:
+        def on_token(token: GeneratedToken) -> None:
             # a program that ends while it generates waits for the thread, so that no kernel is cut off
             if closed.is_set() or not threading.main_thread().is_alive():
                 raise _Stopped
@@ -131,7 +132,7 @@ class TextStream(Iterator[str]):
                 (output,) = generate(
                     task.bundle.inference_model(),
                     inputs,
-                    replace(task.request, on_token=on_token),
+                    replace(task.params, on_token=on_token),
                     attention_mask=torch.ones_like(inputs, dtype=torch.bool),
                 )
                 tokens.put(output)

@@ -26,8 +26,9 @@ from glassformer.errors import (
 )
 from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
-from glassformer.generation.request import FinishReason, GenerationOutput, GenerationRequest, truncate_at_stop
+from glassformer.generation.params import GenerationOutput, GenerationParams
 from glassformer.generation.search_tree import SearchTree
+from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     Callbacks,
@@ -145,7 +146,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
     """The base of all tasks whose output is text.
 
     preprocess: texts -> documents of segments, whose ids the model reads.
-    request: how the model generates; pass it with a segment's ids to `generation`.
+    params: how the model generates; pass it with a segment's ids to `generation`.
     decode: one segment's output ids -> text. postprocess: a document's outputs -> its result.
     """
 
@@ -165,7 +166,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.architecture = generation_architecture(bundle)
         bounded = config.max_new_tokens is not None or config.max_length is not None
-        self.request = GenerationRequest(
+        self.params = GenerationParams(
             config=config,
             **special_tokens(bundle)._asdict(),
             max_new_tokens=None if bounded else self.default_limit,
@@ -256,7 +257,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
         batch_tokens, model = self.batch_tokens or default, self.bundle.inference_model()
         with memory_errors():
             for output in generate_batched(
-                model, segments(), self.request, batch_tokens=batch_tokens, on_batch=on_batch
+                model, segments(), self.params, batch_tokens=batch_tokens, on_batch=on_batch
             ):
                 yield from finished()  # documents without segments, such as empty lines
                 waiting[0].outputs.append(output)
@@ -490,7 +491,7 @@ class TextGenerator(TextGenerationTask):
     def _begin_ids(self) -> list[int]:
         """What precedes a text's first token: the begin token, else the end of the text before."""
         first = self.tokenizer.bos_id
-        ids = list(self.request.eos_ids[:1]) if first is None else [first]
+        ids = list(self.params.eos_ids[:1]) if first is None else [first]
         if not ids:
             raise EmptyInputError("prompt", hint="the model has no token to begin a text with")
         return ids
@@ -498,7 +499,7 @@ class TextGenerator(TextGenerationTask):
     def decode(self, segment: Segment, ids: list[int]) -> str:
         prompt = segment.ids if self.architecture == "decoder-only" else []
         return truncate_at_stop(
-            decode_continuation(self.tokenizer, prompt, ids), self.request.config.stop_strings
+            decode_continuation(self.tokenizer, prompt, ids), self.params.config.stop_strings
         )
 
     def default_limit(self, input_length: int) -> int:

@@ -16,7 +16,7 @@ from typing import Literal, Unpack, get_args
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
-from glassformer.generation.request import truncate_at_stop
+from glassformer.generation.stopping_criteria import truncate_at_stop
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text
 from glassformer.tasks.text_generation import (
     ENCODED_TOGETHER,
@@ -59,7 +59,7 @@ class SequenceToSequenceTask(TextGenerationTask):
 
     def decode(self, segment: Segment, ids: list[int]) -> str:
         """One line, before the first stop string."""
-        text = truncate_at_stop(self.tokenizer.decode(ids), self.request.config.stop_strings)
+        text = truncate_at_stop(self.tokenizer.decode(ids), self.params.config.stop_strings)
         return " ".join(text.splitlines()).strip()
 
     def default_limit(self, input_length: int) -> int:

@@ -12,10 +12,10 @@ from glassformer.core import spec
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.errors import GlassformerError
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, generate, prefill
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, generate, prefill
 from glassformer.generation.continuous import Scheduler
-from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
+from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.encoder import InferenceEncoder, supports
 from glassformer.inference.linear import Weights
 from glassformer.verify.claims import Claim, gap, measured, skipped, tolerance_of
@@ -110,22 +110,22 @@ def _generation_gaps(model: EncoderDecoder | DecoderOnly) -> Iterator[float]:
     if isinstance(model, EncoderDecoder) and not starts:
         starts = [int(sample.inputs[1][0, 0])]
     prepared = InferenceModel(model, None)
-    requests = [
-        GenerationRequest(
+    settings = [
+        GenerationParams(
             config=GenerationConfig(max_new_tokens=count, num_beams=beams, num_return_sequences=beams),
             start_ids=starts or None,
         )
         for beams in (1, BEAMS)
     ]
     rows = [ids[real].tolist() for ids, real in zip(inputs, mask, strict=True)]
-    for request in requests:
-        for row, found in zip(rows, generate(prepared, inputs, request, attention_mask=mask), strict=True):
+    for params in settings:
+        for row, found in zip(rows, generate(prepared, inputs, params, attention_mask=mask), strict=True):
             yield from (_logprob_gap(model, row, starts, one) for one in found)
     scheduler = Scheduler(prepared)
     try:
-        jobs = [(row, scheduler.submit(row, request)) for row in rows for request in requests]
-        for row, job in jobs:
-            yield from (_logprob_gap(model, row, starts, one) for one in job.result())
+        requests = [(row, scheduler.submit(row, params)) for row in rows for params in settings]
+        for row, request in requests:
+            yield from (_logprob_gap(model, row, starts, one) for one in request.result())
     finally:
         scheduler.close(drain=False)
 

@@ -14,7 +14,7 @@ from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.positions import PositionTerms
 from glassformer.errors import UnsupportedError
-from glassformer.generation import GenerationConfig, GenerationRequest, generate, prefill
+from glassformer.generation import GenerationConfig, GenerationParams, generate, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.verify import stir
 from tests.core.models import VOCAB, D, spec_of
@@ -94,8 +94,8 @@ def test_any_head_with_a_vocabulary_generates() -> None:
     model: Any = build(replace(what, head=head)).eval()
     stir(model)
     ids = torch.tensor([[3, 4, 5]])
-    request = GenerationRequest(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
-    ((found,),) = generate(prepare_for_inference(model), ids, request)
+    params = GenerationParams(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
+    ((found,),) = generate(prepare_for_inference(model), ids, params)
     with torch.no_grad():
         for token in found.ids:
             assert int(model(ids)[0, -1].argmax()) == token

@@ -14,7 +14,7 @@ import glassformer
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.export.ctranslate2 import export_ctranslate2
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
@@ -47,7 +47,7 @@ def ours(model, rows, eos=EOS, **words):
         found += generate(
             model,
             ids,
-            GenerationRequest(config=settings, eos_token_id=eos, pad_token_id=0),
+            GenerationParams(config=settings, eos_token_id=eos, pad_token_id=0),
             attention_mask=real,
         )[0]
     return found

@@ -16,7 +16,7 @@ from glassformer.core.positions import RelativeBias
 from glassformer.errors import UnsupportedError
 from glassformer.export import onnx as exporting
 from glassformer.export.onnx import export_onnx
-from glassformer.generation import GenerationConfig, GenerationRequest, generate
+from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.shaken import shaken
@@ -138,9 +138,7 @@ def check_writing(model, folder, longest):
     ours = generate(
         model,
         prompt,
-        GenerationRequest(
-            config=settings, eos_token_id=EOS, pad_token_id=0, start_ids=START if two else None
-        ),
+        GenerationParams(config=settings, eos_token_id=EOS, pad_token_id=0, start_ids=START if two else None),
         attention_mask=seen,
     )
     starts = torch.full((2, 1), START) if two else None

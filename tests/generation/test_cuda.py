@@ -12,7 +12,7 @@ from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
 from glassformer.generation import GenerationConfig
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.generation.request import CHECK_EVERY
+from glassformer.generation.stopping_criteria import CHECK_EVERY
 from tests.generation.test_greedy import PAD, START, ask, examples, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -26,12 +26,12 @@ from glassformer.generation import (
     GenerationConfig,
     GenerationOptions,
     GenerationOutput,
-    GenerationRequest,
+    GenerationParams,
     generate,
     generate_batched,
     merge_generation_config,
 )
-from glassformer.generation.request import truncate_at_stop
+from glassformer.generation.stopping_criteria import truncate_at_stop
 from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, ask, examples, model_of, padded
 
 FAMILIES = ("original", "t5", "bart", "gpt2", "llama", "mistral", "falcon", "palm", "lstm", "lstm-text")
@@ -136,7 +136,7 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
     same([ask(model, torch.tensor([row]), **options)[0] for row in rows], found)
     for tokens in (1, 150, 10_000):
         same(
-            list(generate_batched(model, iter(rows), GenerationRequest(**options), batch_tokens=tokens)),
+            list(generate_batched(model, iter(rows), GenerationParams(**options), batch_tokens=tokens)),
             found,
         )
     limits = dict(zip(map(len, rows), (0, 1, 3, MOST), strict=True))
@@ -289,8 +289,8 @@ def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
     with pytest.raises(NonFiniteError):
         ask(model, padded(examples(2), "right"), **options, return_tree=True)
     with pytest.raises(NonFiniteError):
-        list(generate_batched(model, examples(2), GenerationRequest(**options)))
-    outputs = generate_batched(model, examples(2), GenerationRequest(**options), check_finite=False)
+        list(generate_batched(model, examples(2), GenerationParams(**options)))
+    outputs = generate_batched(model, examples(2), GenerationParams(**options), check_finite=False)
     assert len(list(outputs)) == 2
 
 
@@ -347,7 +347,7 @@ def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() ->
             read += 1
             yield rows[n % len(rows)]
 
-    written = generate_batched(model, many(), GenerationRequest(config=settings, **options), batch_tokens=60)
+    written = generate_batched(model, many(), GenerationParams(config=settings, **options), batch_tokens=60)
     for n, texts in enumerate(written):
         assert texts[0].ids == found[n % len(rows)][0].ids
         assert read - n <= 100
@@ -396,13 +396,13 @@ def test_conflicting_and_missing_options_are_refused() -> None:
         assert raised.value.names == names
     model, begins = model_for("original")
     ids = padded(examples(2), "right")
-    request = GenerationRequest(eos_token_id=2, pad_token_id=PAD, **begins)
+    params = GenerationParams(eos_token_id=2, pad_token_id=PAD, **begins)
     with pytest.raises(MissingValueError):
-        generate(model, ids, request)
+        generate(model, ids, params)
     with pytest.raises(InvalidValueError):
-        generate(model, ids, replace(request, prefix_ids=[4000], max_new_tokens=3))
+        generate(model, ids, replace(params, prefix_ids=[4000], max_new_tokens=3))
     with pytest.raises(InvalidValueError):
-        list(generate_batched(model, [[3]], replace(request, max_new_tokens=3), batch_tokens=0))
+        list(generate_batched(model, [[3]], replace(params, max_new_tokens=3), batch_tokens=0))
 
 
 def test_a_folders_generation_config_is_honoured_or_refused() -> None:

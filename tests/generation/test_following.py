@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import GenerationConfig, prefill
-from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel
 from glassformer.generation.loop import Sequences, greedy_selector
+from glassformer.generation.step_decoder import TokenSelector
 from tests.generation.test_greedy import MOST, PAD, ask, examples, model_of, padded
 
 ASKED: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from glassformer.core.build import build
 from glassformer.core.model import EncoderDecoder
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.families.registry import tiny
-from glassformer.generation import GenerationOutput, GenerationRequest, generate, generate_batched
+from glassformer.generation import GenerationOutput, GenerationParams, generate, generate_batched
 from tests.core.models import model_of as core_model
 
 EOS, PAD, START = 2, 0, 1
@@ -41,9 +41,9 @@ def examples(count: int = len(LENGTHS), seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, 80, (LENGTHS[n % len(LENGTHS)],), generator=draw).tolist() for n in range(count)]
 
 
-def ask(model: Any, ids: Tensor, mask: Tensor | None = None, **request: Any) -> list[list[GenerationOutput]]:
-    """`generate` with the fields of the request as keywords."""
-    return generate(model, ids, GenerationRequest(**request), attention_mask=mask)
+def ask(model: Any, ids: Tensor, mask: Tensor | None = None, **params: Any) -> list[list[GenerationOutput]]:
+    """`generate` with the fields of the params as keywords."""
+    return generate(model, ids, GenerationParams(**params), attention_mask=mask)
 
 
 def greedy(model: nn.Module, ids: Tensor, mask: Tensor | None = None, **options: Any) -> list[list[int]]:
@@ -54,7 +54,7 @@ def greedy(model: nn.Module, ids: Tensor, mask: Tensor | None = None, **options:
 def greedy_batched(
     model: nn.Module, rows: list[list[int]], batch_tokens: int = 16_384, **options: Any
 ) -> list[list[int]]:
-    outputs = generate_batched(model, rows, GenerationRequest(**options), batch_tokens=batch_tokens)
+    outputs = generate_batched(model, rows, GenerationParams(**options), batch_tokens=batch_tokens)
     return [best.ids for (best,) in outputs]
 
 

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 import glassformer
 from glassformer import plotting
 from glassformer.errors import EmptyInputError
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest, SearchTree, generate
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, SearchTree, generate
 from glassformer.plotting.canvas import ORANGE
 from glassformer.plotting.tree import MAX_ROWS, layout
 
@@ -39,7 +39,7 @@ def search(**settings: object) -> list[GenerationOutput]:
     return generate(
         model,
         source,
-        GenerationRequest(
+        GenerationParams(
             config=GenerationConfig(**words), eos_token_id=END, pad_token_id=0, start_ids=2, return_tree=True
         ),
     )[0]

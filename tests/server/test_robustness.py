@@ -52,7 +52,7 @@ def test_overlong_inputs_are_refused_even_if_the_model_has_no_limit(bundles):
     service = GenerationService(bundle, slots=4)
 
     async def tokens(count: int) -> int:
-        (texts,) = await service.generate_all(task.request, [[5] * count])
+        (texts,) = await service.generate_all(task.params, [[5] * count])
         return len(texts[0].ids)
 
     try:

@@ -26,10 +26,10 @@ from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
 )
-from glassformer.generation.decoder import decoder_start_ids
 from glassformer.generation.inference_model import InferenceModel, max_positions
 from glassformer.generation.logits_processors import LogitsProcessors
-from glassformer.generation.request import GenerationOutput, GenerationRequest, Token
+from glassformer.generation.params import GeneratedToken, GenerationOutput, GenerationParams
+from glassformer.generation.step_decoder import decoder_start_ids
 
 MAX_SHARE: Final = 0.75  # of rows and tokens, for one caller with several requests
 OnDone = Callable[["list[GenerationOutput] | Exception"], Any]
@@ -97,7 +97,7 @@ class Request:
         self,
         model: nn.Module,
         ids: Sequence[int] | Tensor,
-        params: GenerationRequest,
+        params: GenerationParams,
         *,
         caller: Hashable | None = None,
         on_done: OnDone | None = None,
@@ -157,7 +157,7 @@ class Request:
             raise self._result
         return self._result
 
-    def report(self, token: Token) -> None:
+    def report(self, token: GeneratedToken) -> None:
         """Called by the scheduler with every token; a listener that fails cancels the request."""
         if self.params.on_token is None or self.cancelled:
             return

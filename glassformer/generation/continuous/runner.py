@@ -27,11 +27,16 @@ from glassformer.generation.continuous.request import (
     SchedulerClosedError,
     failure,
 )
-from glassformer.generation.continuous.selection import BeamSelection, RowChoice, RowSelection, choose_tokens
+from glassformer.generation.continuous.request_sampling import (
+    RequestBeamSearch,
+    RequestSampler,
+    SampledTokens,
+    choose_tokens,
+)
 from glassformer.generation.engine import start_search
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.loop import run_search
-from glassformer.generation.request import GenerationOutput
+from glassformer.generation.params import GenerationOutput
 from glassformer.inference.attention import GrowingCache, run_ragged
 from glassformer.inference.prepare import evaluation_mode
 from glassformer.inference.slot_cache import Slot, SlotCache
@@ -189,7 +194,7 @@ class Running:
     """A request that is being prefilled or generated."""
 
     request: Request
-    selection: RowSelection | BeamSelection
+    sampler: RequestSampler | RequestBeamSearch
     past: GrowingCache = field(default_factory=GrowingCache)  # what was prefilled of its prompt
     slots: list[Slot] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the next input of its rows
@@ -275,26 +280,26 @@ class SlotRunner:
         tokens = self.tokens - sum(request.tokens for request in self._requests())
         while (request := next_request(self.slots - self.rows, tokens)) is not None:
             self.counts.requests += 1
-            kind = BeamSelection if request.searches else RowSelection
+            kind = RequestBeamSearch if request.searches else RequestSampler
             try:
-                selection = kind(request, self.model.vocab_size, self.batch.parameter.device)
+                sampler = kind(request, self.model.vocab_size, self.batch.parameter.device)
             except Exception as error:  # caused by its own options
                 request.finish(failure("prefill", error))
                 continue
             tokens -= request.tokens
             if request.limit:
                 starts = request.starts
-                one = Running(request, selection, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
+                one = Running(request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
                 self.prefilling.append(one)
             else:
-                request.finish(selection.outputs())
+                request.finish(sampler.outputs())
 
     def _finish(self, one: Running, error: Exception | None = None) -> None:
         """Its rows are free from now on."""
         for slot in one.slots:
             self.batch.leave(slot)
         (self.running if one in self.running else self.prefilling).remove(one)
-        one.request.finish(finite(one.selection.outputs()) if error is None else error)
+        one.request.finish(finite(one.sampler.outputs()) if error is None else error)
 
     def _prefill(self) -> None:
         """Process what fits between two steps: a chunk of each request in turn."""
@@ -343,7 +348,7 @@ class SlotRunner:
 
     def _choose(self, requests: list[Running], logits: Tensor) -> None:
         """Choose the next tokens by logits (R, V) of these requests, whose rows are the last of the batch."""
-        rows: list[tuple[Running, RowSelection, int]] = []
+        rows: list[tuple[Running, RequestSampler, int]] = []
         before = self.batch.cache.rows - len(logits)
         order, start = list(range(before + len(logits))), 0
         finished: list[tuple[Running, Exception | None]] = []
@@ -351,11 +356,11 @@ class SlotRunner:
             count = len(one.ids) or one.request.rows
             if one.starts:
                 one.ids = [one.starts.pop(0)] * count
-            elif isinstance(one.selection, RowSelection):
-                rows.append((one, one.selection, start))
+            elif isinstance(one.sampler, RequestSampler):
+                rows.append((one, one.sampler, start))
             else:
                 try:
-                    found = one.selection.choose(logits[start : start + count])
+                    found = one.sampler.choose(logits[start : start + count])
                     self.counts.new_tokens += 1
                     if found is None:
                         finished.append((one, None))
@@ -370,14 +375,14 @@ class SlotRunner:
             self.batch.cache.reorder(torch.tensor(order, device=logits.device))
         if rows:
             choices = choose_tokens([one for _, one, _ in rows], [start for _, _, start in rows], logits)
-            for (one, selection, _), choice in zip(rows, choices, strict=True):
-                self._append(one, selection, choice)
+            for (one, sampler, _), choice in zip(rows, choices, strict=True):
+                self._append(one, sampler, choice)
         for one, problem in finished:
             self._finish(one, problem)
 
-    def _append(self, one: Running, selection: RowSelection, choice: RowChoice) -> None:
+    def _append(self, one: Running, sampler: RequestSampler, choice: SampledTokens) -> None:
         try:
-            tokens, finished = selection.append(choice)
+            tokens, finished = sampler.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function
             self._finish(one, failure("decoding", error))
             return

@@ -24,9 +24,9 @@ from glassformer.generation.continuous.request import (
     SchedulerFullError,
 )
 from glassformer.generation.continuous.runner import SequentialRunner, SlotRunner
-from glassformer.generation.decoder import SupportsPrefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
-from glassformer.generation.request import GenerationRequest
+from glassformer.generation.params import GenerationParams
+from glassformer.generation.step_decoder import SupportsPrefill
 
 POLL: Final = 0.5  # seconds between two checks of an idle scheduler whether the program has ended
 
@@ -53,7 +53,7 @@ class Scheduler:
 
     >>> from glassformer.api import tiny
     >>> scheduler = Scheduler(tiny("gpt2"), slots=4)
-    >>> request = scheduler.submit([1, 2, 3], GenerationRequest(max_new_tokens=5))
+    >>> request = scheduler.submit([1, 2, 3], GenerationParams(max_new_tokens=5))
     >>> len(request.result()[0].ids)
     5
     >>> scheduler.close()
@@ -81,7 +81,7 @@ class Scheduler:
     def submit(
         self,
         ids: Sequence[int] | Tensor,
-        params: GenerationRequest,
+        params: GenerationParams,
         *,
         caller: Hashable | None = None,
         on_done: OnDone | None = None,

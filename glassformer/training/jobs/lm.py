@@ -20,7 +20,7 @@ from glassformer.data.sources import Source, TextSource, texts
 from glassformer.data.split import splits_documents
 from glassformer.data.store import Chunk, Store, write_chunks
 from glassformer.errors import EmptyInputError, InvalidValueError
-from glassformer.generation import GenerationRequest, generate_batched
+from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.text import Perplexity
 from glassformer.tokenization import Tokenizer
@@ -166,7 +166,7 @@ class LanguageModelling(Job[TextData]):
         prompts = list(sample_prompts(corpus.valid, training.samples, max_tokens=sample_tokens))
         batch = max(valid.length, training.batch or 4096)
         tokens = counts["tokens"] - counts["documents"]  # the first of a document is not predicted
-        request = GenerationRequest(
+        params = GenerationParams(
             eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
         )
 
@@ -176,7 +176,7 @@ class LanguageModelling(Job[TextData]):
             read = {"characters": counts["characters"], "bytes": counts["bytes"]}
             found.add(loss=loss * tokens, tokens=tokens, **read)
             model = prepare_for_inference(learner.model)
-            outputs = generate_batched(model, [prompt for prompt, _ in prompts], request, check_finite=False)
+            outputs = generate_batched(model, [prompt for prompt, _ in prompts], params, check_finite=False)
             return Validation(
                 metrics={
                     "loss": loss,

@@ -22,7 +22,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TableSource, pairs, texts
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
-from glassformer.generation import GenerationRequest, generate_batched
+from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.text import Case, Exact, bleu, chrf, perplexity
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_position
@@ -169,7 +169,7 @@ class Seq2SeqJob(Job[Data]):
         sources = [valid.row(n, 0)[0].tolist() for n in range(len(pairs))]
         # a model that never saw capitals is scored without them; the signature says so
         case: Case = "lower" if recipe.tokenizer.lowercase else "mixed"
-        request = GenerationRequest(
+        params = GenerationParams(
             start_ids=self.start_id,
             eos_token_id=self.corpus.eos_id,
             pad_token_id=self.corpus.pad_id,
@@ -179,7 +179,7 @@ class Seq2SeqJob(Job[Data]):
         def validate(device: torch.device) -> Validation:
             loss = mean_loss(learner, valid, device, batch=recipe.training.batch or 4096)
             model = prepare_for_inference(learner.model)
-            decoded = generate_batched(model, sources, request, check_finite=False)
+            decoded = generate_batched(model, sources, params, check_finite=False)
             outputs = [tokenizer.decode(best.ids).strip() for best, *_ in decoded]
             scores, signatures = score_texts(outputs, [target for _, target in pairs], case=case)
             return Validation(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.generation import GenerationConfig, GenerationOutput, GenerationRequest
+from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import Scheduler
 from tests.generation.test_greedy import PAD, ask
@@ -79,4 +79,4 @@ def send(
     scheduler: Scheduler, ids: list[int], *, caller: str | None = None, on_done: Any = None, **request: Any
 ) -> Job:
     """`submit` with the fields of the request as keywords."""
-    return scheduler.submit(ids, GenerationRequest(**request), caller=caller, on_done=on_done)
+    return scheduler.submit(ids, GenerationParams(**request), caller=caller, on_done=on_done)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.generation import GenerationConfig, Token
+from glassformer.generation import GeneratedToken, GenerationConfig
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
@@ -48,7 +48,7 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
     writer = Scheduler(model, slots=12, tokens=2000, queue=300)
     jobs: list[Job] = []
     leaving: list[Job] = []
-    told: list[list[Token]] = [[] for _ in asked]
+    told: list[list[GeneratedToken]] = [[] for _ in asked]
     for n, (ids, words) in enumerate(asked):
         if draw.random() < 0.4:
             leaver, others = draw.choice(asked)
@@ -70,7 +70,7 @@ def crowd(model: nn.Module, asked: list[Request], *, seed: int = 0) -> None:
         assert job.done
 
 
-def _streamed(job: Job, tokens: list[Token]) -> None:
+def _streamed(job: Job, tokens: list[GeneratedToken]) -> None:
     """What was told token by token is what was written in the end."""
     if job.searches:
         assert not tokens
@@ -141,9 +141,9 @@ def test_a_cancelled_request_frees_its_rows_at_once() -> None:
     model, _ = model_for("gpt2")
     words: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=40), "eos_token_id": None}
     writer = Scheduler(prepare_for_inference(model), slots=1, queue=4)
-    first: list[Token] = []
+    first: list[GeneratedToken] = []
 
-    def slowly(token: Token) -> None:
+    def slowly(token: GeneratedToken) -> None:
         first.append(token)
         time.sleep(0.05)
 
@@ -166,14 +166,14 @@ def test_a_cancelled_request_frees_its_rows_at_once() -> None:
 
 def test_likeliest_tokens_are_those_of_the_model() -> None:
     model, _ = model_for("gpt2")
-    told: list[Token] = []
+    told: list[GeneratedToken] = []
     writer = Scheduler(model)
     settings = GenerationConfig(max_new_tokens=4)
     found = send(
         writer, [3, 4], config=settings, eos_token_id=None, top_logprobs=3, on_token=told.append
     ).result(10)[0]
     drawn = GenerationConfig(max_new_tokens=4, do_sample=True, top_k=2, seed=1)
-    few: list[Token] = []
+    few: list[GeneratedToken] = []
     send(writer, [3, 4], config=drawn, eos_token_id=None, top_logprobs=3, on_token=few.append).result(10)
     writer.close()
     with torch.no_grad():

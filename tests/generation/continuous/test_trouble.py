@@ -18,7 +18,7 @@ from glassformer.errors import (
     NonFiniteError,
     UnsupportedError,
 )
-from glassformer.generation import GenerationConfig, GenerationOutput, Token
+from glassformer.generation import GeneratedToken, GenerationConfig, GenerationOutput
 from glassformer.generation.continuous import (
     GenerationFailedError,
     Request,
@@ -209,7 +209,7 @@ def test_closing_finishes_what_was_taken_or_lets_it_go(family: str, drain: bool)
     told: list[list[GenerationOutput] | Exception] = []
     writer = Scheduler(model, slots=1)
 
-    def slowly(_: Token) -> None:
+    def slowly(_: GeneratedToken) -> None:
         begun.set()
         time.sleep(0.01)
 

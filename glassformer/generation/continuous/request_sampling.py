@@ -17,11 +17,10 @@ from torch import Tensor
 
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.continuous.request import Request
-from glassformer.generation.logits_processors import choose, choose_greedy, sample
-from glassformer.generation.request import (
+from glassformer.generation.params import GeneratedToken, GenerationOutput
+from glassformer.generation.sampling import choose_greedy, sample, with_logprobs
+from glassformer.generation.stopping_criteria import (
     FinishReason,
-    GenerationOutput,
-    Token,
     check_interval,
     completes_stop,
     should_compact,
@@ -30,7 +29,7 @@ from glassformer.generation.request import (
 TopTokens = tuple[tuple[int, float], ...]
 
 
-class RowChoice(NamedTuple):
+class SampledTokens(NamedTuple):
     """The tokens chosen for the rows of one request."""
 
     ids: list[int]
@@ -38,7 +37,7 @@ class RowChoice(NamedTuple):
     tops: list[TopTokens] | None
 
 
-class RowSelection:
+class RequestSampler:
     """Greedy decoding or sampling: one token per row and step, recorded on the host."""
 
     def __init__(self, request: Request, vocab_size: int, device: torch.device) -> None:
@@ -94,12 +93,12 @@ class RowSelection:
         every = scores.new_zeros(len(self.sampled), scores.shape[1]).index_copy_(0, here, scores)
         return sample(every, 1, self.generator)[here, 0]
 
-    def append(self, choice: RowChoice) -> tuple[list[Token], list[int]]:
+    def append(self, choice: SampledTokens) -> tuple[list[GeneratedToken], list[int]]:
         """Record the tokens of the active rows -> those to report, and which of the rows are finished."""
         ids, logprobs, tops = choice
         if self.processors.history is not None:
             self.processors.append(torch.tensor(ids, device=self.device))
-        reported: list[Token] = []
+        reported: list[GeneratedToken] = []
         finished: list[int] = []
         for index, (row, token, logprob) in enumerate(zip(self.active, ids, logprobs, strict=True)):
             self.logprobs[row].append(logprob)
@@ -108,7 +107,7 @@ class RowSelection:
                 reason = "end"
             else:
                 self.ids[row].append(token)
-                reported.append(Token(row, token, logprob, tops[index] if tops else ()))
+                reported.append(GeneratedToken(row, token, logprob, tops[index] if tops else ()))
                 if self._stops(row):
                     reason = "stop"
             if reason is not None:
@@ -142,7 +141,7 @@ class RowSelection:
         return sorted(outputs, key=lambda output: -output.score)
 
 
-class BeamSelection:
+class RequestBeamSearch:
     """The beam search of one request."""
 
     def __init__(self, request: Request, vocab_size: int, device: torch.device) -> None:
@@ -165,18 +164,18 @@ class BeamSelection:
 
 
 def choose_tokens(
-    selections: Sequence[RowSelection], offsets: Sequence[int], logits: Tensor
-) -> list[RowChoice]:
+    samplers: Sequence[RequestSampler], offsets: Sequence[int], logits: Tensor
+) -> list[SampledTokens]:
     """Logits (R, V), in which the rows of each request start at its offset -> the tokens of each."""
     groups: dict[Hashable, list[int]] = {}
-    for n, selection in enumerate(selections):
-        groups.setdefault(selection.kind, []).append(n)
-    choices: dict[int, RowChoice] = {}
+    for n, sampler in enumerate(samplers):
+        groups.setdefault(sampler.kind, []).append(n)
+    choices: dict[int, SampledTokens] = {}
     for members in groups.values():
-        rows = [offsets[n] + row for n in members for row in range(len(selections[n].active))]
-        found = _choose_together([selections[n] for n in members], _rows(logits, rows))
+        rows = [offsets[n] + row for n in members for row in range(len(samplers[n].active))]
+        found = _choose_together([samplers[n] for n in members], _rows(logits, rows))
         choices.update(zip(members, found, strict=True))
-    return [choices[n] for n in range(len(selections))]
+    return [choices[n] for n in range(len(samplers))]
 
 
 def _rows(logits: Tensor, rows: list[int]) -> Tensor:
@@ -185,21 +184,21 @@ def _rows(logits: Tensor, rows: list[int]) -> Tensor:
     return logits.index_select(0, torch.tensor(rows, device=logits.device))
 
 
-def _choose_together(selections: list[RowSelection], logits: Tensor) -> list[RowChoice]:
+def _choose_together(samplers: list[RequestSampler], logits: Tensor) -> list[SampledTokens]:
     """The tokens of requests of one kind, whose rows are logits (R, V)."""
-    first, sizes = selections[0], [len(selection.active) for selection in selections]
+    first, sizes = samplers[0], [len(sampler.active) for sampler in samplers]
     suppressed = first.only_suppressed()
     if suppressed is not None:
         choice = choose_greedy(logits, torch.tensor(suppressed, dtype=torch.long, device=logits.device))
     else:
         scores = first.processors(logits.float(), first.n)
-        parts = zip(selections, scores.split(sizes), strict=True)
-        choice = choose(scores, torch.cat([selection.choose(part) for selection, part in parts]))
+        parts = zip(samplers, scores.split(sizes), strict=True)
+        choice = with_logprobs(scores, torch.cat([sampler.choose(part) for sampler, part in parts]))
     count = first.request.params.top_logprobs
     ids, logprobs, tops = choice.ids.tolist(), choice.logprobs.tolist(), choice.top(count) if count else None
     found, start = [], 0
     for size in sizes:
         end = start + size
-        found.append(RowChoice(ids[start:end], logprobs[start:end], tops[start:end] if tops else None))
+        found.append(SampledTokens(ids[start:end], logprobs[start:end], tops[start:end] if tops else None))
         start = end
     return found

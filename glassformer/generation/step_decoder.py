@@ -1,7 +1,7 @@
-"""Generating one token at a time, the same for every model: prefill once, then step and select rows.
+"""The interface between a model and the search for tokens: prefill, then one decode step per token.
 
-Whatever chooses the next token (greedy, sampling, beam search) sees only `PrefillResult` and `Decoder`, so it
-is written once. A model of another architecture joins in with a method `prefill` of its own.
+Greedy decoding, sampling and beam search use only `PrefillResult` and `StepDecoder`, so each is written
+once for all models. A model of another architecture takes part by implementing `prefill`.
 
 B rows, S source positions, P prompt positions, V vocabulary.
 """
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+GRAPH_WARMUP_STEPS: Final = 2  # run before a CUDA graph is captured and then undone; they need capacity too
 
-class Decoder(Protocol):
-    """A batch of rows being generated, each one token longer with every step."""
+
+class StepDecoder(Protocol):
+    """The state of a batch that is being generated; every decode step makes each row one token longer."""
 
     def step(self, ids: Tensor) -> Tensor:
         """The token just chosen for each row (B,) -> logits (B, V) of the one after it."""
@@ -65,7 +67,7 @@ class SelectingDecoder(Protocol):
         ...
 
 
-def widen(decoder: Decoder, rows: int, count: int, device: torch.device) -> None:
+def widen(decoder: StepDecoder, rows: int, count: int, device: torch.device) -> None:
     """Turn each row into `count` adjacent rows."""
     if isinstance(decoder, BeamDecoder):
         decoder.widen(count)
@@ -73,7 +75,7 @@ def widen(decoder: Decoder, rows: int, count: int, device: torch.device) -> None
         decoder.select(torch.arange(rows, device=device).repeat_interleave(count))
 
 
-def reorder(decoder: Decoder, rows: Tensor) -> None:
+def reorder(decoder: StepDecoder, rows: Tensor) -> None:
     """Replace each row by a row of the same input."""
     if rows.is_cpu and torch.equal(rows, torch.arange(len(rows))):
         return  # beams often stay in order, and then nothing need be copied
@@ -86,7 +88,7 @@ def reorder(decoder: Decoder, rows: Tensor) -> None:
 class PrefillResult(NamedTuple):
     """The state after the source or the prompt was processed."""
 
-    decoder: Decoder
+    decoder: StepDecoder
     logits: Tensor  # (B, V) of the first token to choose
     max_new_tokens: Tensor | int | None = None  # how many tokens each row (B,) can still take; None: no bound
 

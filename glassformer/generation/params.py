@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
 from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteError, UnsupportedError
 from glassformer.generation.config import GenerationConfig
 from glassformer.generation.search_tree import SearchTree
+from glassformer.generation.stopping_criteria import FinishReason
 
-FinishReason = Literal["end", "length", "stop"]
-FINISH_REASONS: Final[tuple[FinishReason, ...]] = ("end", "length", "stop")
-END, LENGTH, STOP = range(3)
-
-CHECK_EVERY: Final = 8  # steps between two checks for finished rows on a GPU, each of which synchronizes
-SPARE: Final = 2  # warm-up steps of a graph capture, undone afterwards; they need capacity as well
-COMPACT_BELOW: Final = 0.75  # rows are compacted once at most this share of them is unfinished
-COMPACT_BELOW_ON_GPU: Final = 0.5  # where compacting also means capturing a step of another shape
 MAX_TOP_LOGPROBS: Final = 100
 
 
-class Token(NamedTuple):
+class GeneratedToken(NamedTuple):
     """A token that was just chosen."""
 
     row: int  # of the batch's inputs times num_return_sequences
@@ -34,7 +27,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationRequest:
+class GenerationParams:
     """Everything about one generation except the model and its inputs.
 
     eos_token_id: the token, or any of the tokens, that ends a sequence; None: only the length does.
@@ -58,7 +51,7 @@ class GenerationRequest:
     decode: Callable[[list[int]], str] | None = None
     return_tree: bool = False
     top_logprobs: int = 0
-    on_token: Callable[[Token], object] | None = None
+    on_token: Callable[[GeneratedToken], object] | None = None
 
     def __post_init__(self) -> None:
         if self.config.stop_strings and self.decode is None:
@@ -123,42 +116,3 @@ class GenerationOutput:
                 "the scores of the generated tokens",
                 hint="the model overflowed, or every token is suppressed; try dtype float32",
             )
-
-
-def should_compact(left: int, rows: int, device: torch.device) -> bool:
-    """Whether to drop finished rows from the batch."""
-    return left <= (COMPACT_BELOW if device.type == "cpu" else COMPACT_BELOW_ON_GPU) * rows
-
-
-def check_interval(device: torch.device) -> int:
-    """How many steps lie between two checks for finished rows."""
-    return 1 if device.type == "cpu" else CHECK_EVERY
-
-
-def completes_stop(ids: Sequence[int], stops: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-    """Whether the last of these tokens completes a stop string, none being complete before it.
-
-    The last token is part of the stop string, so it is enough to decode a tail of the tokens whose text
-    without the last token is longer than any stop string.
-
-    >>> completes_stop([1, 2, 3], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
-    True
-    >>> completes_stop([2, 1, 3], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
-    False
-    """
-    enough = max(map(len, stops)) + len(decode(list(ids[-1:])))
-    tail = min(len(ids), enough)  # most tokens have a letter; what has none makes the tail grow
-    # a first token in mid-text may be decoded without its space, hence one letter more
-    while len(text := decode(list(ids[-tail:]))) <= enough + 1 and tail < len(ids):
-        tail = min(len(ids), 2 * tail)
-    return any(stop in text for stop in stops)
-
-
-def truncate_at_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string in it.
-
-    >>> truncate_at_stop("yes. Q: why", ["Q:", "A:"])
-    'yes. '
-    """
-    found = [text.find(stop) for stop in stops]
-    return text[: min((at for at in found if at >= 0), default=len(text))]

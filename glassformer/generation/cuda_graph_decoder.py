@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.generation.decoder import TokenSelector
 from glassformer.generation.inference_model import CachedDecoder
-from glassformer.generation.request import SPARE as WARMUPS
+from glassformer.generation.step_decoder import GRAPH_WARMUP_STEPS, TokenSelector
 from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
 from glassformer.inference.gpu.launch import CudaGraph
 
@@ -25,7 +24,7 @@ CAPACITY_STRIDE = 64  # capacities are multiples of this, so that graphs are oft
 Output = TypeVar("Output")
 
 
-class GraphDecoder(CachedDecoder):
+class CUDAGraphDecoder(CachedDecoder):
     """See also `SelectingDecoder`. The next step overwrites what `step` returned."""
 
     cache: TritonBeamCache
@@ -97,7 +96,7 @@ class GraphDecoder(CachedDecoder):
             if selector is not None:
                 counters += selector.state().values()
             before = [x.clone() for x in counters]
-            self.graph = CudaGraph(lambda: self._step(selector), warmups=WARMUPS)
+            self.graph = CudaGraph(lambda: self._step(selector), warmups=GRAPH_WARMUP_STEPS)
             self.captured = selector
             for x, value in zip(counters, before, strict=True):
                 x.copy_(value)
@@ -133,13 +132,13 @@ class CapturedGraph:
 
     PARTS = ("cache", "cross", "attend", "cross_attend", "positions", "ids", "rows", "graph", "captured")
 
-    def __init__(self, decoder: GraphDecoder, selector: TokenSelector | None) -> None:
+    def __init__(self, decoder: CUDAGraphDecoder, selector: TokenSelector | None) -> None:
         self.owner = weakref.ref(decoder)
         self.form, self.state = decoder.form(selector), decoder.state(selector)
         self.selector_state = {} if selector is None else selector.state()
         self.parts: dict[str, Any] = {name: getattr(decoder, name) for name in self.PARTS}
 
-    def hand_over(self, decoder: GraphDecoder) -> None:
+    def hand_over(self, decoder: CUDAGraphDecoder) -> None:
         """Let a decoder of the same form, whose state was copied here, continue with this graph."""
         self.parts["cache"].position = decoder.cache.position
         vars(decoder).update(self.parts)

@@ -1,0 +1,50 @@
+"""Sampling and greedy decoding: choose the next token of each row from its processed logits.
+
+B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.generation.logits_processors import NEVER, suppress, top_scores
+
+
+class Choice(NamedTuple):
+    """The tokens chosen at one step."""
+
+    ids: Tensor  # (B,)
+    logprobs: Tensor  # (B,)
+    scores: Tensor  # (B, V) they were chosen from
+    log_total: Tensor  # (B,), log(sum(exp(scores)))
+
+    def top(self, count: int) -> list[tuple[tuple[int, float], ...]]:
+        """The most likely tokens of each row and their log-probs, without those that cannot be chosen."""
+        values, tokens = self.scores.float().topk(min(count, self.scores.shape[-1]))
+        table = zip(tokens.tolist(), (values - self.log_total[:, None]).tolist(), strict=True)
+        return [tuple(pair for pair in zip(*row, strict=True) if pair[1] > NEVER) for row in table]
+
+
+def choose_greedy(logits: Tensor, suppressed: Tensor) -> Choice:
+    """The most likely token of each row that is not among the suppressed (N,)."""
+    scores = suppress(logits, suppressed) if len(suppressed) else logits
+    values, tokens, log_total = top_scores(scores, 1)
+    return Choice(tokens[:, 0], values[:, 0] - log_total, scores, log_total)
+
+
+def with_logprobs(scores: Tensor, ids: Tensor) -> Choice:
+    """These tokens (B,) with their log-probabilities."""
+    log_total = scores.logsumexp(-1)
+    return Choice(ids, scores.gather(1, ids[:, None])[:, 0] - log_total, scores, log_total)
+
+
+def sample(scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Sample `count` different tokens per row (B, count) by their probabilities.
+
+    A race of exponential clocks: it gives what `multinomial` gives and never waits for a GPU.
+    """
+    clocks = torch.empty_like(scores).exponential_(1, generator=generator)
+    return (scores.softmax(-1) / clocks).topk(count).indices
