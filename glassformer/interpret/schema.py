@@ -90,13 +90,13 @@ class TraceInput(Schema):
         return cls(**result)
 
 
-class Change(Schema):
-    """An intervention. The server validates it with pydantic."""
+class InterventionBase(Schema):
+    """Base class of the interventions; the server validates them with pydantic."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
 
 
-class HeadOff(Change):
+class HeadOff(InterventionBase):
     """The output of one attention head becomes zero."""
 
     kind: Literal["head_off"] = "head_off"
@@ -104,14 +104,14 @@ class HeadOff(Change):
     head: int
 
 
-class LayerOff(Change):
+class LayerOff(InterventionBase):
     """A block such as `encoder.blocks.3` passes its input on unchanged."""
 
     kind: Literal["layer_off"] = "layer_off"
     block: str
 
 
-class MaskToken(Change):
+class MaskToken(InterventionBase):
     """No token may attend to this one; all positions stay the same."""
 
     kind: Literal["mask_token"] = "mask_token"
@@ -119,7 +119,7 @@ class MaskToken(Change):
     position: int
 
 
-class SwapTokens(Change):
+class SwapTokens(InterventionBase):
     """Two tokens, or image patches, change places."""
 
     kind: Literal["swap"] = "swap"
@@ -127,7 +127,7 @@ class SwapTokens(Change):
     positions: tuple[int, int]
 
 
-class ScaleResidual(Change):
+class ScaleResidual(InterventionBase):
     """The residual stream at one site (`decoder.blocks.2.resid_out`) is multiplied at one position."""
 
     kind: Literal["residual"] = "residual"
@@ -136,7 +136,7 @@ class ScaleResidual(Change):
     scale: float
 
 
-class StretchPositions(Change):
+class StretchPositions(InterventionBase):
     """All position ids of a stack are multiplied."""
 
     kind: Literal["positions"] = "positions"
@@ -529,7 +529,7 @@ class StepInfo(Schema):
     text: str
 
 
-class SearchNode(Schema):
+class SearchNodeInfo(Schema):
     """One candidate of a beam search. parent: index of the node before. place: rank among the results."""
 
     id: int
@@ -560,7 +560,7 @@ class SearchInfo(Schema):
     num_beams: int
     length_penalty: float
     formula: str
-    nodes: tuple[SearchNode, ...]
+    nodes: tuple[SearchNodeInfo, ...]
     results: tuple[SearchResult, ...]
 
 

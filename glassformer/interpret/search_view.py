@@ -18,7 +18,7 @@ from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
 from glassformer.generation.logits_processors import NEVER, LogitsProcessors
-from glassformer.generation.search_tree import SearchNode as GeneratedNode
+from glassformer.generation.search_tree import SearchNode
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.generation.stopping_criteria import completes_stop
 from glassformer.interpret.inputs import (
@@ -30,7 +30,7 @@ from glassformer.interpret.inputs import (
 )
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import model_kind
-from glassformer.interpret.schema import SearchInfo, SearchNode, SearchResult, StepInfo
+from glassformer.interpret.schema import SearchInfo, SearchNodeInfo, SearchResult, StepInfo
 from glassformer.interpret.tokens import generated_tokens
 from glassformer.tasks.text_generation import generation_architecture, memory_errors
 from glassformer.tokenization.tokenizer import Side
@@ -151,7 +151,7 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
     tree = outputs[0].tree
     assert tree is not None
 
-    def piece(node: GeneratedNode) -> str:
+    def piece(node: SearchNode) -> str:
         ids = [one.token for one in tree.path(node)[-DECODED_BEFORE:]]
         return tokenizer.pieces(ids, side=generation.side)[-1]
 
@@ -170,7 +170,9 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         num_beams=decoding.num_beams,
         length_penalty=decoding.length_penalty,
         formula=_score_formula(decoding),
-        nodes=tuple(SearchNode(id=n, **asdict(node), text=piece(node)) for n, node in enumerate(tree.nodes)),
+        nodes=tuple(
+            SearchNodeInfo(id=n, **asdict(node), text=piece(node)) for n, node in enumerate(tree.nodes)
+        ),
         results=tuple(results),
     )
 

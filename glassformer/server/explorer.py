@@ -99,7 +99,7 @@ class SentencesResponse(BaseModel):
 
 def trace_router(catalog: Catalog) -> APIRouter:
     router = APIRouter(tags=["trace"])
-    snapshots = SnapshotViewer(catalog.store)
+    viewer = SnapshotViewer(catalog.store)
 
     @router.get("/models", response_model=ModelsResponse)
     def models() -> JSONResponse:
@@ -183,15 +183,15 @@ def trace_router(catalog: Catalog) -> APIRouter:
         """A training run so far: curves, samples and checkpoints."""
         return _json(describe_run(catalog.run_folder(id), id=id))
 
-    @router.get("/runs/{id}/film", response_model=schema.SnapshotsInfo)
-    def film(
+    @router.get("/runs/{id}/snapshots", response_model=schema.SnapshotsInfo)
+    def run_snapshots(
         id: RunId,
         text: Annotated[str | None, Query(max_length=4000)] = None,
         target: Annotated[str | None, Query(max_length=4000)] = None,
         most: Annotated[int, Query(ge=2, le=MAX_FRAMES)] = MAX_FRAMES,
     ) -> JSONResponse:
         """Traces of one input with the weights of successive checkpoints."""
-        return _json(snapshots.frames(catalog.run_folder(id), id=id, text=text, target=target, most=most))
+        return _json(viewer.frames(catalog.run_folder(id), id=id, text=text, target=target, most=most))
 
     return router
 

@@ -129,7 +129,7 @@ def test_steps_and_searches(client: TestClient, model: str) -> None:
         ("/trace/none/tensor?name=embed.out", 404),
         ("/trace/none/lens", 404),
         ("/trace/{id}/difference/none", 404),
-        ("/runs/none/film", 404),
+        ("/runs/none/snapshots", 404),
         ("/trace/{id}/lens?position=10000", 422),
         ("/trace/{id}/lens?top=0", 422),
         ("/trace/{id}/unit?ffn=decoder.blocks.0.ffn&unit=99999999", 422),

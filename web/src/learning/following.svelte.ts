@@ -57,7 +57,7 @@ export class Following {
       if (!found[1].length) return;
       let left = false;
       this.filming = true;
-      session.source.film(now, given === undefined ? {} : { text: given }).then(
+      session.source.snapshots(now, given === undefined ? {} : { text: given }).then(
         (film) => {
           if (left) return;
           this.film = film;

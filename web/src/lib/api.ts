@@ -438,12 +438,12 @@ export interface SearchInfo {
   num_beams: number;
   length_penalty: number;
   formula: string;
-  nodes: SearchNode[];
+  nodes: SearchNodeInfo[];
   results: SearchResult[];
 }
 
 /** One candidate of a beam search. parent: index of the node before. place: rank among the results. */
-export interface SearchNode {
+export interface SearchNodeInfo {
   id: number;
   step: number;
   token: number;

@@ -78,7 +78,7 @@ export class Frozen implements Source {
   run(): Promise<RunInfo> {
     return refused();
   }
-  film(): Promise<SnapshotsInfo> {
+  snapshots(): Promise<SnapshotsInfo> {
     return refused();
   }
 }

@@ -30,7 +30,7 @@ export interface Source {
   step(model: string, input: TraceInput, written: number[], settings?: Record<string, unknown>): Promise<StepInfo>;
   search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo>;
   run(id: string): Promise<RunInfo>;
-  film(id: string, input: TraceInput): Promise<SnapshotsInfo>;
+  snapshots(id: string, input: TraceInput): Promise<SnapshotsInfo>;
 }
 
 async function answered(path: string, init?: RequestInit): Promise<Response> {
@@ -174,7 +174,7 @@ export class Live implements Source {
   run(id: string): Promise<RunInfo> {
     return json(`runs/${encodeURIComponent(id)}`);
   }
-  film(id: string, input: TraceInput): Promise<SnapshotsInfo> {
-    return json(`runs/${encodeURIComponent(id)}/film?${query({ text: input.text, target: input.target })}`);
+  snapshots(id: string, input: TraceInput): Promise<SnapshotsInfo> {
+    return json(`runs/${encodeURIComponent(id)}/snapshots?${query({ text: input.text, target: input.target })}`);
   }
 }
