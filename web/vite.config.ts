@@ -32,7 +32,12 @@ export default defineConfig(({ mode }) => {
       rollupOptions: single
         ? {
             input: 'src/main.ts',
-            output: { format: 'iife', entryFileNames: 'page.js', assetFileNames: 'page[extname]', codeSplitting: false },
+            output: {
+              format: 'iife',
+              entryFileNames: 'page.js',
+              assetFileNames: 'page[extname]',
+              codeSplitting: false,
+            },
           }
         : {},
     },

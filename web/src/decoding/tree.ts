@@ -53,7 +53,7 @@ export function drawing(nodes: Node[], pruned: boolean): Drawing {
 /** From the first token to this node. */
 export function pathTo(nodes: Map<number, Node>, node: Node): Node[] {
   const path = [node];
-  for (let at = node; at.parent !== null; ) {
+  for (let at = node; at.parent !== null;) {
     at = nodes.get(at.parent)!;
     path.push(at);
   }

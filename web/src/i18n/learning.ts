@@ -18,7 +18,10 @@ export default {
     en: 'With training.snapshots=12 a run also keeps the weights of twelve moments from its first step on, which makes a longer film.',
     ko: 'training.snapshots=12로 학습하면 첫 스텝부터 12개 시점의 가중치도 남겨 더 긴 영상을 볼 수 있습니다.',
   },
-  'learning.kept': { en: 'A saved page holds one trace and no training run.', ko: '저장된 페이지에는 학습 기록이 들어 있지 않습니다.' },
+  'learning.kept': {
+    en: 'A saved page holds one trace and no training run.',
+    ko: '저장된 페이지에는 학습 기록이 들어 있지 않습니다.',
+  },
   'learning.run': { en: 'Run', ko: '학습' },
   'learning.steps': { en: '{steps} of {total} steps', ko: '{total}스텝 중 {steps}스텝' },
   'learning.steps_so_far': { en: '{steps} steps', ko: '{steps}스텝' },
@@ -27,7 +30,10 @@ export default {
   'learning.checkpoints': { en: '{n} checkpoints', ko: '체크포인트 {n}개' },
   'learning.sentence': { en: 'The text that every checkpoint reads', ko: '모든 체크포인트가 읽을 문장' },
   'learning.read': { en: 'Read', ko: '읽기' },
-  'learning.filming': { en: 'Every checkpoint reads the input; this takes a moment', ko: '모든 체크포인트가 입력을 읽고 있습니다. 잠시 기다려 주세요' },
+  'learning.filming': {
+    en: 'Every checkpoint reads the input; this takes a moment',
+    ko: '모든 체크포인트가 입력을 읽고 있습니다. 잠시 기다려 주세요',
+  },
   'learning.no_frames': {
     en: 'The run has no checkpoint yet; the first one appears here by itself.',
     ko: '아직 체크포인트가 없습니다. 처음 저장되면 바로 나타납니다.',

@@ -9,7 +9,10 @@ export default {
   'map.encoder': { en: 'Encoder', ko: '인코더' },
   'map.decoder': { en: 'Decoder', ko: '디코더' },
   'map.walk': { en: 'Scroll to walk', ko: '휠로 따라가기' },
-  'map.walk_hint': { en: 'While pressed, the wheel over the drawing goes from station to station', ko: '켜 두면 그림 위에서 휠을 굴려 다음 단계로 이동합니다' },
+  'map.walk_hint': {
+    en: 'While pressed, the wheel over the drawing goes from station to station',
+    ko: '켜 두면 그림 위에서 휠을 굴려 다음 단계로 이동합니다',
+  },
   'map.play': { en: 'Walk', ko: '따라가기' },
   'map.pause': { en: 'Stop', ko: '멈추기' },
   'map.way': { en: 'Where on the data’s way', ko: '데이터가 지나는 위치' },

@@ -21,7 +21,10 @@ export default {
   'view.learning': { en: 'Learning', ko: '학습 과정' },
   'input.text': { en: 'Text for the model', ko: '모델에 넣을 문장' },
   'input.text_b': { en: 'Second text, to compare', ko: '비교할 두 번째 문장' },
-  'input.fill': { en: 'Text with a gap: write [MASK] where a word is missing', ko: '빈칸이 있는 문장 (빈칸에는 [MASK])' },
+  'input.fill': {
+    en: 'Text with a gap: write [MASK] where a word is missing',
+    ko: '빈칸이 있는 문장 (빈칸에는 [MASK])',
+  },
   'input.question': { en: 'Question', ko: '질문' },
   'input.context': { en: 'Passage that holds the answer', ko: '답이 들어 있는 지문' },
   'input.read': { en: 'Read', ko: '읽기' },
@@ -29,7 +32,10 @@ export default {
   'variant.bible': { en: 'Bible', ko: '성경' },
   'variant.label': { en: 'labels', ko: '화면 글자' },
   'input.sentence': { en: 'Sentence on show', ko: '보여 줄 문장' },
-  'input.sentences': { en: 'Read sentence by sentence, as it is translated. On show:', ko: '번역할 때처럼 한 문장씩 읽습니다. 보여 줄 문장:' },
+  'input.sentences': {
+    en: 'Read sentence by sentence, as it is translated. On show:',
+    ko: '번역할 때처럼 한 문장씩 읽습니다. 보여 줄 문장:',
+  },
   'input.examples': { en: 'Examples', ko: '예문' },
   'input.compare': { en: 'Compare', ko: '비교' },
   'input.compare_hint': { en: 'Put a second input beside this one', ko: '두 번째 입력을 나란히 놓고 비교합니다' },
@@ -55,16 +61,37 @@ export default {
     ko: '서버가 응답하지 않습니다. `glassformer explore`가 실행 중인지 확인해 주세요.',
   },
   'problem.view': { en: 'This view could not be opened:', ko: '이 화면을 열 수 없습니다. 브라우저의 설명(영어):' },
-  'problem.page': { en: 'Something went wrong in this page:', ko: '페이지에서 문제가 생겼습니다. 브라우저의 설명(영어):' },
+  'problem.page': {
+    en: 'Something went wrong in this page:',
+    ko: '페이지에서 문제가 생겼습니다. 브라우저의 설명(영어):',
+  },
   'problem.refused': { en: 'The server refused:', ko: '서버가 요청을 처리하지 않았습니다. 서버의 설명(영어):' },
-  'problem.no_text': { en: 'There is no text to read: write something first.', ko: '읽을 글이 없습니다. 먼저 문장을 입력해 주세요.' },
-  'problem.no_question': { en: 'The model needs both a question and a passage.', ko: '질문과 지문을 모두 입력해 주세요.' },
-  'problem.no_picture': { en: 'There is no picture to read: choose one first.', ko: '읽을 그림이 없습니다. 먼저 그림을 골라 주세요.' },
-  'problem.no_series': { en: 'There is no series to read: choose a CSV file first.', ko: '읽을 시계열이 없습니다. 먼저 CSV 파일을 골라 주세요.' },
+  'problem.no_text': {
+    en: 'There is no text to read: write something first.',
+    ko: '읽을 글이 없습니다. 먼저 문장을 입력해 주세요.',
+  },
+  'problem.no_question': {
+    en: 'The model needs both a question and a passage.',
+    ko: '질문과 지문을 모두 입력해 주세요.',
+  },
+  'problem.no_picture': {
+    en: 'There is no picture to read: choose one first.',
+    ko: '읽을 그림이 없습니다. 먼저 그림을 골라 주세요.',
+  },
+  'problem.no_series': {
+    en: 'There is no series to read: choose a CSV file first.',
+    ko: '읽을 시계열이 없습니다. 먼저 CSV 파일을 골라 주세요.',
+  },
   'problem.earlier': { en: 'Still shown: the earlier input.', ko: '아래 결과는 이전 입력의 것입니다.' },
-  'problem.earlier_text': { en: 'Still shown: the earlier input “{text}”', ko: '아래 결과는 이전 입력 “{text}”의 것입니다.' },
+  'problem.earlier_text': {
+    en: 'Still shown: the earlier input “{text}”',
+    ko: '아래 결과는 이전 입력 “{text}”의 것입니다.',
+  },
   'problem.keep_earlier': { en: 'Back to the earlier input', ko: '이전 입력으로 돌아가기' },
-  'problem.no_model': { en: 'No model here is called “{name}”: {shown} is shown instead.', ko: '“{name}”이라는 모델이 없어 {shown} 모델을 대신 보여 줍니다.' },
+  'problem.no_model': {
+    en: 'No model here is called “{name}”: {shown} is shown instead.',
+    ko: '“{name}”이라는 모델이 없어 {shown} 모델을 대신 보여 줍니다.',
+  },
   'problem.frozen': {
     en: 'This page was saved to disk and holds one trace; ask a model something new with `glassformer explore`.',
     ko: '이 페이지에는 저장된 기록 하나만 들어 있습니다. 모델에 새로 물어보려면 `glassformer explore`를 실행해 주세요.',

@@ -42,13 +42,19 @@ export default {
   'give.drop': { en: 'or drop or paste one', ko: '끌어다 놓거나 붙여 넣어도 됩니다' },
   'give.draw': { en: 'Draw', ko: '직접 그리기' },
   'give.example': { en: 'Example', ko: '예시' },
-  'give.pad': { en: 'Drawing pad: draw with a pointer, or choose a digit beside it', ko: '그림판: 마우스나 손가락으로 그리거나 옆의 숫자를 고르세요' },
+  'give.pad': {
+    en: 'Drawing pad: draw with a pointer, or choose a digit beside it',
+    ko: '그림판: 마우스나 손가락으로 그리거나 옆의 숫자를 고르세요',
+  },
   'give.ready_digits': { en: 'Or have one drawn', ko: '대신 그려 주기' },
   'give.digit': { en: 'Draw the digit {n}', ko: '숫자 {n} 그리기' },
   'give.clear': { en: 'Clear', ko: '지우기' },
   'give.read': { en: 'Read it', ko: '읽기' },
   'give.close': { en: 'Close', ko: '닫기' },
-  'give.not_picture': { en: '{name} is not a picture that this browser can open.', ko: '{name}: 이 브라우저에서 열 수 없는 그림입니다.' },
+  'give.not_picture': {
+    en: '{name} is not a picture that this browser can open.',
+    ko: '{name}: 이 브라우저에서 열 수 없는 그림입니다.',
+  },
   'give.now': { en: 'The picture being read', ko: '지금 읽고 있는 그림' },
 
   'series.title': { en: 'The series, its patches and the forecast', ko: '시계열과 패치, 그리고 예측' },
@@ -71,7 +77,10 @@ export default {
     ko: '이 모델은 값만 예측하고 확신의 정도는 알려 주지 않으므로 예측 구간이 없습니다. model.distribution=student_t로 학습한 모델에는 구간이 있습니다.',
   },
   'series.errors': { en: 'How far off it was', ko: '예측 오차' },
-  'series.errors_note': { en: 'Over the {horizon} steps that were held back, in the series’ own units.', ko: '남겨 둔 {horizon}스텝에 대한 오차이며, 단위는 원래 시계열과 같습니다.' },
+  'series.errors_note': {
+    en: 'Over the {horizon} steps that were held back, in the series’ own units.',
+    ko: '남겨 둔 {horizon}스텝에 대한 오차이며, 단위는 원래 시계열과 같습니다.',
+  },
   'series.no_truth': {
     en: 'Nothing was held back, so there is no truth to compare with.',
     ko: '남겨 둔 값이 없어 비교할 실제값이 없습니다.',
@@ -90,24 +99,57 @@ export default {
     en: 'Before the patches are cut, the {count} values of {name} are divided by the mean of their sizes, and the forecast is brought back the same way.',
     ko: '패치로 자르기 전에 {name}의 값 {count}개를 절댓값의 평균으로 나누고, 예측값은 다시 원래 단위로 되돌립니다.',
   },
-  'series.scaled_none': { en: 'The values are read as they are, without normalising.', ko: '값을 정규화하지 않고 그대로 읽습니다.' },
+  'series.scaled_none': {
+    en: 'The values are read as they are, without normalising.',
+    ko: '값을 정규화하지 않고 그대로 읽습니다.',
+  },
 
   'give.series': { en: 'The series to read', ko: '읽을 시계열' },
   'give.csv': { en: 'Choose a CSV file', ko: 'CSV 파일 선택' },
   'give.paste': { en: 'Paste numbers', ko: '숫자 붙여넣기' },
-  'give.paste_label': { en: 'A header line, then a line for each step: numbers between commas', ko: '첫 줄은 열 이름, 다음 줄부터 스텝마다 한 줄씩 쉼표로 구분한 숫자' },
+  'give.paste_label': {
+    en: 'A header line, then a line for each step: numbers between commas',
+    ko: '첫 줄은 열 이름, 다음 줄부터 스텝마다 한 줄씩 쉼표로 구분한 숫자',
+  },
   'give.hold': { en: 'Hold back the last {n} as truth', ko: '마지막 {n}개를 실제값으로 남겨 두기' },
-  'give.needs': { en: 'Needs {context} steps to read, and {horizon} more to compare.', ko: '입력 {context}스텝이 필요하고, 비교하려면 {horizon}스텝이 더 필요합니다.' },
+  'give.needs': {
+    en: 'Needs {context} steps to read, and {horizon} more to compare.',
+    ko: '입력 {context}스텝이 필요하고, 비교하려면 {horizon}스텝이 더 필요합니다.',
+  },
   'give.reading': { en: '{rows} rows of {columns}', ko: '{columns} {rows}행' },
-  'csv.empty': { en: 'There is nothing in it: give a header line and a line for each step.', ko: '내용이 없습니다. 첫 줄에 열 이름, 다음 줄부터 스텝마다 한 줄씩 넣어 주세요.' },
-  'csv.header': { en: 'The first line must name the columns, and it holds numbers: give a header line.', ko: '첫 줄에는 열 이름이 있어야 하는데 숫자가 들어 있습니다. 맨 위에 열 이름을 한 줄 넣어 주세요.' },
-  'csv.comma': { en: 'Line {line}: “{cell}” has a decimal comma. Write decimals with a point.', ko: '{line}번째 줄의 “{cell}”처럼 소수점을 쉼표로 쓰면 읽을 수 없습니다. 소수점을 마침표로 바꿔 주세요.' },
-  'csv.encoding': { en: '{name} is neither UTF-8 nor UTF-16 text. Save it as CSV in UTF-8.', ko: '{name}의 인코딩이 UTF-8이나 UTF-16이 아닙니다. UTF-8 형식의 CSV로 저장해 주세요.' },
+  'csv.empty': {
+    en: 'There is nothing in it: give a header line and a line for each step.',
+    ko: '내용이 없습니다. 첫 줄에 열 이름, 다음 줄부터 스텝마다 한 줄씩 넣어 주세요.',
+  },
+  'csv.header': {
+    en: 'The first line must name the columns, and it holds numbers: give a header line.',
+    ko: '첫 줄에는 열 이름이 있어야 하는데 숫자가 들어 있습니다. 맨 위에 열 이름을 한 줄 넣어 주세요.',
+  },
+  'csv.comma': {
+    en: 'Line {line}: “{cell}” has a decimal comma. Write decimals with a point.',
+    ko: '{line}번째 줄의 “{cell}”처럼 소수점을 쉼표로 쓰면 읽을 수 없습니다. 소수점을 마침표로 바꿔 주세요.',
+  },
+  'csv.encoding': {
+    en: '{name} is neither UTF-8 nor UTF-16 text. Save it as CSV in UTF-8.',
+    ko: '{name}의 인코딩이 UTF-8이나 UTF-16이 아닙니다. UTF-8 형식의 CSV로 저장해 주세요.',
+  },
   'csv.packed': { en: '{name} could not be unpacked.', ko: '{name}의 압축을 풀 수 없습니다.' },
   'csv.twice': { en: 'Two columns are called {name}.', ko: '{name} 열이 두 번 나옵니다.' },
-  'csv.ragged': { en: 'Line {line} has {got} cells where the header has {wanted}.', ko: '{line}번째 줄의 칸 수가 {got}개로, 머리줄의 {wanted}개와 다릅니다.' },
-  'csv.number': { en: 'Line {line}: “{cell}” in the column {name} is not a number.', ko: '{line}번째 줄 {name} 열의 “{cell}”은(는) 숫자가 아닙니다.' },
+  'csv.ragged': {
+    en: 'Line {line} has {got} cells where the header has {wanted}.',
+    ko: '{line}번째 줄의 칸 수가 {got}개로, 머리줄의 {wanted}개와 다릅니다.',
+  },
+  'csv.number': {
+    en: 'Line {line}: “{cell}” in the column {name} is not a number.',
+    ko: '{line}번째 줄 {name} 열의 “{cell}”은(는) 숫자가 아닙니다.',
+  },
   'csv.none': { en: 'No column holds numbers.', ko: '숫자로 된 열이 없습니다.' },
-  'csv.missing': { en: 'The model reads {names}, which the file does not have.', ko: '모델이 읽는 {names} 열이 파일에 없습니다.' },
-  'csv.short': { en: 'The model reads {needed} steps, and there are {got}.', ko: '모델은 {needed}스텝을 읽는데 {got}스텝뿐입니다.' },
+  'csv.missing': {
+    en: 'The model reads {names}, which the file does not have.',
+    ko: '모델이 읽는 {names} 열이 파일에 없습니다.',
+  },
+  'csv.short': {
+    en: 'The model reads {needed} steps, and there are {got}.',
+    ko: '모델은 {needed}스텝을 읽는데 {got}스텝뿐입니다.',
+  },
 } satisfies Messages;

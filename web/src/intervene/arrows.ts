@@ -6,7 +6,8 @@ export function arrows(row: HTMLElement): { destroy: () => void } {
   const only = (one: HTMLElement | undefined): void => {
     for (const button of buttons()) button.tabIndex = button === one ? 0 : -1;
   };
-  const first = (): void => only(buttons().find((button) => button.getAttribute('aria-pressed') === 'true') ?? buttons()[0]);
+  const first = (): void =>
+    only(buttons().find((button) => button.getAttribute('aria-pressed') === 'true') ?? buttons()[0]);
 
   function key(event: KeyboardEvent): void {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];

@@ -14,7 +14,8 @@ export function keep(changes: Intervention[], step = true): void {
 export const same = (one: Intervention, other: Intervention): boolean => told(one) === told(other);
 const told = (change: Intervention): string => JSON.stringify(Object.entries(change).sort());
 
-export const isOn = (changes: Intervention[], change: Intervention): boolean => changes.some((one) => same(one, change));
+export const isOn = (changes: Intervention[], change: Intervention): boolean =>
+  changes.some((one) => same(one, change));
 
 /** With this change if it is not among them, without it if it is. */
 export function toggled(changes: Intervention[], change: Intervention): Intervention[] {
@@ -39,7 +40,10 @@ export function pieceAt(trace: TraceInfo, sequence: string, position: number): s
 export function attentionNamed(trace: TraceInfo, name: string): string {
   const attention = trace.attentions.find((one) => one.name === name);
   if (!attention) return name;
-  return t(`intervene.attention.${attention.kind}`, { stack: t(`intervene.stack.${attention.stack}`), layer: attention.layer + 1 });
+  return t(`intervene.attention.${attention.kind}`, {
+    stack: t(`intervene.stack.${attention.stack}`),
+    layer: attention.layer + 1,
+  });
 }
 
 export function blockNamed(block: string): string {
@@ -67,7 +71,10 @@ export function said(trace: TraceInfo, change: Intervention): string {
     case 'layer_off':
       return t('intervene.said.layer_off', { where: blockNamed(change.block) });
     case 'mask_token':
-      return t('intervene.said.mask_token', { token: pieceAt(trace, change.sequence, change.position), n: change.position + 1 });
+      return t('intervene.said.mask_token', {
+        token: pieceAt(trace, change.sequence, change.position),
+        n: change.position + 1,
+      });
     case 'swap':
       return t('intervene.said.swap', {
         one: pieceAt(trace, change.sequence, change.positions[0]),
@@ -76,10 +83,15 @@ export function said(trace: TraceInfo, change: Intervention): string {
     case 'residual': {
       const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
       return t('intervene.said.residual', {
-        where: siteNamed(change.name), token: pieceAt(trace, sequence, change.position), scale: change.scale,
+        where: siteNamed(change.name),
+        token: pieceAt(trace, sequence, change.position),
+        scale: change.scale,
       });
     }
     case 'positions':
-      return t('intervene.said.positions', { stack: lookup(`intervene.stack.${change.stack}`), stretch: change.stretch });
+      return t('intervene.said.positions', {
+        stack: lookup(`intervene.stack.${change.stack}`),
+        stretch: change.stretch,
+      });
   }
 }

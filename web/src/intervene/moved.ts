@@ -8,7 +8,11 @@ export interface Moved {
 
 /** The `count` tokens whose probability changed most, the largest change first. */
 export function movedMost(
-  before: ArrayLike<number>, sumBefore: number, after: ArrayLike<number>, sumAfter: number, count: number,
+  before: ArrayLike<number>,
+  sumBefore: number,
+  after: ArrayLike<number>,
+  sumAfter: number,
+  count: number,
 ): Moved[] {
   const best: Moved[] = [];
   const apart = (one: Moved): number => Math.abs(one.after - one.before);

@@ -48,7 +48,9 @@ export class Ranking {
   async run(trace: TraceInfo): Promise<void> {
     this.forget();
     const mine = this.#turn;
-    const heads = trace.attentions.flatMap((one) => Array.from({ length: one.heads }, (_, head) => ({ attention: one.name, head })));
+    const heads = trace.attentions.flatMap((one) =>
+      Array.from({ length: one.heads }, (_, head) => ({ attention: one.name, head })),
+    );
     const tried = heads.slice(0, MOST);
     this.all = heads.length;
     this.total = tried.length;
@@ -84,7 +86,8 @@ async function effectOf(before: TraceInfo, after: TraceInfo): Promise<[Measure, 
   if (a.kind === 'forecast') return ['curve', await moved(before, after, a.names.forecast)];
   if (a.kind === 'answer' && b.kind === 'answer') return ['score', Math.abs(a.score - b.score)];
   const { kl, positions } = await session.source.difference(before.id, after.id);
-  if (a.kind === 'translate' && positions) return ['places', positions.reduce((sum, one) => sum + one, 0) / positions.length];
+  if (a.kind === 'translate' && positions)
+    return ['places', positions.reduce((sum, one) => sum + one, 0) / positions.length];
   return ['kl', kl ?? 0];
 }
 

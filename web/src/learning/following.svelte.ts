@@ -45,7 +45,7 @@ export class Following {
     });
 
     // A new film for another run, another text, and each new checkpoint; the old one stays on show meanwhile.
-    let kept = $derived(JSON.stringify(this.run && [this.run.id, this.run.checkpoints.map((one) => one.step)]));
+    const kept = $derived(JSON.stringify(this.run && [this.run.id, this.run.checkpoints.map((one) => one.step)]));
     let shown: string | null = null;
     $effect(() => {
       const now = id();

@@ -10,12 +10,42 @@ type Rgb = readonly [number, number, number];
 // Stops are chosen so that lightness falls (on light) or rises (on dark) evenly.
 const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
   light: {
-    much: [[255, 255, 255], [214, 219, 250], [150, 158, 236], [91, 91, 214], [49, 40, 140], [25, 16, 76]],
-    signed: [[140, 56, 0], [222, 120, 40], [248, 200, 150], [250, 250, 252], [165, 205, 245], [50, 125, 210], [10, 60, 130]],
+    much: [
+      [255, 255, 255],
+      [214, 219, 250],
+      [150, 158, 236],
+      [91, 91, 214],
+      [49, 40, 140],
+      [25, 16, 76],
+    ],
+    signed: [
+      [140, 56, 0],
+      [222, 120, 40],
+      [248, 200, 150],
+      [250, 250, 252],
+      [165, 205, 245],
+      [50, 125, 210],
+      [10, 60, 130],
+    ],
   },
   dark: {
-    much: [[22, 22, 30], [45, 42, 92], [84, 80, 180], [132, 134, 238], [186, 194, 255], [240, 243, 255]],
-    signed: [[255, 196, 130], [228, 128, 48], [122, 62, 18], [26, 26, 34], [18, 66, 120], [58, 140, 226], [168, 214, 255]],
+    much: [
+      [22, 22, 30],
+      [45, 42, 92],
+      [84, 80, 180],
+      [132, 134, 238],
+      [186, 194, 255],
+      [240, 243, 255],
+    ],
+    signed: [
+      [255, 196, 130],
+      [228, 128, 48],
+      [122, 62, 18],
+      [26, 26, 34],
+      [18, 66, 120],
+      [58, 140, 226],
+      [168, 214, 255],
+    ],
   },
 };
 
@@ -49,11 +79,16 @@ export function shade(value: number, scale: Scale, low: number, high: number): n
   return Math.round((255 * (Math.max(low, Math.min(high, value)) - low)) / (high - low || 1));
 }
 
-const words = (bytes: Uint8ClampedArray): Uint32Array => new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+const words = (bytes: Uint8ClampedArray): Uint32Array =>
+  new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
 
 /** Paint numbers, one a pixel, onto a canvas that has their size; `hidden` is the colour where there is no number. */
 export function paintCells(
-  canvas: HTMLCanvasElement, values: ArrayLike<number>, colours: Uint8ClampedArray, scale: Scale, [low, high]: readonly [number, number],
+  canvas: HTMLCanvasElement,
+  values: ArrayLike<number>,
+  colours: Uint8ClampedArray,
+  scale: Scale,
+  [low, high]: readonly [number, number],
   hidden: number[] = [0, 0, 0, 0],
 ): void {
   const context = canvas.getContext('2d')!;

@@ -24,7 +24,15 @@ const n = (x: number): string => String(Math.round(x * 100) / 100);
 export async function drawn(view: HTMLElement): Promise<{ text: string; width: number; height: number }> {
   const restore = unrolled(view);
   const box = view.getBoundingClientRect();
-  const frame: Frame = { left: box.left - MARGIN, top: box.top - MARGIN, out: [], right: 0, bottom: 0, fonts: new Set(), ids: 0 };
+  const frame: Frame = {
+    left: box.left - MARGIN,
+    top: box.top - MARGIN,
+    out: [],
+    right: 0,
+    bottom: 0,
+    fonts: new Set(),
+    ids: 0,
+  };
   try {
     walk(view, frame);
   } finally {
@@ -63,10 +71,17 @@ function walk(element: Element, frame: Frame): void {
   const style = getComputedStyle(element);
   if (style.display === 'none' || style.opacity === '0') return;
   if (style.display === 'contents') return children(element, frame, style);
-  if (style.transform !== 'none' && element instanceof HTMLElement) return turned(element, style.transform, style.transformOrigin, frame);
+  if (style.transform !== 'none' && element instanceof HTMLElement)
+    return turned(element, style.transform, style.transformOrigin, frame);
   const box = element.getBoundingClientRect();
   // Words for readers of screens stand in a box of one pixel.
-  if ((style.position === 'absolute' || style.position === 'fixed') && box.width <= 1.5 && box.height <= 1.5 && style.overflow !== 'visible') return;
+  if (
+    (style.position === 'absolute' || style.position === 'fixed') &&
+    box.width <= 1.5 &&
+    box.height <= 1.5 &&
+    style.overflow !== 'visible'
+  )
+    return;
   const faint = style.opacity !== '1';
   if (faint) frame.out.push(`<g opacity="${style.opacity}">`);
   if (style.visibility !== 'hidden') {
@@ -75,13 +90,21 @@ function walk(element: Element, frame: Frame): void {
       if (box.width > 0) reach(frame, box);
     } else {
       ground(style, box, frame);
-      if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement) picture(element, style, box, frame);
-      else if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement || element instanceof HTMLTextAreaElement) control(element, style, box, frame);
+      if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement)
+        picture(element, style, box, frame);
+      else if (
+        element instanceof HTMLInputElement ||
+        element instanceof HTMLSelectElement ||
+        element instanceof HTMLTextAreaElement
+      )
+        control(element, style, box, frame);
     }
   }
   const leaf = element instanceof SVGElement || /^(CANVAS|IMG|INPUT|SELECT|TEXTAREA|MATH)$/i.test(element.tagName);
   if (!leaf) {
-    const cut = style.overflow !== 'visible' && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
+    const cut =
+      style.overflow !== 'visible' &&
+      (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
     if (cut) {
       const id = `cut${frame.ids++}`;
       frame.out.push(`<clipPath id="${id}">${rect(box, frame)}</clipPath><g clip-path="url(#${id})">`);
@@ -108,7 +131,9 @@ function turned(element: HTMLElement, transform: string, origin: string, frame: 
   const x = box.left - frame.left + ox;
   const y = box.top - frame.top + oy;
   const matrix = new DOMMatrix(transform);
-  frame.out.push(`<g transform="translate(${n(x)} ${n(y)}) matrix(${[matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f].map((v) => v.toFixed(5)).join(' ')}) translate(${n(-x)} ${n(-y)})">`);
+  frame.out.push(
+    `<g transform="translate(${n(x)} ${n(y)}) matrix(${[matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f].map((v) => v.toFixed(5)).join(' ')}) translate(${n(-x)} ${n(-y)})">`,
+  );
   const kept = { right: frame.right, bottom: frame.bottom };
   walk(element, frame);
   frame.out.push('</g>');
@@ -143,28 +168,56 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
   }));
   const [first] = sides;
   if (sides.every((one) => one.width === first.width && one.colour === first.colour)) {
-    if (first.width > 0 && first.colour !== 'none') edge(box, first.width, -first.width / 2, radius, first.colour, first.dashed, frame);
+    if (first.width > 0 && first.colour !== 'none')
+      edge(box, first.width, -first.width / 2, radius, first.colour, first.dashed, frame);
   } else {
     for (const { side, width, colour, dashed } of sides) {
       if (width === 0 || colour === 'none') continue;
       const across = side === 'Top' || side === 'Bottom';
       const x = (side === 'Right' ? box.right - width / 2 : box.left + (across ? 0 : width / 2)) - frame.left;
       const y = (side === 'Bottom' ? box.bottom - width / 2 : box.top + (across ? width / 2 : 0)) - frame.top;
-      frame.out.push(`<path d="M${n(x)} ${n(y)}${across ? `h${n(box.width)}` : `v${n(box.height)}`}" stroke="${colour}" stroke-width="${n(width)}"${dashed ? ' stroke-dasharray="3 3"' : ''}/>`);
+      frame.out.push(
+        `<path d="M${n(x)} ${n(y)}${across ? `h${n(box.width)}` : `v${n(box.height)}`}" stroke="${colour}" stroke-width="${n(width)}"${dashed ? ' stroke-dasharray="3 3"' : ''}/>`,
+      );
       reach(frame, box);
     }
   }
   const outline = style.outlineStyle === 'none' || style.outlineStyle === 'auto' ? 0 : parseFloat(style.outlineWidth);
-  if (outline > 0) edge(box, outline, parseFloat(style.outlineOffset) + outline / 2, radius, plain(style.outlineColor), false, frame);
+  if (outline > 0)
+    edge(box, outline, parseFloat(style.outlineOffset) + outline / 2, radius, plain(style.outlineColor), false, frame);
 }
 
-function edge(box: DOMRect, width: number, grow: number, radius: number, colour: string, dashed: boolean, frame: Frame): void {
-  const grown = { left: box.left - grow, top: box.top - grow, width: box.width + 2 * grow, height: box.height + 2 * grow };
-  frame.out.push(rect(grown, frame, ` fill="none" stroke="${colour}" stroke-width="${n(width)}"${radius ? ` rx="${n(Math.max(0, radius + grow))}"` : ''}${dashed ? ' stroke-dasharray="3 3"' : ''}`));
+function edge(
+  box: DOMRect,
+  width: number,
+  grow: number,
+  radius: number,
+  colour: string,
+  dashed: boolean,
+  frame: Frame,
+): void {
+  const grown = {
+    left: box.left - grow,
+    top: box.top - grow,
+    width: box.width + 2 * grow,
+    height: box.height + 2 * grow,
+  };
+  frame.out.push(
+    rect(
+      grown,
+      frame,
+      ` fill="none" stroke="${colour}" stroke-width="${n(width)}"${radius ? ` rx="${n(Math.max(0, radius + grow))}"` : ''}${dashed ? ' stroke-dasharray="3 3"' : ''}`,
+    ),
+  );
   reach(frame, { right: grown.left + grown.width, bottom: grown.top + grown.height });
 }
 
-function picture(element: HTMLCanvasElement | HTMLImageElement, style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
+function picture(
+  element: HTMLCanvasElement | HTMLImageElement,
+  style: CSSStyleDeclaration,
+  box: DOMRect,
+  frame: Frame,
+): void {
   let canvas = element as HTMLCanvasElement;
   if (element instanceof HTMLImageElement) {
     canvas = document.createElement('canvas');
@@ -191,7 +244,15 @@ function rise(style: CSSStyleDeclaration): { up: number; whole: number } {
   return { up, whole: up + down };
 }
 
-function set(text: string, left: number, top: number, width: number, height: number, style: CSSStyleDeclaration, frame: Frame): void {
+function set(
+  text: string,
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+  style: CSSStyleDeclaration,
+  frame: Frame,
+): void {
   const { up, whole } = rise(style);
   const shown = style.textTransform === 'uppercase' ? text.toUpperCase() : text;
   const more = [
@@ -224,9 +285,20 @@ function words(node: Text, style: CSSStyleDeclaration, frame: Frame): void {
   let line: DOMRect | null = null;
   const flush = (to: number): void => {
     const text = kept ? node.data.slice(from, to).replace(/\n/g, '') : node.data.slice(from, to).replace(/\s+/g, ' ');
-    const start = kept ? from : from + (node.data.slice(from, to).length - node.data.slice(from, to).trimStart().length);
+    const start = kept
+      ? from
+      : from + (node.data.slice(from, to).length - node.data.slice(from, to).trimStart().length);
     const box = at(kept ? from : start, to);
-    if (text.trim() !== '' && box.width > 0) set(kept ? text : text.trim(), box.left, box.top, at(start, kept ? to : start + node.data.slice(start, to).trimEnd().length).width, box.height, style, frame);
+    if (text.trim() !== '' && box.width > 0)
+      set(
+        kept ? text : text.trim(),
+        box.left,
+        box.top,
+        at(start, kept ? to : start + node.data.slice(start, to).trimEnd().length).width,
+        box.height,
+        style,
+        frame,
+      );
   };
   const whole = at(0, node.data.length);
   if (whole.height < 1.6 * parseFloat(style.fontSize)) {
@@ -246,20 +318,37 @@ function words(node: Text, style: CSSStyleDeclaration, frame: Frame): void {
 }
 
 /** A control as it stands: what it says, and how far it is drawn. */
-function control(element: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
+function control(
+  element: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement,
+  style: CSSStyleDeclaration,
+  box: DOMRect,
+  frame: Frame,
+): void {
   if (element instanceof HTMLInputElement && element.type === 'range') {
     const low = Number(element.min || 0);
     const high = Number(element.max || 100);
     const x = box.left + 8 + ((box.width - 16) * (element.valueAsNumber - low)) / (high - low || 1);
     const y = box.top + box.height / 2;
     const accent = plain(style.accentColor === 'auto' ? style.color : style.accentColor);
-    frame.out.push(rect({ left: box.left, top: y - 2, width: box.width, height: 4 }, frame, ` fill="${accent}" opacity="0.3" rx="2"`));
+    frame.out.push(
+      rect(
+        { left: box.left, top: y - 2, width: box.width, height: 4 },
+        frame,
+        ` fill="${accent}" opacity="0.3" rx="2"`,
+      ),
+    );
     frame.out.push(`<circle cx="${n(x - frame.left)}" cy="${n(y - frame.top)}" r="7" fill="${accent}"/>`);
     return reach(frame, box);
   }
   if (element instanceof HTMLInputElement && (element.type === 'checkbox' || element.type === 'radio')) {
     const colour = plain(style.accentColor === 'auto' ? style.color : style.accentColor);
-    frame.out.push(rect(box, frame, ` rx="${element.type === 'radio' ? n(box.width / 2) : 3}" fill="${element.checked ? colour : 'none'}" stroke="${colour}"`));
+    frame.out.push(
+      rect(
+        box,
+        frame,
+        ` rx="${element.type === 'radio' ? n(box.width / 2) : 3}" fill="${element.checked ? colour : 'none'}" stroke="${colour}"`,
+      ),
+    );
     return reach(frame, box);
   }
   const text = element instanceof HTMLSelectElement ? (element.selectedOptions[0]?.text ?? '') : element.value;

@@ -11,7 +11,9 @@ async function embedded(address: string): Promise<string> {
 
 /** @font-face rules for those of the named families that the page brings along. */
 export async function fontFaces(families: Set<string>): Promise<string> {
-  const wanted = new Set([...families].flatMap((list) => list.split(',').map((one) => one.trim().replace(/["']/g, ''))));
+  const wanted = new Set(
+    [...families].flatMap((list) => list.split(',').map((one) => one.trim().replace(/["']/g, ''))),
+  );
   const faces: Promise<string>[] = [];
   for (const sheet of document.styleSheets) {
     let rules: CSSRuleList;
@@ -28,9 +30,23 @@ export async function fontFaces(families: Set<string>): Promise<string> {
       const weight = rule.style.getPropertyValue('font-weight') || '400';
       const slant = rule.style.getPropertyValue('font-style') || 'normal';
       const address = new URL(source, sheet.href ?? document.baseURI).href;
-      if (![...document.fonts].some((face) => face.family.replace(/["']/g, '') === family && face.weight === weight && face.style === slant && face.status === 'loaded')) continue;
+      if (
+        ![...document.fonts].some(
+          (face) =>
+            face.family.replace(/["']/g, '') === family &&
+            face.weight === weight &&
+            face.style === slant &&
+            face.status === 'loaded',
+        )
+      )
+        continue;
       if (!asked.has(address)) asked.set(address, embedded(address));
-      faces.push(asked.get(address)!.then((data) => `@font-face{font-family:'${family}';font-weight:${weight};font-style:${slant};src:url(${data})}`, () => ''));
+      faces.push(
+        asked.get(address)!.then(
+          (data) => `@font-face{font-family:'${family}';font-weight:${weight};font-style:${slant};src:url(${data})}`,
+          () => '',
+        ),
+      );
     }
   }
   return (await Promise.all(faces)).join('');

@@ -13,7 +13,8 @@ export function feedForward(stack: Pick<StackInfo, 'gated' | 'biases'> | null, a
 }
 
 /** What the head makes of a vector before the softmax. */
-export const scores = (head: ModelOutline['head'] | undefined, x: string): string => `W\\,${x}${added(head?.bias ?? false, 'b')}`;
+export const scores = (head: ModelOutline['head'] | undefined, x: string): string =>
+  `W\\,${x}${added(head?.bias ?? false, 'b')}`;
 
 /** What is added to a token's vector for its place. */
 export const PE = '\\mathrm{PE}';

@@ -5,8 +5,18 @@ import { PageError } from './errors';
 import type { Asked, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, HeadsInfo, LensInfo, ModelInfo, ModelsResponse, NextInfo, RunInfo, SearchInfo, SnapshotsInfo, StepInfo,
-  TraceInfo, UnitInfo,
+  DifferenceInfo,
+  HeadsInfo,
+  LensInfo,
+  ModelInfo,
+  ModelsResponse,
+  NextInfo,
+  RunInfo,
+  SearchInfo,
+  SnapshotsInfo,
+  StepInfo,
+  TraceInfo,
+  UnitInfo,
 } from './types';
 
 interface Kept {

@@ -16,7 +16,16 @@ export type Language = 'en' | 'ko';
 export type Messages = Record<string, { en: string; ko: string }>;
 
 const messages = {
-  ...decoding, ...errors, ...heads, ...intervene, ...learning, ...model, ...page, ...pictures, ...stations, ...tour,
+  ...decoding,
+  ...errors,
+  ...heads,
+  ...intervene,
+  ...learning,
+  ...model,
+  ...page,
+  ...pictures,
+  ...stations,
+  ...tour,
 };
 export type Key = keyof typeof messages;
 

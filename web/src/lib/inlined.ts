@@ -4,21 +4,45 @@ import { plain } from './paint';
 
 /** What may be said by the style sheet, and what it is when nothing is said. */
 const SAID: Record<string, string> = {
-  fill: 'rgb(0, 0, 0)', 'fill-opacity': '1', stroke: 'none', 'stroke-width': '1px', 'stroke-opacity': '1', 'stroke-dasharray': 'none',
-  'stroke-linecap': 'butt', 'stroke-linejoin': 'miter', opacity: '1', visibility: 'visible', 'paint-order': 'normal', 'vector-effect': 'none',
+  fill: 'rgb(0, 0, 0)',
+  'fill-opacity': '1',
+  stroke: 'none',
+  'stroke-width': '1px',
+  'stroke-opacity': '1',
+  'stroke-dasharray': 'none',
+  'stroke-linecap': 'butt',
+  'stroke-linejoin': 'miter',
+  opacity: '1',
+  visibility: 'visible',
+  'paint-order': 'normal',
+  'vector-effect': 'none',
 };
 const OF_TEXT: Record<string, string> = {
-  'font-family': '', 'font-size': '', 'font-weight': '400', 'font-style': 'normal', 'text-anchor': 'start', 'dominant-baseline': 'auto', 'letter-spacing': 'normal',
+  'font-family': '',
+  'font-size': '',
+  'font-weight': '400',
+  'font-style': 'normal',
+  'text-anchor': 'start',
+  'dominant-baseline': 'auto',
+  'letter-spacing': 'normal',
 };
 const DROPPED = /^(class|style|role|tabindex|data-.*|aria-.*)$/;
 
 /** Text without the signs that no XML may hold; a token may be any of them. */
 export const legal = (text: string): string => text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
 
-export function inlined(svg: SVGSVGElement, x: number, y: number, width: number, height: number, fonts: Set<string>): string {
+export function inlined(
+  svg: SVGSVGElement,
+  x: number,
+  y: number,
+  width: number,
+  height: number,
+  fonts: Set<string>,
+): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
   say(svg, copy, fonts);
-  for (const [name, value] of Object.entries({ x, y, width, height })) copy.setAttribute(name, String(Math.round(value * 100) / 100));
+  for (const [name, value] of Object.entries({ x, y, width, height }))
+    copy.setAttribute(name, String(Math.round(value * 100) / 100));
   copy.setAttribute('overflow', getComputedStyle(svg).overflow === 'visible' ? 'visible' : 'hidden');
   return legal(new XMLSerializer().serializeToString(copy));
 }
@@ -46,7 +70,8 @@ function say(from: Element, to: Element, fonts: Set<string>): void {
       fonts.add(style.fontFamily);
       if (style.whiteSpace.startsWith('pre')) to.setAttribute('xml:space', 'preserve');
     }
-    if (from instanceof SVGImageElement && style.imageRendering === 'pixelated') to.setAttribute('style', 'image-rendering:pixelated');
+    if (from instanceof SVGImageElement && style.imageRendering === 'pixelated')
+      to.setAttribute('style', 'image-rendering:pixelated');
     if (style.transform !== 'none' && !(from instanceof SVGSVGElement)) moved(style, to);
   }
   const [ours, theirs] = [[...from.children], [...to.children]];

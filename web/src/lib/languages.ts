@@ -8,7 +8,10 @@ export function named(code: string): string {
   try {
     const name = new Intl.DisplayNames([reader.language], { type: 'language' }).of(code) ?? code;
     const variant = code.split('-').at(-1) ?? '';
-    return name.replace(`(${variant.toUpperCase()})`, () => `(${has(`variant.${variant}`) ? lookup(`variant.${variant}`) : variant})`);
+    return name.replace(
+      `(${variant.toUpperCase()})`,
+      () => `(${has(`variant.${variant}`) ? lookup(`variant.${variant}`) : variant})`,
+    );
   } catch {
     return code;
   }

@@ -12,7 +12,8 @@ export function short(x: number, digits = 3): string {
 
 /** As `short`, but where `x` is far larger than the `swing` it lies in, with the digits that tell it from its neighbours. */
 export function told(x: number, swing: number): string {
-  const above = swing > 0 && Math.abs(x) > swing ? Math.floor(Math.log10(Math.abs(x))) - Math.floor(Math.log10(swing)) : 0;
+  const above =
+    swing > 0 && Math.abs(x) > swing ? Math.floor(Math.log10(Math.abs(x))) - Math.floor(Math.log10(swing)) : 0;
   return above < 3 ? short(x) : x.toPrecision(Math.min(17, 3 + above)).replace('-', '−');
 }
 

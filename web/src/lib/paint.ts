@@ -4,7 +4,11 @@
 export function plain(colour: string): string {
   if (colour === 'transparent' || colour === 'none' || colour === '') return 'none';
   const wide = colour.match(/^color\(srgb\s+([\d.e+-]+)\s+([\d.e+-]+)\s+([\d.e+-]+)(?:\s*\/\s*([\d.]+))?\)$/);
-  if (wide) return written(wide.slice(1, 4).map((part) => 255 * Number(part)), wide[4]);
+  if (wide)
+    return written(
+      wide.slice(1, 4).map((part) => 255 * Number(part)),
+      wide[4],
+    );
   const old = colour.match(/^rgba?\(\s*([\d.]+)[\s,]+([\d.]+)[\s,]+([\d.]+)(?:[\s,/]+([\d.]+))?\s*\)$/);
   if (old) return written(old.slice(1, 4).map(Number), old[4]);
   return colour;

@@ -21,7 +21,11 @@ class Server {
 
   #call(): void {
     setTimeout(() => {
-      if (this.#away) void fetch('health').then(() => this.heard(), () => this.#call());
+      if (this.#away)
+        void fetch('health').then(
+          () => this.heard(),
+          () => this.#call(),
+        );
     }, EVERY);
   }
 }

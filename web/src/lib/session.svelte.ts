@@ -8,7 +8,10 @@ import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The words of the address that say what the model is given: others change without its being read again. */
-export const GIVEN = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [name, `${name}_b`]);
+export const GIVEN = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [
+  name,
+  `${name}_b`,
+]);
 
 /** Of two inputs that are compared, the first or the second: what their words of the address end with. */
 export type Which = '' | '_b';
@@ -96,7 +99,9 @@ class Session {
     const inputs = which.map((suffix) => inputOf(words, model, suffix));
     const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
     if (lack) throw new PageError(lack);
-    return Promise.all(which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))));
+    return Promise.all(
+      which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))),
+    );
   }
 
   /** The trace of an input: of a text that a translator reads by its sentences, that of the chosen one. */

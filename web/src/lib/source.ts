@@ -4,8 +4,21 @@ import { PageError, ServerError } from './errors';
 import { server } from './server.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
-  DifferenceInfo, ErrorInfo, HeadsInfo, LensInfo, ModelsResponse, NextInfo, RunInfo, SearchInfo, SentencesResponse,
-  SnapshotsInfo, StepInfo, TraceInfo, TraceInput, TraceRequest, UnitInfo,
+  DifferenceInfo,
+  ErrorInfo,
+  HeadsInfo,
+  LensInfo,
+  ModelsResponse,
+  NextInfo,
+  RunInfo,
+  SearchInfo,
+  SentencesResponse,
+  SnapshotsInfo,
+  StepInfo,
+  TraceInfo,
+  TraceInput,
+  TraceRequest,
+  UnitInfo,
 } from './types';
 
 export interface Asked {
@@ -43,7 +56,13 @@ async function answered(path: string, init?: RequestInit): Promise<Response> {
   }
   server.heard();
   if (response.ok) return response;
-  let info: ErrorInfo = { code: '', message: `${response.status} ${response.statusText}`, type: '', param: null, fields: {} };
+  let info: ErrorInfo = {
+    code: '',
+    message: `${response.status} ${response.statusText}`,
+    type: '',
+    param: null,
+    fields: {},
+  };
   try {
     info = (await response.json()).error;
   } catch {

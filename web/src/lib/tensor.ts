@@ -83,7 +83,8 @@ function range(item: string, size: number): { single: boolean; at: number[] } {
   if (!item.includes(':')) return { single: true, at: [Number(item)] };
   const [from, to, step] = item.split(':');
   const at: number[] = [];
-  for (let i = from ? Number(from) : 0; i < Math.min(to ? Number(to) : size, size); i += step ? Number(step) : 1) at.push(i);
+  for (let i = from ? Number(from) : 0; i < Math.min(to ? Number(to) : size, size); i += step ? Number(step) : 1)
+    at.push(i);
   return { single: false, at };
 }
 

@@ -72,11 +72,13 @@ const MANY = 14; // layers beyond this are folded
 const added = (stack: StackInfo): boolean => stack.position.kind === 'sinusoidal' || stack.position.kind === 'learned';
 /** Position that acts inside the attentions, not on what enters the stack. */
 const inside = (stack: StackInfo): boolean => stack.position.name !== null && !added(stack);
-const subs = (stack: StackInfo): ('self' | 'cross' | 'ffn')[] => (stack.cross ? ['self', 'cross', 'ffn'] : ['self', 'ffn']);
+const subs = (stack: StackInfo): ('self' | 'cross' | 'ffn')[] =>
+  stack.cross ? ['self', 'cross', 'ffn'] : ['self', 'ffn'];
 
 /** Which layers stand alone, and which are folded together: pairs [first, last]. */
 export function folds(layers: number, open: number, unfolded: boolean): [number, number][] {
-  const alone = (n: number): boolean => unfolded || layers <= MANY || n < 2 || n >= layers - 2 || Math.abs(n - open) <= 1;
+  const alone = (n: number): boolean =>
+    unfolded || layers <= MANY || n < 2 || n >= layers - 2 || Math.abs(n - open) <= 1;
   const runs: [number, number][] = [];
   for (let n = 0; n < layers; n++) {
     const last = runs.at(-1);
@@ -89,7 +91,8 @@ export function folds(layers: number, open: number, unfolded: boolean): [number,
 /** How high an open layer is. */
 function openHeight(stack: StackInfo): number {
   if (stack.wiring === 'parallel') return 30 + ATTEND + 22 + 8;
-  const one = (part: string): number => (stack.wiring === 'pre' ? 27 : 14) + (part === 'ffn' ? FEED : ATTEND) + (stack.wiring === 'pre' ? 16 : 42);
+  const one = (part: string): number =>
+    (stack.wiring === 'pre' ? 27 : 14) + (part === 'ffn' ? FEED : ATTEND) + (stack.wiring === 'pre' ? 16 : 42);
   return 8 + subs(stack).reduce((sum, part) => sum + one(part), 0);
 }
 
@@ -102,7 +105,8 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   const id = (what: string): string => `${stack.name}.${layer}.${what}`;
   const pill = (what: string, x: number, y: number, after?: string): void =>
     void stops.push({ id: id(what), part: 'norm', x, y: y - 10, w: 48, h: 20, mini: false, after });
-  const plus = (what: string, y: number): void => void stops.push({ id: id(what), part: 'add', x: stream - 8, y: y - 8, w: 16, h: 16, mini: false });
+  const plus = (what: string, y: number): void =>
+    void stops.push({ id: id(what), part: 'add', x: stream - 8, y: y - 8, w: 16, h: 16, mini: false });
   let y = height - 4;
   if (stack.wiring === 'parallel') {
     const branch = y - 12;
@@ -114,8 +118,16 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
       const x = left + n * (half + 10);
       const middle = x + half / 2;
       stops.push({ id: id(part), part, x, y: top, w: half, h: ATTEND, mini: false });
-      lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + ATTEND}`, role: 'branch', id: id(part) });
-      lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: id('norm_self') });
+      lines.push({
+        d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + ATTEND}`,
+        role: 'branch',
+        id: id(part),
+      });
+      lines.push({
+        d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`,
+        role: 'branch',
+        id: id('norm_self'),
+      });
     }
     if (inside(stack)) lines.push({ d: `M5 ${top + ATTEND / 2} H${left}`, role: 'position', id: id('self') });
     plus('norm_self', sum);
@@ -128,11 +140,20 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
     const branch = y - (stack.wiring === 'pre' ? 11 : 4);
     const top = branch - (stack.wiring === 'pre' ? 16 : 10) - high;
     const sum = top - 10;
-    lines.push({ d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`, role: 'branch', id: id(part) });
-    lines.push({ d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`, role: 'branch', id: norm });
+    lines.push({
+      d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`,
+      role: 'branch',
+      id: id(part),
+    });
+    lines.push({
+      d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`,
+      role: 'branch',
+      id: norm,
+    });
     if (stack.wiring === 'pre') pill(`norm_${part}`, stream - 74, branch, id(part));
     stops.push({ id: id(part), part, x: left, y: top, w: right - left, h: high, mini: false });
-    if (part === 'self' && inside(stack)) lines.push({ d: `M5 ${top + high / 2} H${left}`, role: 'position', id: id(part) });
+    if (part === 'self' && inside(stack))
+      lines.push({ d: `M5 ${top + high / 2} H${left}`, role: 'position', id: id(part) });
     plus(`norm_${part}`, sum);
     if (stack.wiring === 'post') pill(`norm_${part}`, stream - 24, sum - 20);
     y = sum - (stack.wiring === 'pre' ? 6 : 32);
@@ -168,7 +189,15 @@ function closed(stack: StackInfo, layer: number, height: number, stream: number)
 }
 
 /** One stack from its tokens at the bottom upwards; y = 0 is its bottom, upwards negative, until it is set into the whole. */
-function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, unfolded: boolean, tokens: number, head: boolean): Column {
+function column(
+  stack: StackInfo,
+  x: number,
+  sizes: Sizes,
+  open: number | null,
+  unfolded: boolean,
+  tokens: number,
+  head: boolean,
+): Column {
   const w = sizes.column;
   const stream = x + w - (sizes.compact ? 26 : 44);
   const stops: Stop[] = [];
@@ -183,11 +212,27 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
   if (stack.position.name !== null) {
     y -= 16 + POSITION;
     const right = stream - 30;
-    stops.push({ id: `${stack.name}.position`, part: 'position', x: x + 14, y, w: right - x - 14, h: POSITION, mini: false });
+    stops.push({
+      id: `${stack.name}.position`,
+      part: 'position',
+      x: x + 14,
+      y,
+      w: right - x - 14,
+      h: POSITION,
+      mini: false,
+    });
     const middle = y + POSITION / 2;
     if (added(stack)) {
       lines.push({ d: `M${right} ${middle} H${stream - 8}`, role: 'branch', id: `${stack.name}.position` });
-      stops.push({ id: `${stack.name}.position`, part: 'add', x: stream - 8, y: middle - 8, w: 16, h: 16, mini: false });
+      stops.push({
+        id: `${stack.name}.position`,
+        part: 'add',
+        x: stream - 8,
+        y: middle - 8,
+        w: 16,
+        h: 16,
+        mini: false,
+      });
     }
   }
   const from = y;
@@ -200,13 +245,18 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
     const h = to > layer ? 40 : isOpen ? openHeight(stack) : slim;
     y -= h;
     const local = stream - x;
-    const within = to > layer ? { stops: [], lines: [] } : isOpen ? opened(stack, layer, h, local) : closed(stack, layer, h, local);
+    const within =
+      to > layer ? { stops: [], lines: [] } : isOpen ? opened(stack, layer, h, local) : closed(stack, layer, h, local);
     panes.push({ key: `${stack.name}.${layer}`, stack, layer, to, open: isOpen, x, y, w, h, ...within });
     y -= many ? 4 : 6;
   }
   // A scheme that works inside the attentions runs along them.
   if (inside(stack) && panes.length > 0) {
-    lines.push({ d: `M${x + 5} ${y + 8} V${from + POSITION / 2 - 6} Q${x + 5} ${from + POSITION / 2} ${x + 11} ${from + POSITION / 2} H${x + 14}`, role: 'position', id: `${stack.name}.position` });
+    lines.push({
+      d: `M${x + 5} ${y + 8} V${from + POSITION / 2 - 6} Q${x + 5} ${from + POSITION / 2} ${x + 11} ${from + POSITION / 2} H${x + 14}`,
+      role: 'position',
+      id: `${stack.name}.position`,
+    });
   }
   if (stack.final_norm) {
     y -= FINAL + 4;
@@ -233,7 +283,15 @@ function column(stack: StackInfo, x: number, sizes: Sizes, open: number | null, 
 export function draw(model: ModelInfo, sizes: Sizes, open: Record<string, number | null>, unfolded: boolean): Drawing {
   const stacks = model.outline.stacks;
   const columns = stacks.map((stack, n) =>
-    column(stack, n * (sizes.column + sizes.gutter), sizes, open[stack.name] ?? null, unfolded, sizes.tokens[n] ?? 30, n === stacks.length - 1),
+    column(
+      stack,
+      n * (sizes.column + sizes.gutter),
+      sizes,
+      open[stack.name] ?? null,
+      unfolded,
+      sizes.tokens[n] ?? 30,
+      n === stacks.length - 1,
+    ),
   );
   const tops = columns.map((one) => Math.min(one.answer?.y ?? one.stream.top - 14, one.stream.top));
   const height = 4 - Math.min(...tops) + 4;
@@ -276,7 +334,10 @@ function shift(one: Column, y: number): void {
 /** A path of M, V, H and Q with every y moved. */
 function moved(d: string, by: number): string {
   return d.replace(/([MVHQ])([^MVHQ]*)/g, (_, letter: string, rest: string) => {
-    const n = rest.trim().split(/[\s,]+/).map(Number);
+    const n = rest
+      .trim()
+      .split(/[\s,]+/)
+      .map(Number);
     if (letter === 'H') return `H${n[0]} `;
     if (letter === 'V') return `V${n[0] + by} `;
     return `${letter}${n.map((value, i) => (i % 2 ? value + by : value)).join(' ')} `;

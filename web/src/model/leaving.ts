@@ -4,7 +4,15 @@ import { percent } from '../lib/numbers';
 import { t } from '../lib/i18n.svelte';
 import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
 
-const said = (piece: string, special = false): TraceToken => ({ id: null, piece, raw: null, start: null, end: null, bytes: null, special });
+const said = (piece: string, special = false): TraceToken => ({
+  id: null,
+  piece,
+  raw: null,
+  start: null,
+  end: null,
+  bytes: null,
+  special,
+});
 
 /** `next`: the likeliest next words where nothing was written yet. */
 export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
@@ -14,11 +22,15 @@ export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
     case 'translate':
     case 'generate': {
       const target = trace.sequences.find((one) => one.name === 'target');
-      const tokens = target ? target.tokens.slice(target.prefix) : outcome.text.split(/(?<=\s)/).map((word) => said(word));
+      const tokens = target
+        ? target.tokens.slice(target.prefix)
+        : outcome.text.split(/(?<=\s)/).map((word) => said(word));
       return outcome.text || target ? tokens : [];
     }
     case 'fill':
-      return outcome.masks.flatMap((mask) => mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${percent(word.probability ?? 0)}`)));
+      return outcome.masks.flatMap((mask) =>
+        mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${percent(word.probability ?? 0)}`)),
+      );
     case 'classify':
     case 'image':
       return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${percent(probability)}`));

@@ -48,6 +48,7 @@ export function layerParameters(stack: StackInfo): number {
   const of = stack.parameters;
   const norms = stack.cross ? 3 : stack.wiring === 'parallel' ? 1 : 2;
   const all = norms * stack.layers + (stack.final_norm ? 1 : 0);
-  const parts = ((of.self_attention ?? 0) + (of.cross_attention ?? 0) + (of.feed_forward ?? 0)) / Math.max(1, stack.layers);
+  const parts =
+    ((of.self_attention ?? 0) + (of.cross_attention ?? 0) + (of.feed_forward ?? 0)) / Math.max(1, stack.layers);
   return Math.round(parts + ((of.norm ?? 0) * norms) / Math.max(1, all));
 }

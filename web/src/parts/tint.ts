@@ -7,12 +7,22 @@ type Rgb = readonly [number, number, number];
 
 const BRIGHT: Record<Theme, Record<Hue, Rgb>> = {
   light: {
-    query: [24, 88, 176], key: [158, 82, 0], value: [16, 108, 68], ffn: [8, 98, 116],
-    position: [125, 48, 134], output: [165, 28, 80], residual: [60, 60, 160],
+    query: [24, 88, 176],
+    key: [158, 82, 0],
+    value: [16, 108, 68],
+    ffn: [8, 98, 116],
+    position: [125, 48, 134],
+    output: [165, 28, 80],
+    residual: [60, 60, 160],
   },
   dark: {
-    query: [111, 179, 255], key: [240, 169, 90], value: [98, 211, 153], ffn: [92, 200, 216],
-    position: [215, 155, 224], output: [255, 134, 172], residual: [160, 165, 255],
+    query: [111, 179, 255],
+    key: [240, 169, 90],
+    value: [98, 211, 153],
+    ffn: [92, 200, 216],
+    position: [215, 155, 224],
+    output: [255, 134, 172],
+    residual: [160, 165, 255],
   },
 };
 const ENDS: Record<Theme, { none: Rgb; below: Rgb }> = {

@@ -7,7 +7,8 @@ export interface Table {
   rows: number;
 }
 
-const bad = (key: string, fill?: Record<string, string | number>): PageError => new PageError({ key: `csv.${key}`, fill });
+const bad = (key: string, fill?: Record<string, string | number>): PageError =>
+  new PageError({ key: `csv.${key}`, fill });
 
 /** The cells of one line; a cell in quotes may hold the separator, and two quotes in it stand for one. */
 function cells(line: string, between: string): string[] {
@@ -33,7 +34,16 @@ const commaed = (text: string): boolean => /^[+-]?\d+,\d+$/.test(text);
 /** The text of a file's bytes: UTF-8, or UTF-16 that says so or shows it by its zeros. */
 export function textOf(bytes: Uint8Array, name: string): string {
   const [one, two] = bytes;
-  const wide = one === 0xff && two === 0xfe ? 'utf-16le' : one === 0xfe && two === 0xff ? 'utf-16be' : two === 0 ? 'utf-16le' : one === 0 ? 'utf-16be' : 'utf-8';
+  const wide =
+    one === 0xff && two === 0xfe
+      ? 'utf-16le'
+      : one === 0xfe && two === 0xff
+        ? 'utf-16be'
+        : two === 0
+          ? 'utf-16le'
+          : one === 0
+            ? 'utf-16be'
+            : 'utf-8';
   try {
     return new TextDecoder(wide, { fatal: true }).decode(bytes);
   } catch {
@@ -46,7 +56,11 @@ export function textOf(bytes: Uint8Array, name: string): string {
  * first line with a number in it that is no column's name.
  */
 export function parse(text: string, known: readonly string[] = []): Table {
-  const lines = text.replace(/^\ufeff/, '').split(/\r\n|\n|\r/).map((line, n) => ({ line, at: n + 1 })).filter(({ line }) => line.trim() !== '');
+  const lines = text
+    .replace(/^\ufeff/, '')
+    .split(/\r\n|\n|\r/)
+    .map((line, n) => ({ line, at: n + 1 }))
+    .filter(({ line }) => line.trim() !== '');
   if (lines.length < 2) throw bad('empty');
   const between = ['\t', ';', ','].find((one) => lines[0].line.includes(one)) ?? ',';
   const names = cells(lines[0].line, between);
@@ -61,7 +75,8 @@ export function parse(text: string, known: readonly string[] = []): Table {
   const columns: Record<string, number[]> = Object.create(null) as Record<string, number[]>;
   names.forEach((name, c) => {
     const comma = rows.find(({ row }) => commaed(row[c]));
-    if (comma && (known.includes(name) || rows.every(({ row }) => commaed(row[c]) || isNumber(row[c])))) throw bad('comma', { line: comma.at, cell: comma.row[c] });
+    if (comma && (known.includes(name) || rows.every(({ row }) => commaed(row[c]) || isNumber(row[c]))))
+      throw bad('comma', { line: comma.at, cell: comma.row[c] });
     if (!isNumber(rows[0].row[c]) && !rows.some(({ row }, n) => n < 50 && isNumber(row[c]))) return;
     columns[name] = rows.map(({ row, at }) => {
       if (!isNumber(row[c])) throw bad('number', { line: at, cell: row[c], name });
@@ -76,7 +91,11 @@ export function parse(text: string, known: readonly string[] = []): Table {
  * What the model reads of a table: its own columns where it knows their names (else all), the last steps it needs, and how
  * many of them are truth that it must not see.
  */
-export function cut(table: Table, series: { context: number; horizon: number; channels: string[] }, hold: boolean): { columns: Record<string, number[]>; truth: number } {
+export function cut(
+  table: Table,
+  series: { context: number; horizon: number; channels: string[] },
+  hold: boolean,
+): { columns: Record<string, number[]>; truth: number } {
   const known = series.channels.filter((name) => name in table.columns);
   const missing = series.channels.filter((name) => !(name in table.columns));
   if (missing.length && (known.length || Object.keys(table.columns).length !== series.channels.length))

@@ -12,7 +12,8 @@ export interface Look {
   head: number | 'mean';
 }
 
-export const selfAttentions = (trace: TraceInfo): AttentionInfo[] => trace.attentions.filter((one) => one.kind === 'self');
+export const selfAttentions = (trace: TraceInfo): AttentionInfo[] =>
+  trace.attentions.filter((one) => one.kind === 'self');
 
 export function lookOf(trace: TraceInfo): Look {
   const layers = selfAttentions(trace);
@@ -41,7 +42,8 @@ const EVEN = 3;
  * The weight that is drawn in full: the largest, but no less than three times what even attention would give each place, so
  * that a look at nothing in particular is faint all over.
  */
-export const fullOf = (weights: ArrayLike<number>): number => Math.max(extent(weights)[1], EVEN / (weights.length || 1));
+export const fullOf = (weights: ArrayLike<number>): number =>
+  Math.max(extent(weights)[1], EVEN / (weights.length || 1));
 
 const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
 
@@ -53,7 +55,10 @@ function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Ar
   if (!made) {
     made = (async () => {
       const all: Float32Array[] = [];
-      for (const one of selfAttentions(trace)) all.push((await source.tensor(trace.id, `${one.name}.weights`, { slice: `${row}` })).mean().data as Float32Array);
+      for (const one of selfAttentions(trace))
+        all.push(
+          (await source.tensor(trace.id, `${one.name}.weights`, { slice: `${row}` })).mean().data as Float32Array,
+        );
       return all;
     })();
     made.catch(() => rows.delete(row));

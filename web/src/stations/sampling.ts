@@ -3,7 +3,11 @@
 import { router } from '../lib/router.svelte';
 import type { Numbers } from '../lib/tensor';
 
-export interface Shaping { temperature: number; topK: number /* 0 is off */; topP: number }
+export interface Shaping {
+  temperature: number;
+  topK: number /* 0 is off */;
+  topP: number;
+}
 
 /** What the reader has set, as the address says it. */
 export const shapingHere = (): Shaping => ({

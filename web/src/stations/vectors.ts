@@ -2,7 +2,11 @@
 
 import { Tensor, type Numbers } from '../lib/tensor';
 
-export interface Moments { mean: number; deviation: number; norm: number }
+export interface Moments {
+  mean: number;
+  deviation: number;
+  norm: number;
+}
 
 export function moments(x: Numbers): Moments {
   let sum = 0;
@@ -57,5 +61,7 @@ export function histogram(x: Numbers, low: number, high: number, bins: number): 
 
 /** Indices of the values furthest from zero, the furthest first. */
 export function strongest(x: Numbers, count: number): number[] {
-  return Array.from(x.keys()).sort((a, b) => Math.abs(x[b]) - Math.abs(x[a])).slice(0, count);
+  return Array.from(x.keys())
+    .sort((a, b) => Math.abs(x[b]) - Math.abs(x[a]))
+    .slice(0, count);
 }

@@ -11,10 +11,13 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
   const self = trace.attentions.find((one) => one.stack === stack.name && one.kind === 'self');
   const said = trace.outcome;
   const answer =
-    said.kind === 'translate' || said.kind === 'generate' || said.kind === 'answer' ? said.text
-    : 'labels' in said ? said.labels[0]?.label ?? ''
-    : said.kind === 'fill' ? said.masks[0]?.guesses[0]?.text ?? ''
-    : '';
+    said.kind === 'translate' || said.kind === 'generate' || said.kind === 'answer'
+      ? said.text
+      : 'labels' in said
+        ? (said.labels[0]?.label ?? '')
+        : said.kind === 'fill'
+          ? (said.masks[0]?.guesses[0]?.text ?? '')
+          : '';
   return {
     text: cut(read.text ?? trace.input.text ?? trace.input.question ?? ''),
     answer: cut(answer.trim()),
@@ -29,7 +32,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     d_ff: grouped(stack.d_ff),
     vocab: grouped(model.outline.head.vocab ?? 0),
     labels: model.outline.head.labels ?? 0,
-    patch: model.image ? model.image.patch.join(' × ') : model.series?.patch ?? 0,
+    patch: model.image ? model.image.patch.join(' × ') : (model.series?.patch ?? 0),
     context: model.series?.context ?? 0,
     horizon: model.series?.horizon ?? 0,
     activation: stack.activation,
