@@ -120,11 +120,11 @@ def _simple(place: Place, name: str, which: str, horizon: int, kind: str) -> Non
 
 
 def _repeat(horizon: int) -> nn.Module:
-    return RepeatLast(baselines.spec.RepeatLast(prediction_length=horizon))
+    return RepeatLast(baselines.spec.RepeatLastSpec(prediction_length=horizon))
 
 
 def _linear(place: Place, which: str, context: int, horizon: int, device: torch.device) -> nn.Module:
-    model = Linear(baselines.spec.Linear(context_length=context, prediction_length=horizon)).to(device)
+    model = Linear(baselines.spec.LinearSpec(context_length=context, prediction_length=horizon)).to(device)
     model.fit(batches(_windows(place, which, context, horizon, "train"), device))
     return model
 

@@ -290,7 +290,7 @@ def train(
     return Pipeline.of(run.train(recipe, folder, log=log or run.log_to_stderr))
 
 
-def build(what: str | spec.Model, **overrides: Any) -> AnyModel:
+def build(what: str | spec.ModelSpec, **overrides: Any) -> AnyModel:
     """Build a fresh model from a preset's name and overrides, or from a spec.
 
     >>> build("original", d_model=32, num_heads=4, d_ff=64, num_layers=1, src_vocab_size=50).spec.tied

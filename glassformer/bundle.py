@@ -96,7 +96,7 @@ class Bundle:
         return self._prepared[2]
 
     @property
-    def spec(self) -> spec.Model:
+    def spec(self) -> spec.ModelSpec:
         return self.model.spec
 
     @property
@@ -299,7 +299,7 @@ def read_spec(path: Path) -> Any:
 
 def build_model(what: Any) -> Any:
     """Build a fresh Transformer or baseline from its spec."""
-    if isinstance(what, spec.Model):
+    if isinstance(what, spec.ModelSpec):
         return build_spec(what)
     from glassformer import baselines
 

@@ -83,7 +83,7 @@ def _check_type(part: Any, *kinds: type[nn.Module]) -> None:
         raise InvalidValueError("module", type(part).__name__, f"{expected} itself")
 
 
-def _attention_spec(module: nn.MultiheadAttention) -> spec.Attention:
+def _attention_spec(module: nn.MultiheadAttention) -> spec.AttentionSpec:
     _check_type(module, nn.MultiheadAttention)
     if module.bias_k is not None or module.bias_v is not None:
         raise UnsupportedError("from_torch", "add_bias_kv=True")
@@ -94,7 +94,7 @@ def _attention_spec(module: nn.MultiheadAttention) -> spec.Attention:
     biases: tuple[spec.Projection, ...] = ("q", "k", "v") if module.in_proj_bias is not None else ()
     if module.out_proj.bias is not None:
         biases += ("out",)
-    return spec.Attention(num_heads=module.num_heads, biases=biases, dropout=module.dropout)
+    return spec.AttentionSpec(num_heads=module.num_heads, biases=biases, dropout=module.dropout)
 
 
 def _attention_state(module: nn.MultiheadAttention) -> State:
@@ -128,11 +128,11 @@ def _activation(value: Any) -> spec.Activation:
     return name
 
 
-def _norm(module: Any) -> spec.LayerNorm:
+def _norm(module: Any) -> spec.LayerNormSpec:
     _check_type(module, nn.LayerNorm)
     if module.weight is None:
         raise UnsupportedError("from_torch", "elementwise_affine=False")
-    return spec.LayerNorm(eps=module.eps, bias=module.bias is not None)
+    return spec.LayerNormSpec(eps=module.eps, bias=module.bias is not None)
 
 
 def _same(values: list[Any], what: str) -> Any:
@@ -141,7 +141,7 @@ def _same(values: list[Any], what: str) -> Any:
     return values[0]
 
 
-def _layer(module: Layer) -> tuple[spec.Block, State]:
+def _layer(module: Layer) -> tuple[spec.BlockSpec, State]:
     """The spec and the weights, under our names, of one encoder or decoder layer."""
     _check_type(module, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     norms, drops = [module.norm1, module.norm2], [module.dropout1.p, module.dropout2.p]
@@ -157,10 +157,10 @@ def _layer(module: Layer) -> tuple[spec.Block, State]:
     parts = {**dict(zip(names, norms, strict=True)), **{f"ffn.{name}": part for name, part in linear.items()}}
     for name, part in parts.items():
         state |= _under(name, dict(part.named_parameters()))
-    what = spec.Block(
+    what = spec.BlockSpec(
         attention=_attention_spec(module.self_attn),
         cross_attention=across,
-        feed_forward=spec.FeedForward(
+        feed_forward=spec.FeedForwardSpec(
             d_ff=module.linear1.out_features,
             activation=_activation(module.activation),
             biases=tuple(name for name, part in linear.items() if part.bias is not None),  # type: ignore[misc]
@@ -173,17 +173,17 @@ def _layer(module: Layer) -> tuple[spec.Block, State]:
     return what, state
 
 
-def _layers(module: Layers) -> tuple[spec.Stack, State]:
+def _layers(module: Layers) -> tuple[spec.StackSpec, State]:
     _check_type(module, nn.TransformerEncoder, nn.TransformerDecoder)
     state: State = {}
-    blocks: list[spec.Block] = []
+    blocks: list[spec.BlockSpec] = []
     for n, layer in enumerate(module.layers):
         what, inner = _layer(layer)
         blocks.append(what)
         state |= _under(f"blocks.{n}", inner)
     if module.norm is not None:
         state |= _under("final_norm", dict(module.norm.named_parameters()))
-    stack = spec.Stack(
+    stack = spec.StackSpec(
         d_model=module.layers[0].self_attn.embed_dim,
         num_layers=len(blocks),
         block=_same(blocks, "layers"),
@@ -196,10 +196,10 @@ def _transformer(module: nn.Transformer) -> tuple[EncoderDecoder, State]:
     _check_type(module, nn.Transformer)
     encoder, reading = _layers(module.encoder)
     decoder, writing = _layers(module.decoder)
-    vectors = spec.Vectors()
+    vectors = spec.VectorsSpec()
     made = build.build(
-        spec.EncoderDecoder(
-            source=vectors, target=vectors, encoder=encoder, decoder=decoder, head=spec.Features()
+        spec.EncoderDecoderSpec(
+            source=vectors, target=vectors, encoder=encoder, decoder=decoder, head=spec.FeaturesSpec()
         )
     )
     assert isinstance(made, EncoderDecoder)

@@ -44,7 +44,7 @@ def test_figures_are_the_means_over_all_windows_and_over_whole_batches_of_128():
         [scaled[at : at + HORIZON] - scaled[at - 1] for at in range(400, ROWS_LONG - HORIZON + 1)]
     )  # every future whose steps all lie in the last part, less the value before it
     assert len(off) == 298
-    found = measured(RepeatLast(forecast_spec.RepeatLast(prediction_length=HORIZON)), test, CPU)
+    found = measured(RepeatLast(forecast_spec.RepeatLastSpec(prediction_length=HORIZON)), test, CPU)
     for name, some in (("", off), ("_published", off[:256])):
         np.testing.assert_allclose(found[f"mse{name}"], np.square(some).mean(), rtol=1e-5)
         np.testing.assert_allclose(found[f"mae{name}"], np.abs(some).mean(), rtol=1e-5)

@@ -20,12 +20,12 @@ __all__ = [
 _MODELS: tuple[Any, ...] = (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
 
 
-def build_baseline(spec: spec.Baseline) -> Any:
+def build_baseline(spec: spec.BaselineSpec) -> Any:
     """A fresh model from its spec.
 
     >>> import torch
-    >>> from glassformer.baselines.spec import RepeatLast
-    >>> build_baseline(RepeatLast(prediction_length=3))(torch.ones(2, 8, 5)).shape
+    >>> from glassformer.baselines.spec import RepeatLastSpec
+    >>> build_baseline(RepeatLastSpec(prediction_length=3))(torch.ones(2, 8, 5)).shape
     torch.Size([2, 3, 5])
     """
-    return next(model for model in _MODELS if model.__name__ == type(spec).__name__)(spec)
+    return next(model for model in _MODELS if model.__name__ == spec.kind)(spec)

@@ -17,11 +17,11 @@ from glassformer.errors import ShapeError
 class RepeatLast(nn.Module):
     """Repeat the last value of each channel.
 
-    >>> RepeatLast(specs.RepeatLast(prediction_length=2))(torch.tensor([[[1.0], [7.0]]])).tolist()
+    >>> RepeatLast(specs.RepeatLastSpec(prediction_length=2))(torch.tensor([[[1.0], [7.0]]])).tolist()
     [[[7.0], [7.0]]]
     """
 
-    def __init__(self, spec: specs.RepeatLast) -> None:
+    def __init__(self, spec: specs.RepeatLastSpec) -> None:
         super().__init__()
         self.spec = spec
 
@@ -32,12 +32,12 @@ class RepeatLast(nn.Module):
 class SeasonalRepeat(nn.Module):
     """Repeat the last season of each channel.
 
-    >>> repeat = SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=2))
+    >>> repeat = SeasonalRepeat(specs.SeasonalRepeatSpec(prediction_length=3, season=2))
     >>> repeat(torch.tensor([[[9.0], [1.0], [7.0]]])).flatten().tolist()
     [1.0, 7.0, 1.0]
     """
 
-    def __init__(self, spec: specs.SeasonalRepeat) -> None:
+    def __init__(self, spec: specs.SeasonalRepeatSpec) -> None:
         super().__init__()
         self.spec = spec
 
@@ -54,11 +54,11 @@ class Linear(nn.Module):
 
     Untrained it repeats the last value.
 
-    >>> Linear(specs.Linear(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
+    >>> Linear(specs.LinearSpec(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
     torch.Size([2, 3, 5])
     """
 
-    def __init__(self, spec: specs.Linear) -> None:
+    def __init__(self, spec: specs.LinearSpec) -> None:
         super().__init__()
         self.spec = spec
         self.out = nn.Linear(spec.context_length, spec.prediction_length)

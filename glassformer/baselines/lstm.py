@@ -23,7 +23,7 @@ from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.positions import count_positions
 from glassformer.core.reading import MaskLike, inferred, share
-from glassformer.core.spec import Xavier
+from glassformer.core.spec import XavierSpec
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.generation.step_decoder import PrefillResult
 
@@ -170,7 +170,7 @@ class _LSTMModel(nn.Module):
     hidden_states: Callable[..., tuple[Tensor, Context]]
     decode: Callable[..., tuple[Tensor, State]]
 
-    def _token_input(self, vocab_size: int, spec: specs.LSTM) -> TokenInput:
+    def _token_input(self, vocab_size: int, spec: specs.LSTMSpec) -> TokenInput:
         scale = spec.d_model**0.5
         return TokenInput(
             spec.d_model, vocab_size=vocab_size, scale=scale, dropout=spec.dropout, pad_id=spec.pad_id
@@ -178,7 +178,7 @@ class _LSTMModel(nn.Module):
 
     def _initialise(self) -> None:
         if not next(self.parameters()).is_meta:
-            initialise(self, Xavier())
+            initialise(self, XavierSpec())
             for module in self.modules():
                 if isinstance(module, Recurrent):
                     module.open_forget_gates()
@@ -214,12 +214,12 @@ class Steps:
 class LSTMEncoderDecoder(_LSTMModel):
     """Reads a source in both directions, then writes a target: logits (B, T, V) for each next target token.
 
-    >>> spec = specs.LSTMEncoderDecoder(src_vocab_size=50, tgt_vocab_size=40, d_model=16)
+    >>> spec = specs.LSTMEncoderDecoderSpec(src_vocab_size=50, tgt_vocab_size=40, d_model=16)
     >>> LSTMEncoderDecoder(spec)(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
     torch.Size([2, 5, 40])
     """
 
-    def __init__(self, spec: specs.LSTMEncoderDecoder) -> None:
+    def __init__(self, spec: specs.LSTMEncoderDecoderSpec) -> None:
         super().__init__()
         self.spec = spec
         width = spec.d_model
@@ -304,12 +304,12 @@ class LSTMLanguageModel(_LSTMModel):
 
     Packed documents (segments) are laid out one per row, because the fused kernel cannot restart within one.
 
-    >>> model = LSTMLanguageModel(specs.LSTMLanguageModel(vocab_size=50, d_model=16))
+    >>> model = LSTMLanguageModel(specs.LSTMLanguageModelSpec(vocab_size=50, d_model=16))
     >>> model(torch.ones(2, 7).long()).shape
     torch.Size([2, 7, 50])
     """
 
-    def __init__(self, spec: specs.LSTMLanguageModel) -> None:
+    def __init__(self, spec: specs.LSTMLanguageModelSpec) -> None:
         super().__init__()
         self.spec = spec
         self.embed = self._token_input(spec.vocab_size, spec)

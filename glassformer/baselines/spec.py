@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glassformer.core import schema
-from glassformer.core.schema import Part
+from glassformer.core.schema import Spec
 from glassformer.errors import ConflictError, InvalidValueError
 
 
-def _check_layers(part: LSTM) -> None:
+def _check_layers(part: LSTMSpec) -> None:
     if part.num_layers < 1:
-        raise InvalidValueError(f"{type(part).__name__}.num_layers", part.num_layers, "at least 1")
+        raise InvalidValueError(f"{part.kind}.num_layers", part.num_layers, "at least 1")
 
 
-def _check_id(part: Part, name: str, size: int) -> None:
+def _check_id(part: Spec, name: str, size: int) -> None:
     value = getattr(part, name)
     if value is not None and not 0 <= value < size:
-        raise InvalidValueError(f"{type(part).__name__}.{name}", value, f"an id from 0 to {size - 1}")
+        raise InvalidValueError(f"{part.kind}.{name}", value, f"an id from 0 to {size - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMEncoderDecoder(Part):
+class LSTMEncoderDecoderSpec(Spec):
     """Reads a source in both directions, writes a target from left to right.
 
     attention: "dot" (Luong's), or "none": the decoder has only the encoder's final state.
@@ -53,7 +53,7 @@ class LSTMEncoderDecoder(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMLanguageModel(Part):
+class LSTMLanguageModelSpec(Spec):
     """Reads from left to right, and predicts the next token at every position."""
 
     vocab_size: int
@@ -70,14 +70,14 @@ class LSTMLanguageModel(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatLast(Part):
+class RepeatLastSpec(Spec):
     """Repeats the last value."""
 
     prediction_length: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeasonalRepeat(Part):
+class SeasonalRepeatSpec(Spec):
     """Repeats the last season; a day of hourly values has a season of 24."""
 
     prediction_length: int
@@ -85,38 +85,44 @@ class SeasonalRepeat(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Part):
+class LinearSpec(Spec):
     """Each future value is a weighted sum of the past ones, with the same weights for every channel."""
 
     context_length: int
     prediction_length: int
 
 
-LSTM = LSTMEncoderDecoder | LSTMLanguageModel
-Baseline = LSTM | RepeatLast | SeasonalRepeat | Linear
-KINDS: dict[str, type[Baseline]] = {
-    kind.__name__: kind
-    for kind in (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
+LSTMSpec = LSTMEncoderDecoderSpec | LSTMLanguageModelSpec
+BaselineSpec = LSTMSpec | RepeatLastSpec | SeasonalRepeatSpec | LinearSpec
+KINDS: dict[str, type[BaselineSpec]] = {
+    kind.kind: kind
+    for kind in (
+        LSTMEncoderDecoderSpec,
+        LSTMLanguageModelSpec,
+        RepeatLastSpec,
+        SeasonalRepeatSpec,
+        LinearSpec,
+    )
 }
 
 
-def to_dict(spec: Baseline) -> dict[str, Any]:
+def to_dict(spec: BaselineSpec) -> dict[str, Any]:
     """The spec as plain data with its `kind`."""
     data: dict[str, Any] = schema.to_dict(spec)
     return data
 
 
-def from_dict(data: Any, where: str = "spec") -> Baseline:
+def from_dict(data: Any, where: str = "spec") -> BaselineSpec:
     """The spec that `to_dict` wrote.
 
     >>> from_dict({"kind": "RepeatLast", "prediction_length": 96})
-    RepeatLast(prediction_length=96)
+    RepeatLastSpec(prediction_length=96)
     """
-    spec: Baseline = schema.from_dict(data, where, KINDS)
+    spec: BaselineSpec = schema.from_dict(data, where, KINDS)
     return spec
 
 
-def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTM:
+def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTMSpec:
     """A spec from a user's options and what the data determines, of which only `tied` may be overridden.
 
     >>> lstm_spec("LSTMLanguageModel", {"d_model": 64}, vocab_size=9).d_model
@@ -128,5 +134,5 @@ def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTM:
                 f"model.{name}", overrides[name], f"{fixed[name]}, as in the data, or none"
             )
     spec = from_dict({"kind": kind, **fixed, **overrides}, "model")
-    assert isinstance(spec, LSTM)
+    assert isinstance(spec, LSTMSpec)
     return spec

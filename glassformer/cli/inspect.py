@@ -48,7 +48,7 @@ def inspect(
         print_json(_document(model, bundle, summary))
         return
     screen = console()
-    architecture = ARCHITECTURES[type(bundle.spec).__name__]
+    architecture = ARCHITECTURES[bundle.spec.kind]
     family = f"{bundle.family}, " if bundle.family else ""
     title = f"[bold]{model}[/]  {family}{architecture}, {summary.total:,} parameters"
     screen.print(title, "", sep="\n", soft_wrap=True)
@@ -105,7 +105,7 @@ def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, An
     return {
         "model": model,
         "family": bundle.family,
-        "architecture": ARCHITECTURES[type(bundle.spec).__name__],
+        "architecture": ARCHITECTURES[bundle.spec.kind],
         "parameters": {"total": summary.total, **summary.parameters},
         "tied": list(bundle.spec.tied),
         "inputs": summary.inputs,

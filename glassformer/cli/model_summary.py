@@ -107,7 +107,7 @@ def part_of(name: str) -> str:
 
 def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
     """The size of the KV cache: keys and values of self-attention and cross-attention in all layers."""
-    if not isinstance(bundle.spec, spec.EncoderDecoder | spec.DecoderOnly):
+    if not isinstance(bundle.spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec):
         return None
     names = [f"decoder.blocks.0.{attention}.{x}" for attention in ("self_attn", "cross_attn") for x in "kv"]
     numbers = sum(math.prod(activations[name]) for name in names if name in activations)
@@ -117,14 +117,14 @@ def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
 Row = tuple[str, str, str, Shape]  # wire, name, description, shape
 
 
-def draw_model(model: spec.Model, summary: ModelSummary, width: int) -> RenderableType:
+def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> RenderableType:
     """The whole model as a rich renderable: of each stack its input, one block in a frame, and its output."""
     width, parts = min(width, MAX_WIDTH), list[RenderableType]()
     stacks = {"encoder": "embed", "decoder": "embed"}
-    if isinstance(model, spec.EncoderDecoder):
+    if isinstance(model, spec.EncoderDecoderSpec):
         stacks = {"encoder": "src_embed", "decoder": "tgt_embed"}
     for name, embedding in stacks.items():
-        stack: spec.Stack | None = getattr(model, name, None)
+        stack: spec.StackSpec | None = getattr(model, name, None)
         if stack is None:
             continue
         read = getattr(model, "input", None) or getattr(model, "source" if name == "encoder" else "target")
@@ -168,7 +168,7 @@ def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterat
             yield wires.get(name.rpartition(".")[2], "│"), name, details.get(name, ""), shape
 
 
-def _input_rows(name: str, read: spec.Input, summary: ModelSummary) -> Iterator[Row]:
+def _input_rows(name: str, read: spec.InputSpec, summary: ModelSummary) -> Iterator[Row]:
     position = getattr(read, "position", None)
     details = {f"{name}.{first}": describe(read) for first in ("token", "patch")}
     details[f"{name}.position"] = position if isinstance(position, str) else describe(position)
@@ -176,7 +176,7 @@ def _input_rows(name: str, read: spec.Input, summary: ModelSummary) -> Iterator[
     yield from _rows(f"{name}.", details, summary)
 
 
-def _block_rows(at: str, stack: spec.Stack, summary: ModelSummary) -> Iterator[Row]:
+def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterator[Row]:
     """The rows of one block. A norm opens a branch, or comes after the sum if it is a post-norm."""
     wiring, details = stack.block.wiring, _block_details(at, stack, summary)
     last = {"out": "⊕─┤" if wiring.startswith("parallel") else "⊕─╯", "down": "⊕─╯"}
@@ -196,9 +196,9 @@ def _block_rows(at: str, stack: spec.Stack, summary: ModelSummary) -> Iterator[R
         previous = sublayer
 
 
-def _block_details(at: str, stack: spec.Stack, summary: ModelSummary) -> dict[str, str]:
+def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dict[str, str]:
     block, ffn = stack.block, stack.block.feed_forward
-    gated = "gated " if isinstance(ffn, spec.GatedFeedForward) else ""
+    gated = "gated " if isinstance(ffn, spec.GatedFeedForwardSpec) else ""
     details = {f"norm_{name}": describe(block.norm) for name in ("self", "cross", "ffn")}
     details["resid_in"] = "residual stream"
     details["ffn.up"] = f"{stack.d_model} → {ffn.d_ff}, {gated}{ffn.activation}"
@@ -217,7 +217,7 @@ def _block_details(at: str, stack: spec.Stack, summary: ModelSummary) -> dict[st
 def describe(part: Any) -> str:
     """A part of a spec with the settings that are not its defaults.
 
-    >>> describe(spec.Learned(max_len=512))
+    >>> describe(spec.LearnedSpec(max_len=512))
     'Learned, max_len 512'
     """
     if part is None:
@@ -228,4 +228,4 @@ def describe(part: Any) -> str:
         if isinstance(value := getattr(part, field.name), int | float | str | tuple)
         and value != field.default
     ]
-    return ", ".join([type(part).__name__, *changed])
+    return ", ".join([part.kind, *changed])

@@ -240,7 +240,7 @@ def load_transformer(
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
 
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
-        hint = f"it is a baseline without attention ({type(bundle.spec).__name__})"
+        hint = f"it is a baseline without attention ({bundle.spec.kind})"
         raise UnsupportedError(bundle.display_name, feature, hint=hint)
     return bundle
 

@@ -75,11 +75,11 @@ class MultiHeadAttention(nn.Module):
         biases: Sequence[str] = ("q", "k", "v", "out"),
         window: int | None = None,
         dropout: float = 0.0,
-        qk_norm: spec.RMSNorm | None = None,
+        qk_norm: spec.RMSNormSpec | None = None,
         memory_dim: int | None = None,
     ) -> None:
         super().__init__()
-        spec.Attention(  # validates names and sizes
+        spec.AttentionSpec(  # validates names and sizes
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,

@@ -20,14 +20,14 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 _FORMULAS = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
 
 
-def build(what: spec.Model) -> model.AnyModel:
+def build(what: spec.ModelSpec) -> model.AnyModel:
     """The whole model of a spec, freshly drawn.
 
     Under `torch.device("meta")` it takes no memory, to be filled by `materialise`.
     """
     made: model.AnyModel
     match what:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoderSpec():
             made = model.EncoderDecoder(
                 what,
                 src_embed=embed(what.source, what.encoder.d_model),
@@ -36,14 +36,14 @@ def build(what: spec.Model) -> model.AnyModel:
                 decoder=stack(what.decoder, memory_dim=what.encoder.d_model),
                 head=head(what.head, what.decoder.d_model, what.target),
             )
-        case spec.EncoderOnly():
+        case spec.EncoderOnlySpec():
             made = model.EncoderOnly(
                 what,
                 embed=embed(what.input, what.encoder.d_model),
                 encoder=stack(what.encoder),
                 head=head(what.head, what.encoder.d_model, what.input),
             )
-        case spec.DecoderOnly():
+        case spec.DecoderOnlySpec():
             made = model.DecoderOnly(
                 what,
                 embed=embed(what.input, what.decoder.d_model),
@@ -85,7 +85,7 @@ def canonical(made: nn.Module) -> dict[str, torch.Tensor]:
     return {**named, **{name: state[name] for name in state if name in buffers}}
 
 
-def stack(what: spec.Stack, memory_dim: int | None = None) -> Stack:
+def stack(what: spec.StackSpec, memory_dim: int | None = None) -> Stack:
     """A stack of blocks."""
     return Stack(
         [block(what.block_at(n), what.d_model, memory_dim) for n in range(what.num_layers)],
@@ -96,10 +96,10 @@ def stack(what: spec.Stack, memory_dim: int | None = None) -> Stack:
     )
 
 
-def block(what: spec.Block, d_model: int, memory_dim: int | None = None) -> Block:
+def block(what: spec.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
     """One layer."""
     across = what.cross_attention
-    ffn = FeedForward if isinstance(what.feed_forward, spec.FeedForward) else GatedFeedForward
+    ffn = FeedForward if isinstance(what.feed_forward, spec.FeedForwardSpec) else GatedFeedForward
     return Block(
         self_attn=MultiHeadAttention(d_model, **vars(what.attention)),
         cross_attn=MultiHeadAttention(d_model, **vars(across), memory_dim=memory_dim) if across else None,
@@ -111,29 +111,29 @@ def block(what: spec.Block, d_model: int, memory_dim: int | None = None) -> Bloc
 
 
 def _score_position(
-    what: spec.Stack, position: spec.ScorePosition | None
+    what: spec.StackSpec, position: spec.AttentionPositionSpec | None
 ) -> positions.RotaryPositions | positions.RelativeBias | positions.AlibiBias | None:
     attention = what.block.attention
     match position:
         case None:
             return None
-        case spec.Rotary(base=base, width=width, scaling=scaling):
+        case spec.RotarySpec(base=base, width=width, scaling=scaling):
             width = width or attention.head_dim or what.d_model // attention.num_heads
             return positions.RotaryPositions(width, base=base, scaling=scaling)
-        case spec.Relative():
+        case spec.RelativeSpec():
             both_ways = not what.causal
             return positions.RelativeBias(attention.num_heads, **vars(position), both_ways=both_ways)
-        case spec.Alibi():
+        case spec.AlibiSpec():
             return positions.AlibiBias(attention.num_heads, **vars(position))
 
 
-def embed(what: spec.Input, d_model: int) -> nn.Module:
+def embed(what: spec.InputSpec, d_model: int) -> nn.Module:
     """What turns the model's input into vectors."""
     match what:
-        case spec.Tokens():
+        case spec.TokensSpec():
             kinds: dict[type, Any] = {
-                spec.Sinusoidal: positions.SinusoidalPositions,
-                spec.Learned: positions.LearnedPositions,
+                spec.SinusoidalSpec: positions.SinusoidalPositions,
+                spec.LearnedSpec: positions.LearnedPositions,
             }
             place = what.position
             fields: dict[str, Any] = {
@@ -142,25 +142,25 @@ def embed(what: spec.Input, d_model: int) -> nn.Module:
                 "norm": make_norm(what.norm, d_model) if what.norm else None,
             }
             return embeddings.TokenInput(d_model, **fields)
-        case spec.ImagePatches():
+        case spec.ImagePatchesSpec():
             return embeddings.ImageInput(d_model, what)
-        case spec.SeriesPatches():
+        case spec.SeriesPatchesSpec():
             return SeriesInput(d_model, what)
     return embeddings.VectorInput()
 
 
-def head(what: spec.Head, d_model: int, source: spec.Input) -> nn.Module:
+def head(what: spec.HeadSpec, d_model: int, source: spec.InputSpec) -> nn.Module:
     """What turns the last vectors into an answer."""
-    if isinstance(source, spec.SeriesPatches):
+    if isinstance(source, spec.SeriesPatchesSpec):
         if type(what) not in SERIES_HEADS or getattr(what, "pooler", False):
             known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
             hint = f"use {known}, without a pooler"
-            raise UnsupportedError(f"a head of kind {type(what).__name__}", "time series", hint=hint)
+            raise UnsupportedError(f"a head of kind {what.kind}", "time series", hint=hint)
         return SERIES_HEADS[type(what)](d_model, what, source)
-    if isinstance(what, spec.LanguageModel):
+    if isinstance(what, spec.LanguageModelSpec):
         return heads.LanguageModelHead(d_model, **vars(what))
     if type(what) not in heads.HEADS:
-        raise UnsupportedError(f"a head of kind {type(what).__name__}", type(source).__name__)
+        raise UnsupportedError(f"a head of kind {what.kind}", source.kind)
     return heads.HEADS[type(what)](d_model, what)
 
 
@@ -171,14 +171,14 @@ _WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, init: spec.Init) -> None:
+def initialise(model: nn.Module, init: spec.InitSpec) -> None:
     """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
     depth = sum(name.endswith(_WRITERS) for name, _ in model.named_modules())
     for name, module in model.named_modules():
         match init:
-            case spec.Xavier():
+            case spec.XavierSpec():
                 _xavier(module)
-            case spec.Normal(std=std, residual=residual):
+            case spec.NormalSpec(std=std, residual=residual):
                 shrunk = residual == "shrunk" and name.endswith(_WRITERS)
                 shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)

@@ -117,7 +117,7 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 class ImageInput(nn.Module):
     """Patches of an image as vectors, after P learned prefix tokens, plus learned positions."""
 
-    def __init__(self, d_model: int, what: spec.ImagePatches) -> None:
+    def __init__(self, d_model: int, what: spec.ImagePatchesSpec) -> None:
         super().__init__()
         self.image_size, self.patch_size, self.channels = what.image_size, what.patch_size, what.channels
         self.patch = nn.Conv2d(

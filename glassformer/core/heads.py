@@ -53,7 +53,7 @@ class Span(NamedTuple):
 class FeaturesHead(nn.Module):
     """The vectors themselves; with a pooler also activation(dense(first vector))."""
 
-    def __init__(self, d_model: int, what: spec.Features) -> None:
+    def __init__(self, d_model: int, what: spec.FeaturesSpec) -> None:
         super().__init__()
         self.pooler = nn.Linear(d_model, what.pooler_dim or d_model) if what.pooler else None
         self.activation = what.pooler_activation
@@ -94,7 +94,7 @@ class LanguageModelHead(VocabularyHead):
 class MaskedLanguageModelHead(VocabularyHead):
     """dense, activation, norm, then scores."""
 
-    def __init__(self, d_model: int, what: spec.MaskedLanguageModel) -> None:
+    def __init__(self, d_model: int, what: spec.MaskedLanguageModelSpec) -> None:
         super().__init__(d_model, what.vocab_size, bias=True)
         self.dense = nn.Linear(d_model, d_model)
         self.activation = what.activation
@@ -136,7 +136,7 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
 class ClassifyHead(nn.Module):
     """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L)."""
 
-    def __init__(self, d_model: int, what: spec.Classify) -> None:
+    def __init__(self, d_model: int, what: spec.ClassifySpec) -> None:
         super().__init__()
         self.pool, self.hidden, self.end_id = what.pool, what.hidden, what.end_id
         self.dense = nn.Linear(d_model, d_model) if what.hidden else None
@@ -172,7 +172,7 @@ class ClassifyHead(nn.Module):
 class ClassifyTwiceHead(nn.Module):
     """Scores off the first and off the second prefix vector, and their mean."""
 
-    def __init__(self, d_model: int, what: spec.ClassifyTwice) -> None:
+    def __init__(self, d_model: int, what: spec.ClassifyTwiceSpec) -> None:
         super().__init__()
         self.first = nn.Linear(d_model, what.num_labels)
         self.second = nn.Linear(d_model, what.num_labels)
@@ -185,7 +185,7 @@ class ClassifyTwiceHead(nn.Module):
 class TokenClassifyHead(nn.Module):
     """A row of scores for every token: (B, T, D) -> (B, T, L)."""
 
-    def __init__(self, d_model: int, what: spec.TokenClassify) -> None:
+    def __init__(self, d_model: int, what: spec.TokenClassifySpec) -> None:
         super().__init__()
         self.dropout = Dropout(what.dropout)
         self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
@@ -197,7 +197,7 @@ class TokenClassifyHead(nn.Module):
 class AnswerHead(nn.Module):
     """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
 
-    def __init__(self, d_model: int, what: spec.Answer) -> None:
+    def __init__(self, d_model: int, what: spec.AnswerSpec) -> None:
         super().__init__()
         self.dropout = Dropout(what.dropout)
         self.out = nn.Linear(d_model, 2)
@@ -210,7 +210,7 @@ class AnswerHead(nn.Module):
 class EmbedHead(nn.Module):
     """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D)."""
 
-    def __init__(self, d_model: int, what: spec.Embed) -> None:
+    def __init__(self, d_model: int, what: spec.EmbedSpec) -> None:
         super().__init__()
         self.pool, self.normalize = what.pool, what.normalize
         # published folders have a pooler; it takes no part here but is kept for saving
@@ -222,11 +222,11 @@ class EmbedHead(nn.Module):
 
 
 HEADS: dict[type, type[nn.Module]] = {
-    spec.Features: FeaturesHead,
-    spec.MaskedLanguageModel: MaskedLanguageModelHead,
-    spec.Classify: ClassifyHead,
-    spec.ClassifyTwice: ClassifyTwiceHead,
-    spec.TokenClassify: TokenClassifyHead,
-    spec.Answer: AnswerHead,
-    spec.Embed: EmbedHead,
+    spec.FeaturesSpec: FeaturesHead,
+    spec.MaskedLanguageModelSpec: MaskedLanguageModelHead,
+    spec.ClassifySpec: ClassifyHead,
+    spec.ClassifyTwiceSpec: ClassifyTwiceHead,
+    spec.TokenClassifySpec: TokenClassifyHead,
+    spec.AnswerSpec: AnswerHead,
+    spec.EmbedSpec: EmbedHead,
 }

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from glassformer.core.spec import Attention, DecoderOnly, EncoderDecoder, Model
+from glassformer.core.spec import AttentionSpec, DecoderOnlySpec, EncoderDecoderSpec, ModelSpec
 from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
 
 
@@ -67,10 +67,11 @@ class KVCache:
     the rest, so that one compiled graph serves all steps.
 
     >>> from glassformer.core import spec
-    >>> block = spec.Block(attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))
-    >>> model = spec.DecoderOnly(
-    ...     input=spec.Tokens(vocab_size=50), head=spec.LanguageModel(vocab_size=50),
-    ...     decoder=spec.Stack(d_model=16, num_layers=2, block=block, causal=True))
+    >>> attention, ffn = spec.AttentionSpec(num_heads=4), spec.FeedForwardSpec(d_ff=64)
+    >>> block = spec.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> model = spec.DecoderOnlySpec(
+    ...     input=spec.TokensSpec(vocab_size=50), head=spec.LanguageModelSpec(vocab_size=50),
+    ...     decoder=spec.StackSpec(d_model=16, num_layers=2, block=block, causal=True))
     >>> cache = KVCache.allocate(model, batch=3, capacity=10)
     >>> cache.select(torch.tensor([2, 0]))                  # a beam swapped, a finished row dropped
     >>> cache.layers[0].k.shape                             # (B, G, capacity, K)
@@ -83,7 +84,7 @@ class KVCache:
     @classmethod
     def allocate(
         cls,
-        model: Model,
+        model: ModelSpec,
         batch: int,
         capacity: int,
         *,
@@ -91,11 +92,11 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> KVCache:
         """Buffers of `capacity` positions for every decoder layer of a model, given by its spec."""
-        if not isinstance(model, EncoderDecoder | DecoderOnly):
+        if not isinstance(model, EncoderDecoderSpec | DecoderOnlySpec):
             raise UnsupportedError("a model without a decoder", "a KV cache")
         stack = model.decoder
 
-        def zeros(attention: Attention, width: int) -> Tensor:
+        def zeros(attention: AttentionSpec, width: int) -> Tensor:
             groups = attention.num_kv_heads or attention.num_heads
             return torch.zeros(batch, groups, capacity, width, dtype=dtype, device=device)
 

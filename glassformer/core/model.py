@@ -63,10 +63,11 @@ class GenerativeModel(nn.Module):
     """A model with a language-model head, which can generate.
 
     >>> from glassformer.core.build import build
-    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
-    >>> model = build(specs.DecoderOnly(
-    ...     input=specs.Tokens(vocab_size=50), head=specs.LanguageModel(vocab_size=50),
-    ...     decoder=specs.Stack(d_model=16, num_layers=1, block=block, causal=True)))
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> model = build(specs.DecoderOnlySpec(
+    ...     input=specs.TokensSpec(vocab_size=50), head=specs.LanguageModelSpec(vocab_size=50),
+    ...     decoder=specs.StackSpec(d_model=16, num_layers=1, block=block, causal=True)))
     >>> torch.tensor(model.generate(torch.ones(2, 4).long(), max_new_tokens=3)).shape
     torch.Size([2, 3])
     """
@@ -95,23 +96,23 @@ class EncoderDecoder(GenerativeModel):
     """Reads a source, writes a target: logits (B, T, V) for each next target token.
 
     >>> from glassformer.core.build import build
-    >>> words, block = specs.Tokens(vocab_size=50), specs.FeedForward(d_ff=64)
-    >>> own = across = specs.Attention(num_heads=4)
-    >>> reads = specs.Block(attention=own, feed_forward=block)
-    >>> writes = specs.Block(attention=own, cross_attention=across, feed_forward=block)
-    >>> model = build(specs.EncoderDecoder(
-    ...     source=words, encoder=specs.Stack(d_model=16, num_layers=2, block=reads),
-    ...     target=words, decoder=specs.Stack(d_model=16, num_layers=2, block=writes, causal=True),
-    ...     head=specs.LanguageModel(vocab_size=50)))
+    >>> words, block = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
+    >>> own = across = specs.AttentionSpec(num_heads=4)
+    >>> reads = specs.BlockSpec(attention=own, feed_forward=block)
+    >>> writes = specs.BlockSpec(attention=own, cross_attention=across, feed_forward=block)
+    >>> model = build(specs.EncoderDecoderSpec(
+    ...     source=words, encoder=specs.StackSpec(d_model=16, num_layers=2, block=reads),
+    ...     target=words, decoder=specs.StackSpec(d_model=16, num_layers=2, block=writes, causal=True),
+    ...     head=specs.LanguageModelSpec(vocab_size=50)))
     >>> model(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
     torch.Size([2, 5, 50])
     """
 
-    spec: specs.EncoderDecoder
+    spec: specs.EncoderDecoderSpec
 
     def __init__(
         self,
-        spec: specs.EncoderDecoder,
+        spec: specs.EncoderDecoderSpec,
         *,
         src_embed: nn.Module,
         tgt_embed: nn.Module,
@@ -252,17 +253,20 @@ class EncoderOnly(nn.Module):
     """Reads a whole sequence (or image, or series) at once; what comes out is the head's.
 
     >>> from glassformer.core.build import build
-    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
-    >>> model = build(specs.EncoderOnly(
-    ...     input=specs.Tokens(vocab_size=50), head=specs.Classify(num_labels=3),
-    ...     encoder=specs.Stack(d_model=16, num_layers=2, block=block)))
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> model = build(specs.EncoderOnlySpec(
+    ...     input=specs.TokensSpec(vocab_size=50), head=specs.ClassifySpec(num_labels=3),
+    ...     encoder=specs.StackSpec(d_model=16, num_layers=2, block=block)))
     >>> model(torch.ones(2, 7).long()).shape                # (B, labels)
     torch.Size([2, 3])
     """
 
-    spec: specs.EncoderOnly
+    spec: specs.EncoderOnlySpec
 
-    def __init__(self, spec: specs.EncoderOnly, *, embed: nn.Module, encoder: Stack, head: nn.Module) -> None:
+    def __init__(
+        self, spec: specs.EncoderOnlySpec, *, embed: nn.Module, encoder: Stack, head: nn.Module
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.embed, self.encoder, self.head = embed, encoder, head
@@ -313,19 +317,22 @@ class DecoderOnly(GenerativeModel):
     """Reads from left to right: logits (B, T, V) for each next token.
 
     >>> from glassformer.core.build import build
-    >>> block = specs.Block(attention=specs.Attention(num_heads=4), feed_forward=specs.FeedForward(d_ff=64))
-    >>> model = build(specs.DecoderOnly(
-    ...     input=specs.Tokens(vocab_size=50), head=specs.LanguageModel(vocab_size=50),
-    ...     decoder=specs.Stack(d_model=16, num_layers=2, block=block, causal=True)))
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> model = build(specs.DecoderOnlySpec(
+    ...     input=specs.TokensSpec(vocab_size=50), head=specs.LanguageModelSpec(vocab_size=50),
+    ...     decoder=specs.StackSpec(d_model=16, num_layers=2, block=block, causal=True)))
     >>> model(torch.ones(2, 7).long()).shape
     torch.Size([2, 7, 50])
     >>> [len(ids) for ids in model.generate(torch.ones(2, 7).long(), max_new_tokens=3)]
     [3, 3]
     """
 
-    spec: specs.DecoderOnly
+    spec: specs.DecoderOnlySpec
 
-    def __init__(self, spec: specs.DecoderOnly, *, embed: nn.Module, decoder: Stack, head: nn.Module) -> None:
+    def __init__(
+        self, spec: specs.DecoderOnlySpec, *, embed: nn.Module, decoder: Stack, head: nn.Module
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.embed, self.decoder, self.head = embed, decoder, head

@@ -65,11 +65,11 @@ class BatchNorm(nn.BatchNorm1d):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
 
 
-def make_norm(what: spec.Norm, d_model: int) -> nn.Module:
+def make_norm(what: spec.NormSpec, d_model: int) -> nn.Module:
     """A norm over d_model features."""
     kinds: dict[type, type[nn.Module]] = {
-        spec.LayerNorm: LayerNorm,
-        spec.RMSNorm: RMSNorm,
-        spec.BatchNorm: BatchNorm,
+        spec.LayerNormSpec: LayerNorm,
+        spec.RMSNormSpec: RMSNorm,
+        spec.BatchNormSpec: BatchNorm,
     }
     return kinds[type(what)](d_model, **vars(what))

@@ -216,8 +216,8 @@ def observe(
     through the module inside it. `record.output` is the model's output.
 
     >>> from glassformer.core import build, spec
-    >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
-    ...     attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))))
+    >>> stack = build.stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
+    ...     attention=spec.AttentionSpec(num_heads=4), feed_forward=spec.FeedForwardSpec(d_ff=64))))
     >>> record = observe(stack, torch.randn(2, 5, 16), want="blocks.1.*")
     >>> record.weights("blocks.1.self_attn").shape                          # (B, H, T, S)
     torch.Size([2, 4, 5, 5])

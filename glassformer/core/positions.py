@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.backend import normal_table
-from glassformer.core.spec import BandScaling, LinearScaling
+from glassformer.core.spec import BandScalingSpec, LinearScalingSpec
 from glassformer.errors import InputTooLongError, InvalidValueError
 
 MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
@@ -151,13 +151,13 @@ class LearnedPositions(nn.Module):
 # ---- turned into queries and keys ---------------------------------------------------------------------
 
 
-def _scaled(freq: Tensor, scaling: LinearScaling | BandScaling | None) -> Tensor:
+def _scaled(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpec | None) -> Tensor:
     match scaling:
         case None:
             return freq
-        case LinearScaling(factor=factor):
+        case LinearScalingSpec(factor=factor):
             return freq / factor
-        case BandScaling():
+        case BandScalingSpec():
             wavelength = 2 * math.pi / freq
             low, high = scaling.low_freq_factor, scaling.high_freq_factor
             # 0 where the wave is longer than the low band, 1 where shorter than the high band
@@ -198,7 +198,7 @@ class RotaryPositions(_Formula):
         width: int,
         *,
         base: float = 10000.0,
-        scaling: LinearScaling | BandScaling | None = None,
+        scaling: LinearScalingSpec | BandScalingSpec | None = None,
     ) -> None:
         super().__init__()
         if width % 2:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 
-KINDS: dict[str, type[Part]] = {}
+KINDS: dict[str, type[Spec]] = {}
 
 # fields that count something
 SIZES = frozenset(
@@ -30,11 +30,14 @@ MOST = 2**31 - 1
 LIMITS = {"channels": 2**16, "num_layers": 10_000}  # nothing in a file of weights bounds them
 
 
-class Part:
+class Spec:
     """A part of a model as data: a dataclass whose values are checked by their types and bounds."""
 
+    kind: ClassVar[str]  # the name in files: the class without "Spec"
+
     def __init_subclass__(cls) -> None:
-        KINDS[cls.__name__] = cls
+        cls.kind = cls.__name__.removesuffix("Spec")
+        KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
@@ -42,15 +45,16 @@ class Part:
             matches = any(fits(value, choice) for choice in choices(hint))
             expected = _bound(name, value) if matches else named(hint)
             if expected:
-                raise InvalidValueError(f"{type(self).__name__}.{name}", value, expected)
+                raise InvalidValueError(f"{self.kind}.{name}", value, expected)
 
 
-_HINTS: dict[type, dict[str, Any]] = {}
+_HINTS: dict[type[Spec], dict[str, Any]] = {}
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type[Spec]) -> dict[str, Any]:
     if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind)
+        _HINTS[kind] = {name: hints[name] for name in hints if name != "kind"}
     return _HINTS[kind]
 
 
@@ -106,7 +110,8 @@ def named(hint: Any) -> str:
         if typing.get_origin(choice) is Literal:
             words += [repr(arg) for arg in typing.get_args(choice)]
         else:
-            words.append(getattr(choice, "__name__", str(choice)).replace("NoneType", "null"))
+            name: str = getattr(choice, "kind", "") or getattr(choice, "__name__", str(choice))
+            words.append(name.replace("NoneType", "null"))
     return " or ".join(words)
 
 
@@ -124,13 +129,13 @@ class InvalidSpecError(GlassformerError):
 
 def to_dict(part: Any) -> Any:
     """A spec as nested dicts, each with its `kind`; tuples become lists."""
-    if isinstance(part, Part):
+    if isinstance(part, Spec):
         values = {name: to_dict(getattr(part, name)) for name in _hints(type(part))}
-        return {"kind": type(part).__name__, **values}
+        return {"kind": part.kind, **values}
     return [to_dict(item) for item in part] if isinstance(part, tuple) else part
 
 
-def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Part]] = KINDS) -> Any:
+def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Spec]] = KINDS) -> Any:
     """The spec that `to_dict` wrote."""
     if not isinstance(data, dict) or "kind" not in data:
         raise InvalidValueError(where, data, "an object with a 'kind'")

@@ -66,7 +66,7 @@ def small_sinusoids(rows: int, d_model: int) -> Tensor:
 class SeriesInput(nn.Module):
     """Series scaled and cut into patches, each a vector, after learned prefix tokens, plus positions."""
 
-    def __init__(self, d_model: int, what: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.SeriesPatchesSpec) -> None:
         super().__init__()
         self.context_length, self.patch_length, self.stride = (
             what.context_length,
@@ -149,7 +149,7 @@ class SeriesInput(nn.Module):
 class SeriesHead(nn.Module):
     """A head of a series model: channels, folded into the batch, are separated again."""
 
-    def __init__(self, what: Any, source: spec.SeriesPatches) -> None:
+    def __init__(self, what: Any, source: spec.SeriesPatchesSpec) -> None:
         super().__init__()
         self.channels = source.channels
         self.pool: Pool = getattr(what, "pool", "mean")
@@ -174,7 +174,7 @@ class SeriesHead(nn.Module):
 class SeriesFeaturesHead(SeriesHead):
     """The vectors themselves: (B*C, P, D) -> (B, C, P, D)."""
 
-    def __init__(self, d_model: int, what: spec.Features, source: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.FeaturesSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
 
     def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
@@ -187,7 +187,7 @@ class ForecastHead(SeriesHead):
     With a distribution, its parameters, each (B, N, C), for values in the series' own units.
     """
 
-    def __init__(self, d_model: int, what: spec.Forecast, source: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.ForecastSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
         width = d_model * (source.prefix + source.num_patches) if what.pool == "flatten" else d_model
         shared = what.projection == "shared"
@@ -215,7 +215,7 @@ class ForecastHead(SeriesHead):
 class SeriesClassifyHead(SeriesHead):
     """Scores off the channels' pooled vectors laid side by side: (B*C, P, D) -> (B, labels)."""
 
-    def __init__(self, d_model: int, what: spec.SeriesClassify, source: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.SeriesClassifySpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
         self.out = nn.Linear(source.channels * d_model, what.num_labels)
 
@@ -227,7 +227,7 @@ class SeriesClassifyHead(SeriesHead):
 class SeriesRegressHead(SeriesHead):
     """Numbers, or a distribution's parameters for them, off all channels: (B*C, P, D) -> (B, targets)."""
 
-    def __init__(self, d_model: int, what: spec.SeriesRegress, source: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.SeriesRegressSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
         self.output_range = what.output_range
         self.out = numbers(source.channels * d_model, what.num_targets, what.distribution)
@@ -246,7 +246,7 @@ class SeriesRegressHead(SeriesHead):
 class PatchReconstructHead(SeriesHead):
     """Each patch's own scaled values again: (B*C, P, D) -> (B, C, patches, L)."""
 
-    def __init__(self, d_model: int, what: spec.PatchReconstruct, source: spec.SeriesPatches) -> None:
+    def __init__(self, d_model: int, what: spec.PatchReconstructSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
         self.prefix = source.prefix
         self.out = nn.Linear(d_model, source.patch_length)
@@ -256,9 +256,9 @@ class PatchReconstructHead(SeriesHead):
 
 
 SERIES_HEADS: dict[type, type[nn.Module]] = {
-    spec.Features: SeriesFeaturesHead,
-    spec.Forecast: ForecastHead,
-    spec.SeriesClassify: SeriesClassifyHead,
-    spec.SeriesRegress: SeriesRegressHead,
-    spec.PatchReconstruct: PatchReconstructHead,
+    spec.FeaturesSpec: SeriesFeaturesHead,
+    spec.ForecastSpec: ForecastHead,
+    spec.SeriesClassifySpec: SeriesClassifyHead,
+    spec.SeriesRegressSpec: SeriesRegressHead,
+    spec.PatchReconstructSpec: PatchReconstructHead,
 }

@@ -4,8 +4,8 @@ Every choice between kinds is a choice of class (or of a literal), never a boole
 would change, so a combination that makes no sense cannot be written down. `build.py` turns a spec
 into modules; `to_dict` and `from_dict` (in `core/schema.py`) turn it into JSON and back.
 
-    Stack(d_model=512, num_layers=6, block=Block(attention=Attention(num_heads=8),
-          feed_forward=FeedForward(d_ff=2048), norm=LayerNorm(), wiring="post"))
+    StackSpec(d_model=512, num_layers=6, block=BlockSpec(attention=AttentionSpec(num_heads=8),
+          feed_forward=FeedForwardSpec(d_ff=2048), norm=LayerNormSpec(), wiring="post"))
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.core.schema import Part
+from glassformer.core.schema import Spec
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
@@ -24,7 +24,7 @@ Projection = Literal["q", "k", "v", "out"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Part):
+class LayerNormSpec(Spec):
     """Subtract the mean, divide by the spread over the features; then a learned scale and shift."""
 
     eps: float = 1e-5
@@ -32,26 +32,26 @@ class LayerNorm(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm(Part):
+class RMSNormSpec(Spec):
     """Divide by the root mean square over the features; then a learned scale."""
 
     eps: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNorm(Part):
+class BatchNormSpec(Spec):
     """Normalise each feature over batch and time (running statistics in evaluation)."""
 
     eps: float = 1e-5
 
 
-Norm = LayerNorm | RMSNorm | BatchNorm
+NormSpec = LayerNormSpec | RMSNormSpec | BatchNormSpec
 
 # ---- positions ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sinusoidal(Part):
+class SinusoidalSpec(Spec):
     """Fixed sines and cosines added to the input; `halves` puts all sines left, all cosines right."""
 
     max_len: int
@@ -60,7 +60,7 @@ class Sinusoidal(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(Part):
+class LearnedSpec(Spec):
     """A trained table added to the input; the first `offset` rows are never looked up."""
 
     max_len: int
@@ -68,14 +68,14 @@ class Learned(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearScaling(Part):
+class LinearScalingSpec(Spec):
     """Rotary angles divided by `factor` (position interpolation)."""
 
     factor: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandScaling(Part):
+class BandScalingSpec(Spec):
     """Rotary angles slowed by `factor` for long waves only, blended between two bands.
 
     Waves shorter than `original_max_len / high_freq_factor` stay, waves longer than
@@ -94,7 +94,7 @@ class BandScaling(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary(Part):
+class RotarySpec(Spec):
     """Rotate pairs of query and key features by an angle that grows with the position.
 
     `width` is how many features of each head turn (all when None). Half-split pairing: feature i
@@ -103,11 +103,11 @@ class Rotary(Part):
 
     base: float = 10000.0
     width: int | None = None
-    scaling: LinearScaling | BandScaling | None = None
+    scaling: LinearScalingSpec | BandScalingSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relative(Part):
+class RelativeSpec(Spec):
     """A learned bias on the scores, one number per head and bucket of distance."""
 
     buckets: int = 32
@@ -121,7 +121,7 @@ class Relative(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alibi(Part):
+class AlibiSpec(Spec):
     """A fixed bias on the scores that falls linearly with distance, steeper in some heads.
 
     rounding: "bfloat16" rounds each slope, and each slope times position, as models trained in that
@@ -132,14 +132,14 @@ class Alibi(Part):
     rounding: Literal["none", "bfloat16"] = "none"
 
 
-AddedPosition = Sinusoidal | Learned
-ScorePosition = Rotary | Relative | Alibi
+InputPositionSpec = SinusoidalSpec | LearnedSpec
+AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec
 
 # ---- attention, feed-forward, block, stack ----------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(Part):
+class AttentionSpec(Spec):
     """One multi-head attention. `None` means: derived from d_model and num_heads.
 
     num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query).
@@ -157,7 +157,7 @@ class Attention(Part):
     biases: tuple[Projection, ...] = ("q", "k", "v", "out")
     window: int | None = None
     dropout: float = 0.0
-    qk_norm: RMSNorm | None = None
+    qk_norm: RMSNormSpec | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,7 +168,7 @@ class Attention(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForward(Part):
+class FeedForwardSpec(Spec):
     """up, activation, down."""
 
     d_ff: int
@@ -178,7 +178,7 @@ class FeedForward(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedFeedForward(Part):
+class GatedFeedForwardSpec(Spec):
     """activation(gate) times up, then down."""
 
     d_ff: int
@@ -188,18 +188,18 @@ class GatedFeedForward(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block(Part):
+class BlockSpec(Spec):
     """One layer: self-attention, cross-attention if any, feed-forward, and where the norms sit.
 
     wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
     shared norm n; "parallel_split" the same with a norm for each.
     """
 
-    attention: Attention
-    feed_forward: FeedForward | GatedFeedForward
-    norm: Norm = field(default_factory=LayerNorm)
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec | GatedFeedForwardSpec
+    norm: NormSpec = field(default_factory=LayerNormSpec)
     wiring: Wiring = "post"
-    cross_attention: Attention | None = None
+    cross_attention: AttentionSpec | None = None
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -209,7 +209,7 @@ class Block(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack(Part):
+class StackSpec(Spec):
     """`num_layers` blocks, positions that act inside attention, and a final norm if any.
 
     pattern: if given, layer n is pattern[n % len(pattern)] instead of `block`, e.g. with and without a
@@ -218,19 +218,19 @@ class Stack(Part):
 
     d_model: int
     num_layers: int
-    block: Block
+    block: BlockSpec
     causal: bool = False
-    position: ScorePosition | None = None
-    final_norm: Norm | None = None
-    pattern: tuple[Block, ...] = ()
-    local_position: ScorePosition | None = None
+    position: AttentionPositionSpec | None = None
+    final_norm: NormSpec | None = None
+    pattern: tuple[BlockSpec, ...] = ()
+    local_position: AttentionPositionSpec | None = None
 
-    def block_at(self, n: int) -> Block:
+    def block_at(self, n: int) -> BlockSpec:
         """The block of layer n."""
         return self.pattern[n % len(self.pattern)] if self.pattern else self.block
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[BlockSpec, ...]:
         """The different blocks."""
         return self.pattern or (self.block,)
 
@@ -241,7 +241,7 @@ class Stack(Part):
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
                 wanted = f"a multiple of num_heads {attention.num_heads}"
                 raise InvalidValueError("d_model", self.d_model, wanted, hint="or set head_dim")
-        turned = self.position.width if isinstance(self.position, Rotary) else None
+        turned = self.position.width if isinstance(self.position, RotarySpec) else None
         head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
         if turned is not None and turned > head_dim:
             raise InvalidValueError("Rotary.width", turned, f"at most {head_dim}, the width of a head")
@@ -251,20 +251,20 @@ class Stack(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens(Part):
+class TokensSpec(Spec):
     """Token ids to vectors, times `scale`, plus position and token type, normed if `norm`."""
 
     vocab_size: int
     scale: float = 1.0
-    position: AddedPosition | None = None
+    position: InputPositionSpec | None = None
     types: int | None = None
-    norm: Norm | None = None
+    norm: NormSpec | None = None
     dropout: float = 0.0
     pad_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePatches(Part):
+class ImagePatchesSpec(Spec):
     """An image (B, C, height, width) cut into squares, each a vector, after `prefix` learned tokens."""
 
     image_size: tuple[int, int]
@@ -287,7 +287,7 @@ class ImagePatches(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesPatches(Part):
+class SeriesPatchesSpec(Spec):
     """Series (B, time, channels) scaled, cut into overlapping pieces, each a vector; channels apart."""
 
     context_length: int
@@ -312,17 +312,17 @@ class SeriesPatches(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vectors(Part):
+class VectorsSpec(Spec):
     """Vectors (B, T, d_model) handed in as they are."""
 
 
-Input = Tokens | ImagePatches | SeriesPatches | Vectors
+InputSpec = TokensSpec | ImagePatchesSpec | SeriesPatchesSpec | VectorsSpec
 
 # ---- heads ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(Part):
+class FeaturesSpec(Spec):
     """The last layer's vectors; with `pooler`, also activation(dense(first vector)), `pooler_dim` wide."""
 
     pooler: bool = False
@@ -331,7 +331,7 @@ class Features(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModel(Part):
+class LanguageModelSpec(Spec):
     """Scores over the vocabulary at every position; vectors times `scale` first."""
 
     vocab_size: int
@@ -340,16 +340,16 @@ class LanguageModel(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLanguageModel(Part):
+class MaskedLanguageModelSpec(Spec):
     """dense, activation, norm, then scores over the vocabulary at every position."""
 
     vocab_size: int
     activation: Activation = "gelu"
-    norm: Norm = field(default_factory=LayerNorm)
+    norm: NormSpec = field(default_factory=LayerNormSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify(Part):
+class ClassifySpec(Spec):
     """One row of scores a sequence, read off one vector (`pool`), after `hidden` dense if any.
 
     pool: "first" vector, "last" real one, the one at the last `end_id` ("end"), or their "mean".
@@ -366,14 +366,14 @@ class Classify(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyTwice(Part):
+class ClassifyTwiceSpec(Spec):
     """Two rows of scores, off the first and the second prefix vector, and their mean."""
 
     num_labels: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassify(Part):
+class TokenClassifySpec(Spec):
     """A row of scores for every token."""
 
     num_labels: int
@@ -382,14 +382,14 @@ class TokenClassify(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Part):
+class AnswerSpec(Spec):
     """Where an answer starts and where it ends: two scores for every token."""
 
     dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Part):
+class EmbedSpec(Spec):
     """One vector a text: pooled over its real tokens, of length 1 when `normalize`."""
 
     pool: Literal["mean", "first", "max", "mean_sqrt_len", "last"] = "mean"
@@ -398,7 +398,7 @@ class Embed(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast(Part):
+class ForecastSpec(Spec):
     """The next `prediction_length` values of each channel, or a distribution's parameters for them."""
 
     prediction_length: int
@@ -409,7 +409,7 @@ class Forecast(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesClassify(Part):
+class SeriesClassifySpec(Spec):
     """One row of scores a series, from its channels' pooled vectors laid side by side."""
 
     num_labels: int
@@ -418,7 +418,7 @@ class SeriesClassify(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesRegress(Part):
+class SeriesRegressSpec(Spec):
     """`num_targets` numbers a series (or a distribution's parameters), optionally kept in a range."""
 
     num_targets: int
@@ -429,94 +429,94 @@ class SeriesRegress(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchReconstruct(Part):
+class PatchReconstructSpec(Spec):
     """Each patch's own values again, for learning from masked patches."""
 
     dropout: float = 0.0
 
 
-Head = (
-    Features
-    | LanguageModel
-    | MaskedLanguageModel
-    | Classify
-    | ClassifyTwice
-    | TokenClassify
-    | Answer
-    | Embed
-    | Forecast
-    | SeriesClassify
-    | SeriesRegress
-    | PatchReconstruct
+HeadSpec = (
+    FeaturesSpec
+    | LanguageModelSpec
+    | MaskedLanguageModelSpec
+    | ClassifySpec
+    | ClassifyTwiceSpec
+    | TokenClassifySpec
+    | AnswerSpec
+    | EmbedSpec
+    | ForecastSpec
+    | SeriesClassifySpec
+    | SeriesRegressSpec
+    | PatchReconstructSpec
 )
 
 # ---- initialization and whole models --------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xavier(Part):
+class XavierSpec(Spec):
     """Matrices uniform by fan-in and fan-out, biases 0, token embeddings normal with 1/sqrt(d)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normal(Part):
+class NormalSpec(Spec):
     """Everything normal with `std`; with `residual`, layers writing to the stream shrunk by depth."""
 
     std: float = 0.02
     residual: Literal["same", "shrunk"] = "same"
 
 
-Init = Xavier | Normal
+InitSpec = XavierSpec | NormalSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoder(Part):
+class EncoderDecoderSpec(Spec):
     """Reads one sequence, writes another. `tied` names what shares the target's token matrix."""
 
-    source: Input
-    target: Input
-    encoder: Stack
-    decoder: Stack
-    head: Head
+    source: InputSpec
+    target: InputSpec
+    encoder: StackSpec
+    decoder: StackSpec
+    head: HeadSpec
     tied: tuple[Literal["source", "head"], ...] = ()
     start_id: int | None = None
-    init: Init = field(default_factory=Xavier)
+    init: InitSpec = field(default_factory=XavierSpec)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decoder.block.cross_attention is None:
-            raise MissingValueError("cross_attention", "in the block of an EncoderDecoder's decoder")
+            raise MissingValueError("cross_attention", "in the block of the decoder of an encoder-decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOnly(Part):
+class EncoderOnlySpec(Spec):
     """Reads a whole sequence at once, every position seeing every other."""
 
-    input: Input
-    encoder: Stack
-    head: Head
+    input: InputSpec
+    encoder: StackSpec
+    head: HeadSpec
     tied: tuple[Literal["head"], ...] = ()
-    init: Init = field(default_factory=Normal)
+    init: InitSpec = field(default_factory=NormalSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderOnly(Part):
+class DecoderOnlySpec(Spec):
     """Reads from left to right, every position seeing only those before it.
 
     max_len: the longest sequence it was made for, where no position table says so; not enforced.
     """
 
-    input: Input
-    decoder: Stack
-    head: Head
+    input: InputSpec
+    decoder: StackSpec
+    head: HeadSpec
     tied: tuple[Literal["head"], ...] = ()
     max_len: int | None = None
-    init: Init = field(default_factory=Normal)
+    init: InitSpec = field(default_factory=NormalSpec)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.decoder.causal:
-            raise InvalidValueError("causal", False, "True in the stack of a DecoderOnly")
+            raise InvalidValueError("causal", False, "True in the decoder stack")
 
 
-Model = EncoderDecoder | EncoderOnly | DecoderOnly
+ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec

@@ -38,8 +38,8 @@ class Stack(nn.Module):
     local_position: the positions of layers with a window, if they have their own.
 
     >>> from glassformer.core import build, spec
-    >>> stack = build.stack(spec.Stack(d_model=16, num_layers=2, block=spec.Block(
-    ...     attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=64))))
+    >>> stack = build.stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
+    ...     attention=spec.AttentionSpec(num_heads=4), feed_forward=spec.FeedForwardSpec(d_ff=64))))
     >>> stack(torch.randn(2, 5, 16)).shape
     torch.Size([2, 5, 16])
     """

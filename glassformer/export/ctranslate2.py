@@ -61,16 +61,16 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
     if dtype == "int8":  # the library scales weights where they lie, before it rounds them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
-    if isinstance(what, spec.EncoderOnly) and isinstance(what.input, spec.Tokens):
+    if isinstance(what, spec.EncoderOnlySpec) and isinstance(what.input, spec.TokensSpec):
         made, head, notes = _reader(bundle, what)
         runtime = "Encoder"
-    elif isinstance(what, spec.EncoderDecoder | spec.DecoderOnly) and isinstance(
-        what.head, spec.LanguageModel
+    elif isinstance(what, spec.EncoderDecoderSpec | spec.DecoderOnlySpec) and isinstance(
+        what.head, spec.LanguageModelSpec
     ):
         made, notes = _writer(bundle, what)
-        runtime = "Translator" if isinstance(what, spec.EncoderDecoder) else "Generator"
+        runtime = "Translator" if isinstance(what, spec.EncoderDecoderSpec) else "Generator"
     else:
-        raise UnsupportedError("CTranslate2", f"a {type(what).__name__} of this kind", hint="export to ONNX")
+        raise UnsupportedError("CTranslate2", f"a {what.kind} of this kind", hint="export to ONNX")
     made.config.layer_norm_epsilon = epsilon_of(what)
     made.validate()
     made.optimize(quantization=dtype)
@@ -82,11 +82,13 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
     return Exported(folder=path, notes=notes)
 
 
-def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tuple[Any, tuple[str, ...]]:
+def _writer(
+    bundle: Bundle, what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
+) -> tuple[Any, tuple[str, ...]]:
     """A model that writes text, with its vocabularies; and what the runtime has to be told."""
     model: Any = bundle.model
     eos, unk, never = end_tokens(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
-    assert isinstance(what.head, spec.LanguageModel)
+    assert isinstance(what.head, spec.LanguageModelSpec)
     if not eos:
         hint = "add the tokenizer to the folder, or eos_token_id to generation_config.json"
         raise MissingValueError("eos_token_id", "to export to CTranslate2", hint=hint)
@@ -95,7 +97,7 @@ def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tup
             if not isinstance(index, int) or not 0 <= index < what.head.vocab_size:
                 raise InvalidValueError(name, index, f"an id from 0 to {what.head.vocab_size - 1}")
     decoder = decoder_of(what, model, dict.fromkeys(never, FORBIDDEN))
-    if isinstance(what, spec.EncoderDecoder):
+    if isinstance(what, spec.EncoderDecoderSpec):
         encoder = encoder_of(what.encoder, what.source, model.src_embed, model.encoder)
         made = library().TransformerSpec(encoder, decoder)
         target = vocabulary_of(bundle, what.target, "target")
@@ -118,7 +120,7 @@ def _writer(bundle: Bundle, what: spec.EncoderDecoder | spec.DecoderOnly) -> tup
     return made, _notes(bundle, eos)
 
 
-def _reader(bundle: Bundle, what: spec.EncoderOnly) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+def _reader(bundle: Bundle, what: spec.EncoderOnlySpec) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """An encoder with its vocabulary; the weights of its head; and what is left to the caller."""
     model: Any = bundle.model
     encoder = encoder_of(what.encoder, what.input, model.embed, model.encoder)
@@ -127,18 +129,18 @@ def _reader(bundle: Bundle, what: spec.EncoderOnly) -> tuple[Any, dict[str, Any]
     made.register_vocabulary(words)
     unk = special_token_id(bundle, "unk")
     made.config.unk_token = "" if unk is None else words[unk]
-    if isinstance(what.head, spec.Features):
+    if isinstance(what.head, spec.FeaturesSpec):
         return made, {}, ()
-    if isinstance(what.head, spec.Embed):
+    if isinstance(what.head, spec.EmbedSpec):
         length = ", then normalize" if what.head.normalize else ""
         return made, {}, (f"pooling ('{what.head.pool}'{length}) is left to the caller",)
     weights = {name: value.float().cpu().contiguous() for name, value in model.head.state_dict().items()}
-    return made, weights, (f"the head ({type(what.head).__name__}) is left to the caller; weights in {HEAD}",)
+    return made, weights, (f"the head ({what.head.kind}) is left to the caller; weights in {HEAD}",)
 
 
-def vocabulary_of(bundle: Bundle, tokens: spec.Input, side: Side) -> list[str]:
+def vocabulary_of(bundle: Bundle, tokens: spec.InputSpec, side: Side) -> list[str]:
     """A spelling for every row of the token matrix, each its own; rows without one are spelled by number."""
-    assert isinstance(tokens, spec.Tokens)
+    assert isinstance(tokens, spec.TokensSpec)
     numbers = range(tokens.vocab_size)
     if bundle.tokenizer is None:
         return [f"<id {index}>" for index in numbers]
@@ -177,10 +179,10 @@ def library() -> Any:
         raise MissingDependencyError("ctranslate2", "export") from None
 
 
-def encoder_of(stack: spec.Stack, tokens: spec.Input, embed: Any, encoder: Any) -> Any:
+def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encoder: Any) -> Any:
     """An encoder's specification, filled with the weights of its input and its layers."""
     options = _options(stack, tokens)
-    if typed := isinstance(tokens, spec.Tokens) and tokens.types is not None:
+    if typed := isinstance(tokens, spec.TokensSpec) and tokens.types is not None:
         options |= {"num_source_embeddings": 2, "embeddings_merge": library().EmbeddingsMerge.ADD}
     made = library().TransformerEncoderSpec(stack.num_layers, **options)
     _fill_input(made, made.embeddings[0], embed)
@@ -190,12 +192,12 @@ def encoder_of(stack: spec.Stack, tokens: spec.Input, embed: Any, encoder: Any) 
     return made
 
 
-def pooled_of(encoder: Any, head: spec.Head, own: Any) -> Any:
+def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
     """An encoder's specification with the dense layer that a head puts on the first vector, if any."""
     dense, activation = None, None
-    if isinstance(head, spec.Features) and head.pooler:
+    if isinstance(head, spec.FeaturesSpec) and head.pooler:
         dense, activation = own.pooler, head.pooler_activation
-    elif isinstance(head, spec.Classify) and head.pool == "first" and head.hidden is not None:
+    elif isinstance(head, spec.ClassifySpec) and head.pool == "first" and head.hidden is not None:
         dense, activation = own.dense, head.hidden
     if dense is None or activation is None:
         return library().TransformerEncoderModelSpec(encoder)
@@ -205,12 +207,14 @@ def pooled_of(encoder: Any, head: spec.Head, own: Any) -> Any:
     return made
 
 
-def decoder_of(what: spec.EncoderDecoder | spec.DecoderOnly, model: Any, shifts: Mapping[int, float]) -> Any:
+def decoder_of(
+    what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
+) -> Any:
     """The decoder's specification with its scores; `shifts` are added to the scores of single tokens."""
-    two = isinstance(what, spec.EncoderDecoder)
-    tokens = what.target if isinstance(what, spec.EncoderDecoder) else what.input
+    two = isinstance(what, spec.EncoderDecoderSpec)
+    tokens = what.target if isinstance(what, spec.EncoderDecoderSpec) else what.input
     cross = what.decoder.block.cross_attention
-    if isinstance(what, spec.EncoderDecoder) and getattr(what.source, "types", None) is not None:
+    if isinstance(what, spec.EncoderDecoderSpec) and getattr(what.source, "types", None) is not None:
         _refuse("token types in a model that writes")
     if cross is not None and cross.num_heads != what.decoder.block.attention.num_heads:
         _refuse("cross-attention with another number of heads than self-attention")
@@ -230,12 +234,12 @@ def decoder_of(what: spec.EncoderDecoder | spec.DecoderOnly, model: Any, shifts:
     return made
 
 
-def epsilon_of(what: spec.Model) -> float:
+def epsilon_of(what: spec.ModelSpec) -> float:
     """The one eps of every norm; CTranslate2 cannot have two."""
-    if isinstance(what, spec.EncoderDecoder):
+    if isinstance(what, spec.EncoderDecoderSpec):
         sides = [(what.source, what.encoder), (what.target, what.decoder)]
     else:
-        sides = [(what.input, what.decoder if isinstance(what, spec.DecoderOnly) else what.encoder)]
+        sides = [(what.input, what.decoder if isinstance(what, spec.DecoderOnlySpec) else what.encoder)]
     norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]
     found = {norm.eps for side in norms for norm in side if norm is not None}
     if len(found) > 1:
@@ -247,15 +251,15 @@ def _refuse(part: str) -> NoReturn:
     raise UnsupportedError("CTranslate2", part)
 
 
-def _options(stack: spec.Stack, tokens: spec.Input) -> dict[str, Any]:
+def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
     """What the constructors of CTranslate2's stacks want to know, where it can be said to them."""
     block = stack.block
     attention, feed, norm = block.attention, block.feed_forward, block.norm
-    if not isinstance(tokens, spec.Tokens) or (stack.causal and tokens.types is not None):
+    if not isinstance(tokens, spec.TokensSpec) or (stack.causal and tokens.types is not None):
         _refuse("input of the kind this model reads")
     if block.wiring not in ("pre", "post"):
         _refuse(f"{block.wiring} wiring")
-    if isinstance(norm, spec.BatchNorm):
+    if isinstance(norm, spec.BatchNormSpec):
         _refuse("batch norms")
     kinds = {type(one) for one in (norm, stack.final_norm, tokens.norm) if one is not None}
     if len(kinds) > 1:
@@ -281,27 +285,29 @@ def _options(stack: spec.Stack, tokens: spec.Input) -> dict[str, Any]:
         "no_final_norm": stack.final_norm is None,
         "activation": library().Activation[ACTIVATIONS[feed.activation]],
         "layernorm_embedding": tokens.norm is not None,
-        "ffn_glu": isinstance(feed, spec.GatedFeedForward),
-        "rms_norm": isinstance(norm, spec.RMSNorm),
+        "ffn_glu": isinstance(feed, spec.GatedFeedForwardSpec),
+        "rms_norm": isinstance(norm, spec.RMSNormSpec),
         **_position(stack.position, tokens.position),
     }
 
 
-def _position(inside: spec.ScorePosition | None, added: spec.AddedPosition | None) -> dict[str, Any]:
+def _position(
+    inside: spec.AttentionPositionSpec | None, added: spec.InputPositionSpec | None
+) -> dict[str, Any]:
     if (inside is None) == (added is None):
         _refuse("model without positions, or with two kinds of them")
-    if isinstance(inside, spec.Alibi):
+    if isinstance(inside, spec.AlibiSpec):
         _refuse("ALiBi positions")
-    if isinstance(inside, spec.Relative):
+    if isinstance(inside, spec.RelativeSpec):
         return {"relative_attention_bias": True}
-    if isinstance(inside, spec.Rotary):
+    if isinstance(inside, spec.RotarySpec):
         options = {"rotary_dim": inside.width or 0, "rotary_interleave": False, "rotary_base": inside.base}
-        if isinstance(inside.scaling, spec.LinearScaling):
+        if isinstance(inside.scaling, spec.LinearScalingSpec):
             options |= {
                 "rotary_scaling_type": library().RotaryScalingType.Linear,
                 "rotary_scaling_factor": inside.scaling.factor,
             }
-        elif isinstance(inside.scaling, spec.BandScaling):
+        elif isinstance(inside.scaling, spec.BandScalingSpec):
             options["rotary_scaling_type"] = library().RotaryScalingType.Llama3
         return options
     return {}
@@ -317,7 +323,7 @@ def _fill_input(made: Any, embeddings: Any, own: Any) -> None:
         _fill_norm(made.layernorm_embedding, own.norm)
 
 
-def _fill_stack(made: Any, stack: spec.Stack, own: Any) -> None:
+def _fill_stack(made: Any, stack: spec.StackSpec, own: Any) -> None:
     """Each layer's weights, and the positions that every layer's attention has to be told."""
     if own.final_norm is not None:
         _fill_norm(made.layer_norm, own.final_norm)
@@ -326,7 +332,7 @@ def _fill_stack(made: Any, stack: spec.Stack, own: Any) -> None:
         if block.cross_attn is not None:
             _fill_attention(layer.attention, block.cross_attn, block.norm_cross)
         _fill_norm(layer.ffn.layer_norm, block.norm_ffn)
-        gated = isinstance(stack.block.feed_forward, spec.GatedFeedForward)
+        gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
         _fill_linear(layer.ffn.linear_0, block.ffn.gate if gated else block.ffn.up)
         if gated:
             _fill_linear(layer.ffn.linear_0_noact, block.ffn.up)
@@ -334,12 +340,12 @@ def _fill_stack(made: Any, stack: spec.Stack, own: Any) -> None:
         _fill_place(layer.self_attention, stack.position, own.position)
 
 
-def _fill_place(made: Any, inside: spec.ScorePosition | None, own: Any) -> None:
-    if isinstance(inside, spec.Relative):
+def _fill_place(made: Any, inside: spec.AttentionPositionSpec | None, own: Any) -> None:
+    if isinstance(inside, spec.RelativeSpec):
         made.relative_attention_bias = _plain(own.weight)
         made.relative_attention_max_distance = np.int32(inside.max_distance)
-    scaling = inside.scaling if isinstance(inside, spec.Rotary) else None
-    if isinstance(scaling, spec.BandScaling):
+    scaling = inside.scaling if isinstance(inside, spec.RotarySpec) else None
+    if isinstance(scaling, spec.BandScalingSpec):
         made.rotary_low_freq_factor = float(scaling.low_freq_factor)
         made.rotary_high_freq_factor = float(scaling.high_freq_factor)
         # the runtime reads these two for bands as well, but the library's description has no words for them

@@ -102,9 +102,9 @@ def end_tokens(bundle: Bundle) -> list[int]:
     return config_values(bundle, "eos_token_id") or ([] if eos is None else [eos])
 
 
-def start_tokens(bundle: Bundle, what: spec.Model) -> list[int]:
+def start_tokens(bundle: Bundle, what: spec.ModelSpec) -> list[int]:
     """The tokens that a target starts with; none for a decoder-only model."""
-    if not isinstance(what, spec.EncoderDecoder):
+    if not isinstance(what, spec.EncoderDecoderSpec):
         return []
     return config_values(bundle, "decoder_start_token_id") or (
         [] if what.start_id is None else [what.start_id]
@@ -118,7 +118,7 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
     place: its position there; in a target, after the start tokens.
     """
     tokenizer, what = bundle.tokenizer, bundle.spec
-    if tokenizer is None or not isinstance(what, spec.EncoderDecoder):
+    if tokenizer is None or not isinstance(what, spec.EncoderDecoderSpec):
         return {}
     job = bundle.job  # a model trained here lists its languages
     if known := tag_languages(tokenizer) if job.name is None else job.languages:

@@ -53,11 +53,11 @@ KERNEL: Kernel = "explicit"
 
 # what a head that gives one tensor gives; the others give scores
 GIVEN: dict[type, str] = {
-    spec.Features: "hidden",
-    spec.Embed: "embedding",
-    spec.Forecast: "forecast",
-    spec.SeriesRegress: "targets",
-    spec.PatchReconstruct: "patches",
+    spec.FeaturesSpec: "hidden",
+    spec.EmbedSpec: "embedding",
+    spec.ForecastSpec: "forecast",
+    spec.SeriesRegressSpec: "targets",
+    spec.PatchReconstructSpec: "patches",
 }
 # sizes to try a graph with: each its own, and none 0 or 1, which would be taken for fixed
 SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7}
@@ -89,7 +89,7 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
                 "outputs": [asdict(_port(value)) for value in program.model.graph.outputs],
             }
         about = {"format": "onnx", "dtype": "float32", "opset": OPSET, "files": files}
-        if isinstance(bundle.spec.head, spec.LanguageModel):
+        if isinstance(bundle.spec.head, spec.LanguageModelSpec):
             about |= {"starts": start_tokens(bundle, bundle.spec), "ends": end_tokens(bundle)}
         write_sidecars(bundle, whole, about)
     return Exported(folder=path, notes=language_note(bundle))
@@ -233,9 +233,9 @@ class Graph:
 
 def graphs_of(model: AnyModel) -> list[Graph]:
     """The graphs that a model becomes; what cannot become one is a sentence."""
-    if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModel):
+    if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModelSpec):
         return [_encoder(model), _step(model, model.spec.target)]
-    if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModel):
+    if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModelSpec):
         return [_step(model, model.spec.input)]
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
         return [_whole(model)]
@@ -318,7 +318,7 @@ def _encoder(model: EncoderDecoder) -> Graph:
     )
 
 
-def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
+def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSpec) -> Graph:
     what = model.spec
     if not what.decoder.num_layers:
         raise UnsupportedError("export to ONNX", "a decoder without layers")
@@ -326,7 +326,7 @@ def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
     mask = Port("mask", "bool", ("batch", "keys"))
     past = _kept(what.decoder, "attention", "past", "past")
     before: tuple[Port, ...] = ()
-    if isinstance(what, spec.EncoderDecoder):
+    if isinstance(what, spec.EncoderDecoderSpec):
         before = (Port("memory_mask", "bool", ("batch", "source")), *_across(what))
     return Graph(
         name="decoder" if before else "model",
@@ -336,15 +336,15 @@ def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.Input) -> Graph:
     )
 
 
-def _across(what: spec.EncoderDecoder) -> tuple[Port, ...]:
+def _across(what: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
     return _kept(what.decoder, "cross_attention", "cross", "source")
 
 
-def _kept(stack: spec.Stack, kind: str, word: str, length: str) -> tuple[Port, ...]:
+def _kept(stack: spec.StackSpec, kind: str, word: str, length: str) -> tuple[Port, ...]:
     """Keys and values of every layer; kind: `attention` or `cross_attention`."""
     ports = []
     for n in range(stack.num_layers):
-        attention: spec.Attention = getattr(stack.block_at(n), kind)
+        attention: spec.AttentionSpec = getattr(stack.block_at(n), kind)
         heads = attention.num_kv_heads or attention.num_heads
         width = attention.head_dim or stack.d_model // attention.num_heads
         for part, wide in {"key": width, "value": attention.value_dim or width}.items():
@@ -375,9 +375,9 @@ class Whole(nn.Module):
 
 def _whole(model: AnyModel) -> Graph:
     what = model.spec
-    if isinstance(what, spec.EncoderDecoder):
+    if isinstance(what, spec.EncoderDecoderSpec):
         inputs = _read(what.source, "source")
-        same = "length" if isinstance(what.head, spec.Features) else "source"
+        same = "length" if isinstance(what.head, spec.FeaturesSpec) else "source"
         for port, name in zip(_read(what.target, same), ("target", "target_mask"), strict=False):
             inputs += (replace(port, name=name),)
     else:
@@ -386,33 +386,33 @@ def _whole(model: AnyModel) -> Graph:
     return Graph(name="model", module=module, inputs=inputs, outputs=_given(what.head))
 
 
-def _given(head: spec.Head) -> tuple[str, ...]:
+def _given(head: spec.HeadSpec) -> tuple[str, ...]:
     """The names of what a head gives."""
     match head:
-        case spec.Features(pooler=True):
+        case spec.FeaturesSpec(pooler=True):
             return Pooled._fields
-        case spec.ClassifyTwice():
+        case spec.ClassifyTwiceSpec():
             return Twice._fields
-        case spec.Answer():
+        case spec.AnswerSpec():
             return Span._fields
-        case spec.Forecast() | spec.SeriesRegress() if head.distribution != "none":
+        case spec.ForecastSpec() | spec.SeriesRegressSpec() if head.distribution != "none":
             return KINDS[head.distribution]._fields
     return (GIVEN.get(type(head), "logits"),)
 
 
-def _read(what: spec.Input, length: str, head: spec.Head | None = None) -> tuple[Port, ...]:
+def _read(what: spec.InputSpec, length: str, head: spec.HeadSpec | None = None) -> tuple[Port, ...]:
     """What an input takes."""
     ports: tuple[Port, ...]
     match what:
-        case spec.Tokens():
+        case spec.TokensSpec():
             ports = (Port("ids", "int64", ("batch", length)), Port("mask", "bool", ("batch", length)))
             return ports if what.types is None else (*ports, Port("types", "int64", ("batch", length)))
-        case spec.ImagePatches():
+        case spec.ImagePatchesSpec():
             return (Port("images", "float32", ("batch", what.channels, *what.image_size)),)
-        case spec.SeriesPatches():
+        case spec.SeriesPatchesSpec():
             size = ("batch", what.context_length, what.channels)
             ports = (Port("values", "float32", size), Port("observed", "bool", size))
-            if isinstance(head, spec.PatchReconstruct):
+            if isinstance(head, spec.PatchReconstructSpec):
                 ports += (Port("hidden", "bool", ("batch", what.channels, what.num_patches)),)
             return ports
     raise UnsupportedError("export to ONNX", "models that read vectors")

@@ -33,32 +33,32 @@ bart = variant(
     start_id=2,
 )
 ARCHITECTURES: dict[type, str] = {
-    spec.LanguageModel: "BartForConditionalGeneration",
-    spec.Features: "BartModel",
-    spec.Classify: "BartForSequenceClassification",
-    spec.Answer: "BartForQuestionAnswering",
+    spec.LanguageModelSpec: "BartForConditionalGeneration",
+    spec.FeaturesSpec: "BartModel",
+    spec.ClassifySpec: "BartForSequenceClassification",
+    spec.AnswerSpec: "BartForQuestionAnswering",
 }
 
 
-def from_config(config: Config) -> spec.EncoderDecoder:
+def from_config(config: Config) -> spec.EncoderDecoderSpec:
     options = read(config)
     config.only("tie_word_embeddings", True, default=True)
     config.only("normalize_embedding", True, default=True)
     config.only("static_position_embeddings", False, default=False)
     config.only("extra_pos_embeddings", OFFSET, default=OFFSET)
     dropout = config.get("classifier_dropout", 0.0, "classif_dropout")
-    heads: dict[str, spec.Head] = {
+    heads: dict[str, spec.HeadSpec] = {
         "BartForConditionalGeneration": language_model(config, options["vocab_size"]),
-        "BartModel": spec.Features(),
+        "BartModel": spec.FeaturesSpec(),
         # the class says 3 labels where none are named, yet two are never named when it is saved
-        "BartForSequenceClassification": spec.Classify(
+        "BartForSequenceClassification": spec.ClassifySpec(
             num_labels=config.num_labels,
             pool="end",
             hidden="tanh",
             dropout=dropout,
             end_id=config.get("eos_token_id", 2),
         ),
-        "BartForQuestionAnswering": spec.Answer(),
+        "BartForQuestionAnswering": spec.AnswerSpec(),
     }
     return bart(
         **options,
@@ -68,8 +68,8 @@ def from_config(config: Config) -> spec.EncoderDecoder:
     )
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoder)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderDecoderSpec)
     config = {
         "model_type": "bart",
         "architectures": [ARCHITECTURES[type(model.head)]],
@@ -77,14 +77,14 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "tie_word_embeddings": True,
         **labels_of(model.head),
     }
-    if isinstance(model.head, spec.Classify):
+    if isinstance(model.head, spec.ClassifySpec):
         config["classifier_dropout"] = model.head.dropout
         config["eos_token_id"] = model.head.end_id
     return config
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderDecoder)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderDecoderSpec)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}{encoder,decoder}.embed_tokens.weight")
     rows: tuple[Op, ...] = (
         Rename("{base}{encoder,decoder}.embed_positions.weight", "{src,tgt}_embed.position.weight"),
@@ -92,12 +92,12 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         Ignored("{base}{encoder,decoder}.version"),
     )
     match model.head:
-        case spec.LanguageModel():
+        case spec.LanguageModelSpec():
             token += ("lm_head.weight",)
             rows += bias_row(model.head)
-        case spec.Classify():
+        case spec.ClassifySpec():
             rows += (Rename("classification_head.{dense,out_proj}.{p}", "head.{dense,out}.{p}"),)
-        case spec.Answer():
+        case spec.AnswerSpec():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, "src_embed.token.weight"), *block_rows(model), *expand(rows, p=("weight", "bias")))
     return Table(rows, base=bases(model.head, "model."))

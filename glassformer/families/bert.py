@@ -11,13 +11,13 @@ from glassformer.families.text_encoder import TASKS, read, read_head, table_of, 
 bert = variant(text_encoder, "position mlm_activation pool normalize")
 
 
-def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
+def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
     """The config's encoder under a head; None is the masked language model."""
     max_len, pad_id = config.need("max_position_embeddings", int), config.maybe("pad_token_id", int)
     return bert(**read(config), max_len=max_len, pad_id=pad_id, head=head)
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     return with_head(config, read_head(config, config.architecture.removeprefix("Bert"), dropped=("out",)))
 
 
@@ -42,11 +42,11 @@ FAMILY = Family(
         table_of,
         base="bert.",
         heads={
-            spec.MaskedLanguageModel: (
+            spec.MaskedLanguageModelSpec: (
                 (f"{_TRANSFORM}dense", "head.dense"),
                 (f"{_TRANSFORM}LayerNorm", "head.norm"),
             ),
-            spec.Classify: (("{base}pooler.dense", "head.dense"), ("classifier", "head.out")),
+            spec.ClassifySpec: (("{base}pooler.dense", "head.dense"), ("classifier", "head.out")),
         },
         matrix="cls.predictions.decoder.weight",
         biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),

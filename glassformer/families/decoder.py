@@ -9,7 +9,7 @@ from glassformer.core import spec
 from glassformer.families.family import Config, UnsupportedConfigError, labels_of, renamed
 from glassformer.weights.ops import Op, Rename, Tied
 
-Scaling = spec.LinearScaling | spec.BandScaling | None
+Scaling = spec.LinearScalingSpec | spec.BandScalingSpec | None
 
 
 def decoder(
@@ -43,28 +43,28 @@ def decoder(
     logit_scale: float = 1.0,
     pad_id: int | None = None,
     tied: bool = False,
-    init: spec.Init = spec.Normal(),  # noqa: B008
-    head: spec.Head | None = None,
-) -> spec.DecoderOnly:
+    init: spec.InitSpec = spec.NormalSpec(),  # noqa: B008
+    head: spec.HeadSpec | None = None,
+) -> spec.DecoderOnlySpec:
     """The spec of a decoder-only family; each family sets its own defaults.
 
     window_layers: the layers that have the window, if not all. qkv_bias: biases without that of `out`.
     qk_norm: queries and keys of each head are normalized before they are rotated.
     """
-    norms: dict[str, spec.Norm] = {
-        "rms": spec.RMSNorm(eps=norm_eps),
-        "layer": spec.LayerNorm(eps=norm_eps),
-        "layer_no_bias": spec.LayerNorm(eps=norm_eps, bias=False),
+    norms: dict[str, spec.NormSpec] = {
+        "rms": spec.RMSNormSpec(eps=norm_eps),
+        "layer": spec.LayerNormSpec(eps=norm_eps),
+        "layer_no_bias": spec.LayerNormSpec(eps=norm_eps, bias=False),
     }
-    positions: dict[str, spec.ScorePosition] = {
-        "rotary": spec.Rotary(base=rope_base, scaling=rope_scaling),
+    positions: dict[str, spec.AttentionPositionSpec] = {
+        "rotary": spec.RotarySpec(base=rope_base, scaling=rope_scaling),
         # the bias is scaled like the scores, and was rounded in training
-        "alibi": spec.Alibi(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16"),
+        "alibi": spec.AlibiSpec(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16"),
     }
     learned = position == "learned"
     inner, biases = d_ff or 4 * d_model, ffn_bias
-    block = spec.Block(
-        attention=spec.Attention(
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(
             num_heads=num_heads,
             num_kv_heads=num_kv_heads if num_kv_heads and num_kv_heads != num_heads else None,
             head_dim=head_dim if head_dim and head_dim * num_heads != d_model else None,
@@ -72,29 +72,29 @@ def decoder(
             biases=("q", "k", "v", "out") if attention_bias else ("q", "k", "v") if qkv_bias else (),
             window=window or None,
             dropout=attention_dropout,
-            qk_norm=spec.RMSNorm(eps=norm_eps) if qk_norm else None,
+            qk_norm=spec.RMSNormSpec(eps=norm_eps) if qk_norm else None,
         ),
-        feed_forward=spec.GatedFeedForward(
+        feed_forward=spec.GatedFeedForwardSpec(
             d_ff=inner, activation=activation, biases=("up", "gate", "down") if biases else ()
         )
         if gated
-        else spec.FeedForward(d_ff=inner, activation=activation, biases=("up", "down") if biases else ()),
+        else spec.FeedForwardSpec(d_ff=inner, activation=activation, biases=("up", "down") if biases else ()),
         norm=norms[norm],
         wiring=wiring,
         dropout=dropout,
     )
-    pattern: tuple[spec.Block, ...] = ()
+    pattern: tuple[spec.BlockSpec, ...] = ()
     if window_layers is not None:
         full = replace(block, attention=replace(block.attention, window=None))
         pattern = tuple(block if n in window_layers else full for n in range(num_layers))
-    return spec.DecoderOnly(
-        input=spec.Tokens(
+    return spec.DecoderOnlySpec(
+        input=spec.TokensSpec(
             vocab_size=vocab_size,
-            position=spec.Learned(max_len=max_len) if learned else None,
+            position=spec.LearnedSpec(max_len=max_len) if learned else None,
             dropout=embed_dropout,
             pad_id=pad_id,
         ),
-        decoder=spec.Stack(
+        decoder=spec.StackSpec(
             d_model=d_model,
             num_layers=num_layers,
             block=block,
@@ -103,7 +103,7 @@ def decoder(
             position=None if learned else positions[position],
             final_norm=norms[norm],
         ),
-        head=head or spec.LanguageModel(vocab_size=vocab_size, scale=logit_scale),
+        head=head or spec.LanguageModelSpec(vocab_size=vocab_size, scale=logit_scale),
         tied=("head",) if tied and head is None else (),
         max_len=None if learned else max_len,
         init=init,
@@ -113,12 +113,12 @@ def decoder(
 # ---- heads ------------------------------------------------------------------------------------------------
 
 # how a published class name continues after the family's stem
-KINDS: dict[type[spec.Head], str] = {
-    spec.LanguageModel: "ForCausalLM",
-    spec.Features: "Model",
-    spec.Classify: "ForSequenceClassification",
-    spec.TokenClassify: "ForTokenClassification",
-    spec.Answer: "ForQuestionAnswering",
+KINDS: dict[type[spec.HeadSpec], str] = {
+    spec.LanguageModelSpec: "ForCausalLM",
+    spec.FeaturesSpec: "Model",
+    spec.ClassifySpec: "ForSequenceClassification",
+    spec.TokenClassifySpec: "ForTokenClassification",
+    spec.AnswerSpec: "ForQuestionAnswering",
 }
 
 
@@ -126,35 +126,35 @@ def architectures(stem: str) -> tuple[str, ...]:
     return tuple(stem + kind for kind in KINDS.values())
 
 
-def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.Head | None:
+def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSpec | None:
     """The head that the architecture names; None is the language model, which the family builds itself.
 
     `dropout` falls before the token classifier where the config says nothing of it.
     """
     dropout = config.get("classifier_dropout", dropout)
     bias = config.get("token_classification_bias", True)
-    heads: dict[str, spec.Head] = {
-        "Model": spec.Features(),
-        "ForSequenceClassification": spec.Classify(num_labels=config.num_labels, pool="last", bias=False),
-        "ForTokenClassification": spec.TokenClassify(
+    heads: dict[str, spec.HeadSpec] = {
+        "Model": spec.FeaturesSpec(),
+        "ForSequenceClassification": spec.ClassifySpec(num_labels=config.num_labels, pool="last", bias=False),
+        "ForTokenClassification": spec.TokenClassifySpec(
             num_labels=config.num_labels, bias=bias, dropout=dropout
         ),
-        "ForQuestionAnswering": spec.Answer(),
+        "ForQuestionAnswering": spec.AnswerSpec(),
     }
     return heads.get(config.architecture.removeprefix(stem))
 
 
-def write_head(head: spec.Head, stem: str) -> dict[str, Any]:
+def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
     """What a config says of the head: `read_head` backwards."""
     config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **labels_of(head)}
-    if isinstance(head, spec.TokenClassify):
+    if isinstance(head, spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
         if not head.bias:
             config["token_classification_bias"] = False
     return config
 
 
-def read_pad(config: Config, head: spec.Head | None) -> int | None:
+def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
     """The pad id, unless it also begins or ends texts: then a token of that id may well be real.
 
     Chat models often pad with the token that ends each turn, and their prompts are full of it. A
@@ -163,11 +163,11 @@ def read_pad(config: Config, head: spec.Head | None) -> int | None:
     pad = config.maybe("pad_token_id", int)
     marks = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
     used = {each for mark in marks for each in (mark if isinstance(mark, list) else [mark])}
-    return None if pad in used and not isinstance(head, spec.Classify) else pad
+    return None if pad in used and not isinstance(head, spec.ClassifySpec) else pad
 
 
 def head_rows(
-    model: spec.DecoderOnly, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
+    model: spec.DecoderOnlySpec, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
 ) -> tuple[Op, ...]:
     """The rows of the head and of the token matrix, which a language model may share.
 
@@ -175,15 +175,15 @@ def head_rows(
     """
     rows: tuple[Op, ...] = (Rename(token, "embed.token.weight"),)
     match model.head:
-        case spec.LanguageModel() if model.tied:
+        case spec.LanguageModelSpec() if model.tied:
             return (Tied((token, "lm_head.weight"), "embed.token.weight"),)
-        case spec.LanguageModel():
+        case spec.LanguageModelSpec():
             return (*rows, Rename("lm_head.weight", "head.weight"))
-        case spec.Classify():
+        case spec.ClassifySpec():
             return (*rows, Rename("score.weight", "head.out.weight"))
-        case spec.TokenClassify(bias=bias):
+        case spec.TokenClassifySpec(bias=bias):
             return (*rows, *renamed((each_token, "head.out"))[: 1 + bias])
-        case spec.Answer():
+        case spec.AnswerSpec():
             return (*rows, *renamed(("qa_outputs", "head.out")))
     return rows
 
@@ -191,7 +191,7 @@ def head_rows(
 # ---- rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` -------------------------------
 
 
-def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.Rotary:
+def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.RotarySpec:
     """The rotary positions of a config in either spelling; `base` and `max_len` fill what it leaves out."""
     base = config.get("rope_theta", base)
     old: dict[str, Any] = config.get("rope_scaling", {})
@@ -207,25 +207,25 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
     base = rope.get("rope_theta", base)
     scaling: Scaling = None
     if kind == "linear":
-        scaling = spec.LinearScaling(factor=rope.need("factor", float))
+        scaling = spec.LinearScalingSpec(factor=rope.need("factor", float))
     elif kind == "bands":
         original = rope.get("original_max_position_embeddings", max_len)
-        scaling = spec.BandScaling(
+        scaling = spec.BandScalingSpec(
             factor=rope.need("factor", float),
             low_freq_factor=rope.need("low_freq_factor", float),
             high_freq_factor=rope.need("high_freq_factor", float),
             original_max_len=config.get("original_max_position_embeddings", original),
         )
-    return spec.Rotary(base=base, scaling=scaling)
+    return spec.RotarySpec(base=base, scaling=scaling)
 
 
-def write_rotary(rotary: spec.Rotary) -> dict[str, Any]:
+def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:
     """The older spelling, which readers of either spelling understand."""
     scaling: dict[str, Any] | None = None
     match rotary.scaling:
-        case spec.LinearScaling(factor=factor):
+        case spec.LinearScalingSpec(factor=factor):
             scaling = {"rope_type": "linear", "factor": factor}
-        case spec.BandScaling() as bands:
+        case spec.BandScalingSpec() as bands:
             scaling = {
                 "rope_type": "llama3",
                 "factor": bands.factor,

@@ -17,13 +17,13 @@ from glassformer.families.image_encoder import (
 
 deit = variant(image_encoder, "prefix", prefix=2)
 ARCHITECTURES: dict[type, str] = {
-    spec.ClassifyTwice: "DeiTForImageClassificationWithTeacher",
-    spec.Classify: "DeiTForImageClassification",
-    spec.Features: "DeiTModel",
+    spec.ClassifyTwiceSpec: "DeiTForImageClassificationWithTeacher",
+    spec.ClassifySpec: "DeiTForImageClassification",
+    spec.FeaturesSpec: "DeiTModel",
 }
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     return deit(**read(config, ARCHITECTURES))
 
 

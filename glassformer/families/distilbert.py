@@ -45,7 +45,7 @@ LAYER = {
 }
 
 
-def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
+def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
     """The config's encoder under a head; None is the masked language model."""
     return distilbert(
         **read_options(config, KEYS),
@@ -55,48 +55,53 @@ def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
     )
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     labels = config.num_labels
     classify = config.get("seq_classif_dropout", 0.2)
-    heads: dict[str, spec.Head | None] = {
+    heads: dict[str, spec.HeadSpec | None] = {
         "ForMaskedLM": None,
-        "Model": spec.Features(),
-        "ForSequenceClassification": spec.Classify(
+        "Model": spec.FeaturesSpec(),
+        "ForSequenceClassification": spec.ClassifySpec(
             num_labels=labels, hidden="relu", dropout=classify, dropped=("out",)
         ),
-        "ForTokenClassification": spec.TokenClassify(num_labels=labels, dropout=config.get("dropout", 0.1)),
-        "ForQuestionAnswering": spec.Answer(dropout=config.get("qa_dropout", 0.1)),
+        "ForTokenClassification": spec.TokenClassifySpec(
+            num_labels=labels, dropout=config.get("dropout", 0.1)
+        ),
+        "ForQuestionAnswering": spec.AnswerSpec(dropout=config.get("qa_dropout", 0.1)),
     }
     return with_head(config, heads[config.architecture.removeprefix("DistilBert")])
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.Tokens)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     config = {
         "model_type": "distilbert",
         "architectures": [f"DistilBert{TASKS[type(model.head)]}"],
         **write_options(model, KEYS),
-        "sinusoidal_pos_embds": isinstance(model.input.position, spec.Sinusoidal),
+        "sinusoidal_pos_embds": isinstance(model.input.position, spec.SinusoidalSpec),
         "pad_token_id": options_of(model)["pad_id"],
         **labels_of(model.head),
     }
-    if isinstance(model.head, spec.Classify):
+    if isinstance(model.head, spec.ClassifySpec):
         config["seq_classif_dropout"] = model.head.dropout
-    if isinstance(model.head, spec.Answer):
+    if isinstance(model.head, spec.AnswerSpec):
         config["qa_dropout"] = model.head.dropout
     return config
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.Tokens)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     positions = "{base}embeddings.position_embeddings.weight"
     return table_of(
         model,
         names,
         base="distilbert.",
         heads={
-            spec.MaskedLanguageModel: (("vocab_transform", "head.dense"), ("vocab_layer_norm", "head.norm")),
-            spec.Classify: (("pre_classifier", "head.dense"), ("classifier", "head.out")),
+            spec.MaskedLanguageModelSpec: (
+                ("vocab_transform", "head.dense"),
+                ("vocab_layer_norm", "head.norm"),
+            ),
+            spec.ClassifySpec: (("pre_classifier", "head.dense"), ("classifier", "head.out")),
         },
         matrix="vocab_projector.weight",
         biases=("vocab_projector.bias",),
@@ -104,7 +109,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         layers="transformer.layer",
         embeddings=(
             Computed(positions, "embed.position.table", written=True)
-            if isinstance(model.input.position, spec.Sinusoidal)
+            if isinstance(model.input.position, spec.SinusoidalSpec)
             else Rename(positions, "embed.position.weight"),
         ),
     )

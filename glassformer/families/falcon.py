@@ -69,7 +69,7 @@ KEYS = (
 )
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     options = read_options(config, KEYS)
     kv_heads = config.get("num_kv_heads", options["num_heads"])
     multi_query = config.get("multi_query", True)
@@ -86,7 +86,7 @@ def from_config(config: Config) -> spec.DecoderOnly:
             config.only("num_kv_heads", None, options["num_heads"])
         kv_heads = 1 if multi_query else options["num_heads"]
     alibi = config.get("alibi", False)
-    rotary = spec.Rotary() if alibi else read_rotary(config, max_len=options["max_len"])
+    rotary = spec.RotarySpec() if alibi else read_rotary(config, max_len=options["max_len"])
     head = read_head(config, "Falcon", dropout=options["dropout"])
     return falcon(
         **options,
@@ -101,8 +101,8 @@ def from_config(config: Config) -> spec.DecoderOnly:
     )
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.DecoderOnly)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.DecoderOnlySpec)
     options, position, wiring = options_of(model), model.decoder.position, model.decoder.block.wiring
     kv_heads = options["num_kv_heads"]
     grouped = kv_heads not in (1, options["num_heads"])
@@ -115,14 +115,14 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "multi_query": kv_heads == 1,
         "parallel_attn": wiring != "pre",
         "num_ln_in_parallel_attn": {"pre": None, "parallel": 1, "parallel_split": 2}[wiring],
-        "alibi": isinstance(position, spec.Alibi),
-        **(write_rotary(position) if isinstance(position, spec.Rotary) else {}),
+        "alibi": isinstance(position, spec.AlibiSpec),
+        **(write_rotary(position) if isinstance(position, spec.RotarySpec) else {}),
         "pad_token_id": options["pad_id"],
     }
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.DecoderOnly)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.DecoderOnlySpec)
     stack, block = model.decoder, model.decoder.block
     heads = block.attention.num_heads
     groups = block.attention.num_kv_heads or heads

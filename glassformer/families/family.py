@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from glassformer.core import spec
-from glassformer.core.spec import Activation, Head, Model
+from glassformer.core.spec import Activation, HeadSpec, ModelSpec
 from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Op, Rename, expand
@@ -210,19 +210,19 @@ def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[s
     return options
 
 
-def write_options(model: Model, keys: Sequence[Key]) -> dict[str, Any]:
+def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
     """What `read_options` reads, from a spec."""
     options = options_of(model)
     options["activation"] = PUBLISHED[options["activation"]]
     return {key.theirs: options[key.option] for key in keys}
 
 
-def options_of(model: Model) -> dict[str, Any]:
+def options_of(model: ModelSpec) -> dict[str, Any]:
     """A spec by the names of our options; of two stacks, the encoder's."""
-    source: Any = model.source if isinstance(model, spec.EncoderDecoder) else model.input
-    stack = model.decoder if isinstance(model, spec.DecoderOnly) else model.encoder
+    source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
+    stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
-    vocabulary = spec.LanguageModel | spec.MaskedLanguageModel
+    vocabulary = spec.LanguageModelSpec | spec.MaskedLanguageModelSpec
     options = {
         "d_model": stack.d_model,
         "num_heads": attention.num_heads,
@@ -243,10 +243,10 @@ def options_of(model: Model) -> dict[str, Any]:
         "ffn_bias": bool(ffn.biases),
         "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # true where none could share
     }
-    if isinstance(source, spec.Tokens):
+    if isinstance(source, spec.TokensSpec):
         options |= {"vocab_size": source.vocab_size, "types": source.types, "pad_id": source.pad_id}
         options["max_len"] = options["max_len"] or getattr(source.position, "max_len", None)
-    elif isinstance(source, spec.ImagePatches | spec.SeriesPatches):
+    elif isinstance(source, spec.ImagePatchesSpec | spec.SeriesPatchesSpec):
         options |= vars(source)
         options["dropout"] = block.dropout
     return options
@@ -274,9 +274,9 @@ def sized(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: A
 # ---- heads ------------------------------------------------------------------------------------------------
 
 
-def labels_of(head: Head) -> dict[str, Any]:
+def labels_of(head: HeadSpec) -> dict[str, Any]:
     """Numbered labels as config keys, for a head that has any."""
-    if not isinstance(head, spec.Classify | spec.ClassifyTwice | spec.TokenClassify):
+    if not isinstance(head, spec.ClassifySpec | spec.ClassifyTwiceSpec | spec.TokenClassifySpec):
         return {}
     return named_labels([f"LABEL_{n}" for n in range(head.num_labels)])
 
@@ -289,9 +289,9 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def bases(head: Head, *prefixes: str) -> tuple[str, ...]:
+def bases(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
     """The prefixes of the model under a head, first the one to save: none for a bare model."""
-    return ("", *prefixes) if isinstance(head, spec.Features | spec.Embed) else (*prefixes, "")
+    return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
 
 
 def renamed(*pairs: tuple[str, str]) -> tuple[Op, ...]:
@@ -328,12 +328,12 @@ class Family:
     name: str
     model_types: tuple[str, ...]
     architectures: tuple[str, ...]
-    build: Callable[..., Model]
+    build: Callable[..., ModelSpec]
     presets: Mapping[str, Mapping[str, Any]]
     tiny: Mapping[str, Any]
-    from_config: Callable[[Config], Model]
-    to_config: Callable[[Model], dict[str, Any]]
-    table: Callable[[Model, Collection[str]], Table]
+    from_config: Callable[[Config], ModelSpec]
+    to_config: Callable[[ModelSpec], dict[str, Any]]
+    table: Callable[[ModelSpec, Collection[str]], Table]
     immaterial: frozenset[str] = frozenset()
-    files: Callable[[Model], dict[str, Any]] = lambda _: {}
+    files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     beside: tuple[str, ...] = ()

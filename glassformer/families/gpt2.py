@@ -42,7 +42,7 @@ gpt2 = variant(
     attention_dropout=0.1,
     embed_dropout=0.1,
     tied=True,
-    init=spec.Normal(std=0.02, residual="shrunk"),
+    init=spec.NormalSpec(std=0.02, residual="shrunk"),
 )
 KEYS = (
     Key("vocab_size"),
@@ -60,7 +60,7 @@ KEYS = (
 )
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("scale_attn_by_inverse_layer_idx", False, default=False)
     config.only("add_cross_attention", False, default=False)
     config.only("reorder_and_upcast_attn", False, True, default=False)  # a matter of precision alone
@@ -72,9 +72,9 @@ def from_config(config: Config) -> spec.DecoderOnly:
     )
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.DecoderOnly) and isinstance(model.input, spec.Tokens)
-    assert isinstance(model.input.position, spec.Learned)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
+    assert isinstance(model.input.position, spec.LearnedSpec)
     config = {
         "model_type": "gpt2",
         **write_head(model.head, "GPT2"),
@@ -82,13 +82,13 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "scale_attn_weights": model.decoder.block.attention.scale is None,
         "pad_token_id": options_of(model)["pad_id"],
     }
-    if isinstance(model.head, spec.LanguageModel):
+    if isinstance(model.head, spec.LanguageModelSpec):
         config["architectures"] = ["GPT2LMHeadModel"]
     return config
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.DecoderOnly)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.DecoderOnlySpec)
     width, layers = model.decoder.d_model, model.decoder.num_layers
     rows: tuple[Op, ...] = expand(
         (

@@ -65,33 +65,33 @@ def image_encoder(
     attention_dropout: float = 0.0,
     qkv_bias: bool = True,
     num_labels: int = 1000,
-    head: spec.Head | None = None,
-) -> spec.EncoderOnly:
+    head: spec.HeadSpec | None = None,
+) -> spec.EncoderOnlySpec:
     """An encoder of `prefix` learned tokens and an image's patches; by default ViT's base model for ImageNet.
 
     With two prefix tokens the default head scores both.
     """
-    classify = spec.Classify if prefix == 1 else spec.ClassifyTwice
-    norm = spec.LayerNorm(eps=norm_eps)
-    return spec.EncoderOnly(
-        input=spec.ImagePatches(
+    classify = spec.ClassifySpec if prefix == 1 else spec.ClassifyTwiceSpec
+    norm = spec.LayerNormSpec(eps=norm_eps)
+    return spec.EncoderOnlySpec(
+        input=spec.ImagePatchesSpec(
             image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
             patch_size=(patch_size, patch_size) if isinstance(patch_size, int) else patch_size,
             channels=channels,
             prefix=prefix,
             dropout=dropout,
         ),
-        encoder=spec.Stack(
+        encoder=spec.StackSpec(
             d_model=d_model,
             num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(
+            block=spec.BlockSpec(
+                attention=spec.AttentionSpec(
                     num_heads=num_heads,
                     head_dim=head_dim if head_dim and head_dim * num_heads != d_model else None,
                     biases=("q", "k", "v", "out") if qkv_bias else ("out",),
                     dropout=attention_dropout,
                 ),
-                feed_forward=spec.FeedForward(d_ff=d_ff, activation=activation),
+                feed_forward=spec.FeedForwardSpec(d_ff=d_ff, activation=activation),
                 norm=norm,
                 wiring="pre",
                 dropout=dropout,
@@ -99,7 +99,7 @@ def image_encoder(
             final_norm=norm,
         ),
         head=head or classify(num_labels=num_labels),
-        init=spec.Normal(std=0.02),
+        init=spec.NormalSpec(std=0.02),
     )
 
 
@@ -112,7 +112,7 @@ def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
         "image_size": _size(config, "image_size", 224),
         "patch_size": _size(config, "patch_size", 16),
         "head_dim": config.get("head_dim", 0),
-        "head": _features(config) if kind is spec.Features else kind(num_labels=config.num_labels),
+        "head": _features(config) if kind is spec.FeaturesSpec else kind(num_labels=config.num_labels),
     }
 
 
@@ -126,13 +126,13 @@ def _size(config: Config, key: str, default: int) -> tuple[int, int]:
     return (pair[0], pair[1])
 
 
-def _features(config: Config) -> spec.Features:
+def _features(config: Config) -> spec.FeaturesSpec:
     """The bare encoder's output; published folders of it come with a pooler or without."""
     width = config.get("pooler_output_size", 0)
     activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
     if not config.has_pooler:
-        return spec.Features()
-    return spec.Features(
+        return spec.FeaturesSpec()
+    return spec.FeaturesSpec(
         pooler=True,
         pooler_dim=width if width and width != config.get("hidden_size", 768) else None,
         pooler_activation=activation,
@@ -140,10 +140,10 @@ def _features(config: Config) -> spec.Features:
 
 
 def write(
-    model: spec.Model, *, model_type: str, architectures: Mapping[type, str], prefix: int
+    model: spec.ModelSpec, *, model_type: str, architectures: Mapping[type, str], prefix: int
 ) -> dict[str, Any]:
     """What `read` reads."""
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.ImagePatches)
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     assert model.input.prefix == prefix
     attention, head = model.encoder.block.attention, model.head
     sizes = {"image_size": model.input.image_size, "patch_size": model.input.patch_size}
@@ -156,7 +156,7 @@ def write(
     }
     if attention.head_dim is not None:
         config["head_dim"] = attention.head_dim
-    if isinstance(head, spec.Features):
+    if isinstance(head, spec.FeaturesSpec):
         config["pooler_output_size"] = head.pooler_dim or model.encoder.d_model
         config["pooler_act"] = PUBLISHED[head.pooler_activation]
         if not head.pooler:
@@ -178,9 +178,9 @@ _QUERIES = tuple(
 )
 
 
-def table_of(model: spec.Model, names: Collection[str], *, base: str) -> Table:
+def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Table:
     """Weight names."""
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.ImagePatches)
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
 
     def tied(modules: tuple[tuple[str, str, str], ...], parts: tuple[str, ...]) -> tuple[Op, ...]:
         rows = tuple(
@@ -196,8 +196,11 @@ def table_of(model: spec.Model, names: Collection[str], *, base: str) -> Table:
     biased = "q" in model.encoder.block.attention.biases
     tokens = "{base}embeddings.{cls,distillation}_token"
     heads: dict[type, tuple[tuple[str, str], ...]] = {
-        spec.Classify: (("classifier", "head.out"),),
-        spec.ClassifyTwice: (("cls_classifier", "head.first"), ("distillation_classifier", "head.second")),
+        spec.ClassifySpec: (("classifier", "head.out"),),
+        spec.ClassifyTwiceSpec: (
+            ("cls_classifier", "head.first"),
+            ("distillation_classifier", "head.second"),
+        ),
     }
     pooled = getattr(model.head, "pooler", False)
     rows = (

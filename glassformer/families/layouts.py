@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.core.build import canonical
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import SinusoidalPositions, sinusoids
-from glassformer.core.spec import Model
+from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family, named_labels
 from glassformer.weights.convert import Table, to_ours
@@ -46,7 +46,7 @@ def published_files(
     return {"config.json": written, **beside}
 
 
-def _describes(family: Family, config: Config, what: Model) -> bool:
+def _describes(family: Family, config: Config, what: ModelSpec) -> bool:
     try:
         return family.from_config(config) == what
     except (AttributeError, GlassformerError):  # it speaks of files that are not there

@@ -78,9 +78,9 @@ def read(
     }
 
 
-def write(model: spec.Model, stem: str, keys: Sequence[Key] = KEYS) -> dict[str, Any]:
+def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[str, Any]:
     """The config of this layout for a spec: `read` backwards."""
-    assert isinstance(model, spec.DecoderOnly) and isinstance(model.decoder.position, spec.Rotary)
+    assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.decoder.position, spec.RotarySpec)
     return {
         "model_type": stem.lower(),
         **write_head(model.head, stem),
@@ -91,13 +91,13 @@ def write(model: spec.Model, stem: str, keys: Sequence[Key] = KEYS) -> dict[str,
 
 
 def table(
-    model: spec.Model, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
+    model: spec.ModelSpec, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
 ) -> Table:
     """Weight names. answer: the prefix under a question-answering head.
 
     interleaved: query and key rows are published with rotating pairs side by side, ours half a head apart.
     """
-    assert isinstance(model, spec.DecoderOnly)
+    assert isinstance(model, spec.DecoderOnlySpec)
     stack, block, attention = model.decoder, model.decoder.block, model.decoder.block.attention
     theirs, ours = "{base}layers.{i}", "decoder.blocks.{i}"
     own = f"{theirs}.self_attn.", f"{ours}.self_attn."
@@ -132,14 +132,14 @@ def table(
         Ignored("{base}layers.*.self_attn.rotary_emb.inv_freq"),  # a formula that older files carry
         *head_rows(model),
     )
-    prefixes = (answer, "model.") if isinstance(model.head, spec.Answer) else ("model.",)
+    prefixes = (answer, "model.") if isinstance(model.head, spec.AnswerSpec) else ("model.",)
     return Table(rows, base=bases(model.head, *prefixes))
 
 
 _KEYS = (*KEYS, BIAS, Key("mlp_bias", "ffn_bias", False))
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("pretraining_tp", 1, None, default=1)
     return llama(**read(config, "Llama", _KEYS))
 
@@ -150,7 +150,9 @@ _SMOLLM2 = {"vocab_size": 49152, "max_len": 8192, "rope_base": 100000.0, "tied":
 
 def _long(factor: float, **options: Any) -> dict[str, Any]:
     """LLaMA 3.1 and later: 8192 positions stretched to 131072."""
-    bands = spec.BandScaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192)
+    bands = spec.BandScalingSpec(
+        factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192
+    )
     return {**_LLAMA_3, "max_len": 131072, "rope_scaling": bands, **options}
 
 

@@ -16,7 +16,7 @@ from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 marian = variant(two_stacks, "position")
 
 
-def from_config(config: Config) -> spec.EncoderDecoder:
+def from_config(config: Config) -> spec.EncoderDecoderSpec:
     options = read(config)
     config.only("normalize_embedding", False, default=False)
     config.only("static_position_embeddings", True, default=True)
@@ -32,9 +32,9 @@ def from_config(config: Config) -> spec.EncoderDecoder:
         tied: tuple[str, ...] = ("source", "head")
     else:
         tied = ("head",) if config.get("tie_word_embeddings", True) else ()
-    heads: dict[str, spec.Head] = {
+    heads: dict[str, spec.HeadSpec] = {
         "MarianMTModel": language_model(config, target),
-        "MarianModel": spec.Features(),
+        "MarianModel": spec.FeaturesSpec(),
     }
     pad = config.get("pad_token_id", 58100)
     return marian(
@@ -47,12 +47,12 @@ def from_config(config: Config) -> spec.EncoderDecoder:
     )
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoder) and isinstance(model.target, spec.Tokens)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.target, spec.TokensSpec)
     return {
         "model_type": "marian",
         "architectures": [
-            {spec.LanguageModel: "MarianMTModel", spec.Features: "MarianModel"}[type(model.head)]
+            {spec.LanguageModelSpec: "MarianMTModel", spec.FeaturesSpec: "MarianModel"}[type(model.head)]
         ],
         **write(model),
         "decoder_vocab_size": model.target.vocab_size,
@@ -61,9 +61,9 @@ def to_config(model: spec.Model) -> dict[str, Any]:
     }
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderDecoder)
-    bare = isinstance(model.head, spec.Features)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderDecoderSpec)
+    bare = isinstance(model.head, spec.FeaturesSpec)
     encoder, decoder = "{base}encoder.embed_tokens.weight", "{base}decoder.embed_tokens.weight"
     head = () if bare else ("lm_head.weight",)
     rows: tuple[Op, ...]

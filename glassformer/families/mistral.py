@@ -14,7 +14,7 @@ mistral = variant(decoder, HIDDEN, num_kv_heads=8, d_ff=14336, max_len=32768, wi
 _KEYS = (*KEYS, Key("sliding_window", "window", 0))
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("layer_types", None)
     window = 0 if "sliding_window" in config.values else 4096  # null means none
     return mistral(**read(config, "Mistral", _KEYS, kv_heads=8, max_len=131072, window=window))

@@ -36,7 +36,7 @@ def original(
     pad_id: int | None = 0,
     start_id: int | None = None,
     tied: tuple[Literal["source", "head"], ...] = (),
-) -> spec.EncoderDecoder:
+) -> spec.EncoderDecoderSpec:
     """The paper's base model; `norm`, `activation` and `position` take the later choices.
 
     `num_layers` is of both stacks, unless the decoder has its own number.
@@ -45,22 +45,22 @@ def original(
     """
     if position not in POSITIONS:
         raise InvalidValueError("position", position, f"one of {', '.join(POSITIONS)}")
-    added: dict[str, spec.AddedPosition] = {
-        "sinusoidal": spec.Sinusoidal(max_len=max_len),
-        "sinusoidal_halves": spec.Sinusoidal(max_len=max_len, layout="halves"),
-        "learned": spec.Learned(max_len=max_len),
+    added: dict[str, spec.InputPositionSpec] = {
+        "sinusoidal": spec.SinusoidalSpec(max_len=max_len),
+        "sinusoidal_halves": spec.SinusoidalSpec(max_len=max_len, layout="halves"),
+        "learned": spec.LearnedSpec(max_len=max_len),
     }
-    inside: dict[str, spec.ScorePosition] = {
-        "rotary": spec.Rotary(),
-        "relative": spec.Relative(),
-        "alibi": spec.Alibi(),
+    inside: dict[str, spec.AttentionPositionSpec] = {
+        "rotary": spec.RotarySpec(),
+        "relative": spec.RelativeSpec(),
+        "alibi": spec.AlibiSpec(),
     }
-    attention = spec.Attention(num_heads=num_heads, dropout=attention_dropout)
-    ffn = spec.FeedForward(d_ff=d_ff, activation=activation, dropout=ffn_dropout)
-    layer_norm = spec.LayerNorm(eps=norm_eps)
+    attention = spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout)
+    ffn = spec.FeedForwardSpec(d_ff=d_ff, activation=activation, dropout=ffn_dropout)
+    layer_norm = spec.LayerNormSpec(eps=norm_eps)
 
-    def tokens(vocab_size: int) -> spec.Tokens:
-        return spec.Tokens(
+    def tokens(vocab_size: int) -> spec.TokensSpec:
+        return spec.TokensSpec(
             vocab_size=vocab_size,
             scale=math.sqrt(d_model),
             position=added.get(position),
@@ -68,11 +68,11 @@ def original(
             pad_id=pad_id,
         )
 
-    def stack(layers: int, causal: bool, cross: spec.Attention | None) -> spec.Stack:
-        return spec.Stack(
+    def stack(layers: int, causal: bool, cross: spec.AttentionSpec | None) -> spec.StackSpec:
+        return spec.StackSpec(
             d_model=d_model,
             num_layers=layers,
-            block=spec.Block(
+            block=spec.BlockSpec(
                 attention=attention,
                 cross_attention=cross,
                 feed_forward=ffn,
@@ -86,15 +86,15 @@ def original(
         )
 
     target = tgt_vocab_size or src_vocab_size
-    return spec.EncoderDecoder(
+    return spec.EncoderDecoderSpec(
         source=tokens(src_vocab_size),
         target=tokens(target),
         encoder=stack(num_layers, causal=False, cross=None),
         decoder=stack(num_layers if decoder_layers is None else decoder_layers, causal=True, cross=attention),
-        head=spec.LanguageModel(vocab_size=target, bias="head" not in tied),
+        head=spec.LanguageModelSpec(vocab_size=target, bias="head" not in tied),
         tied=tied,
         start_id=start_id,
-        init=spec.Xavier(),
+        init=spec.XavierSpec(),
     )
 
 

@@ -30,14 +30,14 @@ _NORM = Key("layer_norm_eps", "norm_eps", 1e-5)
 _KEYS = (*(key for key in KEYS if key.ours != "norm_eps"), _NORM, BIAS)
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("use_qk_norm", False, None)
     options = read(config, "Cohere", _KEYS, rope_base=500000.0, max_len=8192, tied=True)
     return palm(**options, logit_scale=config.get("logit_scale", 0.0625))
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    scale = model.head.scale if isinstance(model.head, spec.LanguageModel) else 1.0
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    scale = model.head.scale if isinstance(model.head, spec.LanguageModelSpec) else 1.0
     return {**write(model, "Cohere", _KEYS), "logit_scale": scale, "use_qk_norm": False}
 
 

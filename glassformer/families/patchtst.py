@@ -28,11 +28,11 @@ _POSITIONS: dict[str, Literal["learned", "sincos"]] = {"random": "learned", "sin
 _SCALINGS: dict[Any, Literal["std", "mean", "none"]] = {"std": "std", "mean": "mean", True: "mean"}
 _SCALINGS |= {None: "none", False: "none"}
 _ARCHITECTURES: dict[type, str] = {
-    spec.Features: "PatchTSTModel",
-    spec.Forecast: "PatchTSTForPrediction",
-    spec.SeriesClassify: "PatchTSTForClassification",
-    spec.SeriesRegress: "PatchTSTForRegression",
-    spec.PatchReconstruct: "PatchTSTForPretraining",
+    spec.FeaturesSpec: "PatchTSTModel",
+    spec.ForecastSpec: "PatchTSTForPrediction",
+    spec.SeriesClassifySpec: "PatchTSTForClassification",
+    spec.SeriesRegressSpec: "PatchTSTForRegression",
+    spec.PatchReconstructSpec: "PatchTSTForPretraining",
 }
 
 
@@ -62,11 +62,11 @@ def patchtst(
     embed_dropout: float = 0.2,
     pool: Pool = "flatten",
     distribution: Distribution = "none",
-    head: spec.Head | None = None,
-) -> spec.EncoderOnly:
+    head: spec.HeadSpec | None = None,
+) -> spec.EncoderOnlySpec:
     """PatchTST's spec; the defaults are the paper's for long series, forecasting 96 steps."""
-    return spec.EncoderOnly(
-        input=spec.SeriesPatches(
+    return spec.EncoderOnlySpec(
+        input=spec.SeriesPatchesSpec(
             context_length=context_length,
             patch_length=patch_length,
             stride=stride,
@@ -77,24 +77,27 @@ def patchtst(
             prefix=prefix,
             dropout=embed_dropout,
         ),
-        encoder=spec.Stack(
+        encoder=spec.StackSpec(
             d_model=d_model,
             num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(num_heads=num_heads, dropout=attention_dropout),
-                feed_forward=spec.FeedForward(
+            block=spec.BlockSpec(
+                attention=spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout),
+                feed_forward=spec.FeedForwardSpec(
                     d_ff=d_ff,
                     activation=activation,
                     biases=("up", "down") if ffn_bias else (),
                     dropout=ffn_dropout,
                 ),
-                norm=spec.BatchNorm(eps=norm_eps) if norm == "batch" else spec.LayerNorm(eps=norm_eps),
+                norm=spec.BatchNormSpec(eps=norm_eps)
+                if norm == "batch"
+                else spec.LayerNormSpec(eps=norm_eps),
                 wiring=wiring,
                 dropout=dropout,
             ),
         ),
-        head=head or spec.Forecast(prediction_length=prediction_length, pool=pool, distribution=distribution),
-        init=spec.Normal(std=0.02),
+        head=head
+        or spec.ForecastSpec(prediction_length=prediction_length, pool=pool, distribution=distribution),
+        init=spec.NormalSpec(std=0.02),
     )
 
 
@@ -117,7 +120,7 @@ KEYS = (
 )
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     config.only("channel_attention", False, default=False)
     for key, only in {
         "scaling_dim": 1,
@@ -141,7 +144,7 @@ def from_config(config: Config) -> spec.EncoderOnly:
     )
 
 
-def _head(config: Config, prefix: int) -> spec.Head:
+def _head(config: Config, prefix: int) -> spec.HeadSpec:
     dropout = config.get("head_dropout", 0.0)
     pools: dict[Any, Pool] = {"mean": "mean", "max": "max", None: "flatten"}
     pool: Pool = config.choose("pooling_type", pools, "mean")
@@ -154,12 +157,12 @@ def _head(config: Config, prefix: int) -> spec.Head:
     targets = config.get("num_targets", 1)
     match config.architecture:
         case "PatchTSTModel":
-            return spec.Features()
+            return spec.FeaturesSpec()
         case "PatchTSTForPretraining":
             config.only("mask_value", 0, default=0)
-            return spec.PatchReconstruct(dropout=dropout)
+            return spec.PatchReconstructSpec(dropout=dropout)
         case "PatchTSTForPrediction":
-            return spec.Forecast(
+            return spec.ForecastSpec(
                 prediction_length=config.get("prediction_length", 24),
                 pool=pool,
                 projection="shared" if config.get("share_projection", True) else "per_channel",
@@ -169,9 +172,9 @@ def _head(config: Config, prefix: int) -> spec.Head:
     if pool == "flatten":
         raise UnsupportedConfigError(config.where, "pooling_type", None, "mean or max")
     if config.architecture == "PatchTSTForClassification":
-        return spec.SeriesClassify(num_labels=targets, pool=pool, dropout=dropout)
+        return spec.SeriesClassifySpec(num_labels=targets, pool=pool, dropout=dropout)
     between = _output_range(config) if distribution == "none" else None
-    return spec.SeriesRegress(
+    return spec.SeriesRegressSpec(
         num_targets=targets, pool=pool, distribution=distribution, output_range=between, dropout=dropout
     )
 
@@ -185,44 +188,47 @@ def _output_range(config: Config) -> tuple[float, float] | None:
     return (float(given[0]), float(given[1]))
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.SeriesPatches)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.SeriesPatchesSpec)
     read, block, head = model.input, model.encoder.block, model.head
-    assert isinstance(block.norm, spec.BatchNorm | spec.LayerNorm)
+    assert isinstance(block.norm, spec.BatchNormSpec | spec.LayerNormSpec)
     config = {
         "model_type": "patchtst",
         "architectures": [_ARCHITECTURES[type(head)]],
         **write_options(model, KEYS),
-        "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm",
+        "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNormSpec) else "layernorm",
         "pre_norm": block.wiring == "pre",
         "positional_encoding_type": {"learned": "random", "sincos": "sincos"}[read.position],
         "scaling": None if read.scaling == "none" else read.scaling,
         "share_embedding": read.embedding == "shared",
         "use_cls_token": read.prefix == 1,
         "channel_attention": False,
-        "do_mask_input": isinstance(head, spec.PatchReconstruct),
+        "do_mask_input": isinstance(head, spec.PatchReconstructSpec),
     }
     if hasattr(head, "dropout"):
         config["head_dropout"] = head.dropout
-    if isinstance(head, spec.Forecast | spec.SeriesClassify | spec.SeriesRegress) and head.pool != "first":
+    if (
+        isinstance(head, spec.ForecastSpec | spec.SeriesClassifySpec | spec.SeriesRegressSpec)
+        and head.pool != "first"
+    ):
         config["pooling_type"] = None if head.pool == "flatten" else head.pool
-    if isinstance(head, spec.Forecast | spec.SeriesRegress):
+    if isinstance(head, spec.ForecastSpec | spec.SeriesRegressSpec):
         config["loss"] = "mse" if head.distribution == "none" else "nll"
         if head.distribution != "none":
             config["distribution_output"] = head.distribution
-    if isinstance(head, spec.Forecast):
+    if isinstance(head, spec.ForecastSpec):
         config["prediction_length"] = head.prediction_length
         config["share_projection"] = head.projection == "shared"
-    elif isinstance(head, spec.SeriesClassify):
+    elif isinstance(head, spec.SeriesClassifySpec):
         config["num_targets"] = head.num_labels
-    elif isinstance(head, spec.SeriesRegress):
+    elif isinstance(head, spec.SeriesRegressSpec):
         config["num_targets"] = head.num_targets
         config["output_range"] = head.output_range and list(head.output_range)
     return config
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.SeriesPatches)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.SeriesPatchesSpec)
     d_model, block = model.encoder.d_model, model.encoder.block
     rows: tuple[Op, ...] = (Rename("{base}encoder.positional_encoder.position_enc", "embed.position"),)
     if model.input.prefix:
@@ -233,7 +239,7 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         rows += renamed((embedder, "embed.patch"))
     else:
         rows += renamed(*((f"{embedder}.{c}", f"embed.patch.{c}") for c in range(model.input.channels)))
-    batch = isinstance(block.norm, spec.BatchNorm)
+    batch = isinstance(block.norm, spec.BatchNormSpec)
     inner = ".batchnorm" if batch else ""
     counted = ("running_mean", "running_var", "num_batches_tracked") if batch else ()
     projections = {"self_attn.{q,k,v,out}_proj": "self_attn.{q,k,v,out}_proj"}
@@ -251,17 +257,17 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
     return Table(rows, base=bases(model.head, "model."))
 
 
-def _head_rows(head: spec.Head, channels: int) -> tuple[Op, ...]:
+def _head_rows(head: spec.HeadSpec, channels: int) -> tuple[Op, ...]:
     match head:
-        case spec.SeriesClassify() | spec.PatchReconstruct():
+        case spec.SeriesClassifySpec() | spec.PatchReconstructSpec():
             pairs = [("head.linear", "head.out")]
-        case spec.Forecast(projection="per_channel"):
+        case spec.ForecastSpec(projection="per_channel"):
             pairs = [(f"head.projections.{c}", f"head.out.{c}") for c in range(channels)]
-        case spec.Forecast() | spec.SeriesRegress():
+        case spec.ForecastSpec() | spec.SeriesRegressSpec():
             pairs = [("head.projection", "head.out")]
         case _:
             pairs = []
-    if isinstance(head, spec.Forecast | spec.SeriesRegress) and head.distribution != "none":
+    if isinstance(head, spec.ForecastSpec | spec.SeriesRegressSpec) and head.distribution != "none":
         fields = KINDS[head.distribution]._fields
         pairs = [(f"{t}.proj.{n}", f"{o}.{name}") for t, o in pairs for n, name in enumerate(fields)]
     return renamed(*pairs)

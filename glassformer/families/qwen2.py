@@ -40,9 +40,9 @@ def read_windows(config: Config) -> dict[str, Any]:
     return {"window": window, "window_layers": None if len(chosen) == layers else chosen}
 
 
-def write_windows(model: spec.Model) -> dict[str, Any]:
+def write_windows(model: spec.ModelSpec) -> dict[str, Any]:
     """`read_windows` backwards."""
-    assert isinstance(model, spec.DecoderOnly)
+    assert isinstance(model, spec.DecoderOnlySpec)
     stack = model.decoder
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
     return {
@@ -53,11 +53,11 @@ def write_windows(model: spec.Model) -> dict[str, Any]:
     }
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     return qwen2(**read(config, "Qwen2", kv_heads=32, max_len=32768), **read_windows(config))
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return {**write(model, "Qwen2"), **write_windows(model)}
 
 

@@ -26,12 +26,12 @@ qwen3 = variant(
 _KEYS = (*KEYS, BIAS)
 
 
-def from_config(config: Config) -> spec.DecoderOnly:
+def from_config(config: Config) -> spec.DecoderOnlySpec:
     options = read(config, "Qwen3", _KEYS, kv_heads=32, max_len=32768, head_dim=128)
     return qwen3(**options, **read_windows(config))
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return {**write(model, "Qwen3", _KEYS), **write_windows(model)}
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from glassformer.core.schema import MOST, fits
-from glassformer.core.spec import Model
+from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
 from glassformer.families.family import Config, Family, UnsupportedConfigError
 
@@ -40,7 +40,7 @@ def presets() -> dict[str, Family]:
     return {preset: family for family in families().values() for preset in family.presets}
 
 
-def spec_of(name: str, **options: Any) -> Model:
+def spec_of(name: str, **options: Any) -> ModelSpec:
     """The spec of a preset, with some options overridden."""
     known = presets()
     if name not in known:
@@ -49,7 +49,7 @@ def spec_of(name: str, **options: Any) -> Model:
     return _build(family, {**family.presets[name], **options})
 
 
-def tiny(name: str, **options: Any) -> Model:
+def tiny(name: str, **options: Any) -> ModelSpec:
     """The spec of a family's smallest sensible model, for tests and docs."""
     known = families()
     if name not in known:
@@ -65,7 +65,7 @@ def refuse_unknown(family: Family, names: Iterable[str]) -> None:
             raise UnknownNameError(f"option of {family.name}", name, allowed)
 
 
-def _build(family: Family, options: dict[str, Any]) -> Model:
+def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
     refuse_unknown(family, options)
     for name in sorted(SIZES & options.keys()):
         value = options[name]
@@ -106,7 +106,7 @@ def family_of(config: Config) -> Family:
     raise UnsupportedConfigError(config.where, "architectures", architecture, read)
 
 
-def family_for(model: Model) -> Family | None:
+def family_for(model: ModelSpec) -> Family | None:
     """The family whose published config describes this spec exactly, if any."""
     for family in families().values():
         try:

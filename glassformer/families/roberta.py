@@ -24,7 +24,7 @@ roberta = variant(
 )
 
 
-def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
+def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
     """The config's encoder under a head; None is the masked language model."""
     pad_id, rows = config.get("pad_token_id", 1), config.need("max_position_embeddings", int)
     if pad_id < 0 or rows <= pad_id + 1:
@@ -34,7 +34,7 @@ def with_head(config: Config, head: spec.Head | None) -> spec.EncoderOnly:
     return roberta(**read(config), max_len=rows - pad_id - 1, pad_id=pad_id, head=head)
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     task = next(config.architecture.removeprefix(p) for p in PREFIXES if config.architecture.startswith(p))
     return with_head(config, read_head(config, task, dropped=("hidden", "out")))
 
@@ -59,8 +59,11 @@ FAMILY = Family(
         table_of,
         base="roberta.",
         heads={
-            spec.MaskedLanguageModel: (("lm_head.dense", "head.dense"), ("lm_head.layer_norm", "head.norm")),
-            spec.Classify: (("classifier.dense", "head.dense"), ("classifier.out_proj", "head.out")),
+            spec.MaskedLanguageModelSpec: (
+                ("lm_head.dense", "head.dense"),
+                ("lm_head.layer_norm", "head.norm"),
+            ),
+            spec.ClassifySpec: (("classifier.dense", "head.dense"), ("classifier.out_proj", "head.out")),
         },
         matrix="lm_head.decoder.weight",
         biases=("lm_head.bias", "lm_head.decoder.bias"),

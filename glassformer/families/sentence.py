@@ -54,13 +54,13 @@ sentence = variant(
 )
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     path, normalize = _modules(config)
     kind = config.values["model_type"]
     encoder = next(e for e in _ENCODERS if kind in e.FAMILY.model_types)
     pooler = encoder is not distilbert and config.has_pooler
-    head = spec.Embed(pool=_pool(config, path), normalize=normalize, pooler=pooler)
-    model: spec.EncoderOnly = encoder.with_head(config, head)
+    head = spec.EmbedSpec(pool=_pool(config, path), normalize=normalize, pooler=pooler)
+    model: spec.EncoderOnlySpec = encoder.with_head(config, head)
     for name in _KEPT:
         kept = _object(config, name) or {}
         if kept.get("transformer_task", _TASK) != _TASK:
@@ -120,25 +120,25 @@ def _object(config: Config, name: str) -> dict[str, Any] | None:
     return content
 
 
-def _encoder(model: spec.EncoderOnly) -> ModuleType:
+def _encoder(model: spec.EncoderOnlySpec) -> ModuleType:
     """The text encoder's family: they differ in token types and in where positions start."""
-    assert isinstance(model.input, spec.Tokens)
+    assert isinstance(model.input, spec.TokensSpec)
     if model.input.types is None:
         return distilbert
     position = model.input.position
-    return roberta if isinstance(position, spec.Learned) and position.offset else bert
+    return roberta if isinstance(position, spec.LearnedSpec) and position.offset else bert
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.head, spec.Embed)
-    bare = replace(model, head=spec.Features(pooler=model.head.pooler))
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.EmbedSpec)
+    bare = replace(model, head=spec.FeaturesSpec(pooler=model.head.pooler))
     config: dict[str, Any] = _encoder(model).FAMILY.to_config(bare)
     return config
 
 
-def files(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.head, spec.Embed)
-    assert isinstance(model.input, spec.Tokens) and model.input.position is not None
+def files(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.EmbedSpec)
+    assert isinstance(model.input, spec.TokensSpec) and model.input.position is not None
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     kinds += [("Normalize", "2_Normalize")] if model.head.normalize else []
     mode = next(mode for mode, pool in POOLS.items() if pool == model.head.pool)
@@ -159,8 +159,8 @@ def files(model: spec.Model) -> dict[str, Any]:
     }
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderOnly)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderOnlySpec)
     inner: Table = _encoder(model).FAMILY.table(model, names)
     # an encoder is often published with what it was trained under, which takes no part in its vectors
     heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))

@@ -49,45 +49,47 @@ def t5(
     start_id: int | None = 0,
     tied: bool = True,
     scaled: bool | None = None,
-    head: spec.Head | None = None,
-) -> spec.EncoderDecoder:
+    head: spec.HeadSpec | None = None,
+) -> spec.EncoderDecoderSpec:
     """T5's spec; the defaults are the small v1.0 model's. Tied scores are scaled, unless told."""
 
-    attention = spec.Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout)
-    norm = spec.RMSNorm(eps=norm_eps)
+    attention = spec.AttentionSpec(
+        num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout
+    )
+    norm = spec.RMSNormSpec(eps=norm_eps)
 
-    def stack(layers: int, causal: bool) -> spec.Stack:
-        block = spec.Block(
+    def stack(layers: int, causal: bool) -> spec.StackSpec:
+        block = spec.BlockSpec(
             attention=attention,
             cross_attention=attention if causal else None,
-            feed_forward=spec.GatedFeedForward(d_ff=d_ff, activation=activation, dropout=dropout)
+            feed_forward=spec.GatedFeedForwardSpec(d_ff=d_ff, activation=activation, dropout=dropout)
             if gated
-            else spec.FeedForward(d_ff=d_ff, activation=activation, biases=(), dropout=dropout),
+            else spec.FeedForwardSpec(d_ff=d_ff, activation=activation, biases=(), dropout=dropout),
             norm=norm,
             wiring="pre",
             dropout=dropout,
         )
-        return spec.Stack(
+        return spec.StackSpec(
             d_model=d_model,
             num_layers=layers,
             block=block,
             causal=causal,
-            position=spec.Relative(buckets=buckets, max_distance=max_distance),
+            position=spec.RelativeSpec(buckets=buckets, max_distance=max_distance),
             final_norm=norm,
         )
 
-    tokens = spec.Tokens(vocab_size=vocab_size, dropout=dropout, pad_id=pad_id)
+    tokens = spec.TokensSpec(vocab_size=vocab_size, dropout=dropout, pad_id=pad_id)
     scale = d_model**-0.5 if (tied if scaled is None else scaled) else 1.0
-    head = head or spec.LanguageModel(vocab_size=vocab_size, scale=scale)
-    return spec.EncoderDecoder(
+    head = head or spec.LanguageModelSpec(vocab_size=vocab_size, scale=scale)
+    return spec.EncoderDecoderSpec(
         source=tokens,
         target=tokens,
         encoder=stack(num_layers, causal=False),
         decoder=stack(num_layers if decoder_layers is None else decoder_layers, causal=True),
         head=head,
-        tied=("source", "head") if tied and isinstance(head, spec.LanguageModel) else ("source",),
+        tied=("source", "head") if tied and isinstance(head, spec.LanguageModelSpec) else ("source",),
         start_id=start_id,
-        init=spec.Normal(std=0.02),
+        init=spec.NormalSpec(std=0.02),
     )
 
 
@@ -104,16 +106,16 @@ KEYS = (
 )
 # by whether the model has a decoder, and its head
 ARCHITECTURES: dict[tuple[type, type], str] = {
-    (spec.EncoderDecoder, spec.LanguageModel): "T5ForConditionalGeneration",
-    (spec.EncoderDecoder, spec.Features): "T5Model",
-    (spec.EncoderOnly, spec.Features): "T5EncoderModel",
-    (spec.EncoderDecoder, spec.Classify): "T5ForSequenceClassification",
-    (spec.EncoderOnly, spec.TokenClassify): "T5ForTokenClassification",
-    (spec.EncoderDecoder, spec.Answer): "T5ForQuestionAnswering",
+    (spec.EncoderDecoderSpec, spec.LanguageModelSpec): "T5ForConditionalGeneration",
+    (spec.EncoderDecoderSpec, spec.FeaturesSpec): "T5Model",
+    (spec.EncoderOnlySpec, spec.FeaturesSpec): "T5EncoderModel",
+    (spec.EncoderDecoderSpec, spec.ClassifySpec): "T5ForSequenceClassification",
+    (spec.EncoderOnlySpec, spec.TokenClassifySpec): "T5ForTokenClassification",
+    (spec.EncoderDecoderSpec, spec.AnswerSpec): "T5ForQuestionAnswering",
 }
 
 
-def from_config(config: Config) -> spec.Model:
+def from_config(config: Config) -> spec.ModelSpec:
     config.only("is_decoder", False, default=False)
     named = config.get("feed_forward_proj", "relu")
     gate, _, kind = named.rpartition("-")
@@ -127,21 +129,21 @@ def from_config(config: Config) -> spec.Model:
     start = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
     dropout = config.get("classifier_dropout", 0.0)
     options = read_options(config, KEYS, activation=usual)
-    heads: dict[str, spec.Head] = {
-        "T5ForConditionalGeneration": spec.LanguageModel(
+    heads: dict[str, spec.HeadSpec] = {
+        "T5ForConditionalGeneration": spec.LanguageModelSpec(
             vocab_size=options["vocab_size"], scale=options["d_model"] ** -0.5 if scaled else 1.0
         ),
-        "T5Model": spec.Features(),
-        "T5EncoderModel": spec.Features(),
-        "T5ForSequenceClassification": spec.Classify(
+        "T5Model": spec.FeaturesSpec(),
+        "T5EncoderModel": spec.FeaturesSpec(),
+        "T5ForSequenceClassification": spec.ClassifySpec(
             num_labels=config.num_labels,
             pool="end",
             hidden="tanh",
             dropout=dropout,
             end_id=config.get("eos_token_id", 1),
         ),
-        "T5ForTokenClassification": spec.TokenClassify(num_labels=config.num_labels, dropout=dropout),
-        "T5ForQuestionAnswering": spec.Answer(),
+        "T5ForTokenClassification": spec.TokenClassifySpec(num_labels=config.num_labels, dropout=dropout),
+        "T5ForQuestionAnswering": spec.AnswerSpec(),
     }
     if config.architecture == "T5ForQuestionAnswering" and config.num_labels != 2:
         raise InvalidValueError(f"{config.where}: num_labels", config.num_labels, "2 for question answering")
@@ -158,7 +160,7 @@ def from_config(config: Config) -> spec.Model:
     )
     if config.architecture not in ENCODERS:
         return whole
-    return spec.EncoderOnly(input=whole.source, encoder=whole.encoder, head=whole.head, init=whole.init)
+    return spec.EncoderOnlySpec(input=whole.source, encoder=whole.encoder, head=whole.head, init=whole.init)
 
 
 def _tied(config: Config, stated: bool, scaled: bool) -> bool:
@@ -171,19 +173,19 @@ def _tied(config: Config, stated: bool, scaled: bool) -> bool:
     return "lm_head.weight" not in config.names or (stated and scaled)
 
 
-def to_config(model: spec.Model) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoder | spec.EncoderOnly)
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
     encoder, head = model.encoder, model.head
-    assert isinstance(encoder.position, spec.Relative)
+    assert isinstance(encoder.position, spec.RelativeSpec)
     options = options_of(model)
     gated, kind = (
-        isinstance(encoder.block.feed_forward, spec.GatedFeedForward),
+        isinstance(encoder.block.feed_forward, spec.GatedFeedForwardSpec),
         PUBLISHED[options["activation"]],
     )
     config = {
         "model_type": "t5",
         "architectures": [ARCHITECTURES[type(model), type(head)]],
-        "is_encoder_decoder": isinstance(model, spec.EncoderDecoder),
+        "is_encoder_decoder": isinstance(model, spec.EncoderDecoderSpec),
         **write_options(model, KEYS),
         "relative_attention_num_buckets": encoder.position.buckets,
         "relative_attention_max_distance": encoder.position.max_distance,
@@ -191,24 +193,24 @@ def to_config(model: spec.Model) -> dict[str, Any]:
         "is_gated_act": gated,
         "pad_token_id": options["pad_id"],
         "tie_word_embeddings": options["tied"],
-        "scale_decoder_outputs": not isinstance(head, spec.LanguageModel) or head.scale != 1.0,
+        "scale_decoder_outputs": not isinstance(head, spec.LanguageModelSpec) or head.scale != 1.0,
         **labels_of(head),
     }
-    if isinstance(model, spec.EncoderDecoder):
+    if isinstance(model, spec.EncoderDecoderSpec):
         config["num_decoder_layers"] = model.decoder.num_layers
         config["decoder_start_token_id"] = model.start_id
-    if isinstance(head, spec.Classify | spec.TokenClassify):
+    if isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
-    if isinstance(head, spec.Classify):
+    if isinstance(head, spec.ClassifySpec):
         config["eos_token_id"] = head.end_id
     return config
 
 
-def table(model: spec.Model, names: Collection[str]) -> Table:
-    assert isinstance(model, spec.EncoderDecoder | spec.EncoderOnly)
+def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+    assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
     rows = _stack_rows("encoder", model.encoder)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}encoder.embed_tokens.weight")
-    if isinstance(model, spec.EncoderDecoder):
+    if isinstance(model, spec.EncoderDecoderSpec):
         rows += _stack_rows("decoder", model.decoder)
         # of no use: distance biases cross-attention nowhere
         rows += (Ignored("{base}decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"),)
@@ -218,24 +220,24 @@ def table(model: spec.Model, names: Collection[str]) -> Table:
         rows += (Ignored(("{base}decoder.*", "lm_head.weight")),)  # a whole model's file
         ours = "embed.token.weight"
     match model.head:
-        case spec.LanguageModel() if "head" in model.tied:
+        case spec.LanguageModelSpec() if "head" in model.tied:
             token += ("lm_head.weight",)
-        case spec.LanguageModel():
+        case spec.LanguageModelSpec():
             rows += (Rename("lm_head.weight", "head.weight"),)
-        case spec.Classify():
+        case spec.ClassifySpec():
             rows += (Rename("classification_head.{dense,out_proj}.{p}", "head.{dense,out}.{p}"),)
-        case spec.TokenClassify():
+        case spec.TokenClassifySpec():
             rows += (Rename("classifier.{p}", "head.out.{p}"),)
-        case spec.Answer():
+        case spec.AnswerSpec():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, ours), *expand(rows, p=("weight", "bias")))
-    under = isinstance(model.head, spec.Classify | spec.TokenClassify)
+    under = isinstance(model.head, spec.ClassifySpec | spec.TokenClassifySpec)
     return Table(rows, base=("transformer.", "") if under else ("", "transformer."))
 
 
-def _stack_rows(side: str, stack: spec.Stack) -> tuple[Op, ...]:
+def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
     """The rows of one stack; its scores' bias is published with its first layer."""
-    gated = isinstance(stack.block.feed_forward, spec.GatedFeedForward)
+    gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
     feed, last = ("wi_0,wi_1,wo", "gate,up,down") if gated else ("wi,wo", "up,down"), 1
     rows: tuple[Op, ...] = (
         Rename("layer.0.SelfAttention.{q,k,v,o}.weight", "self_attn.{q,k,v,out}_proj.weight"),

@@ -26,11 +26,11 @@ Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
 
 # how a published class name continues after the family's prefix
 TASKS: dict[type, str] = {
-    spec.MaskedLanguageModel: "ForMaskedLM",
-    spec.Features: "Model",
-    spec.Classify: "ForSequenceClassification",
-    spec.TokenClassify: "ForTokenClassification",
-    spec.Answer: "ForQuestionAnswering",
+    spec.MaskedLanguageModelSpec: "ForMaskedLM",
+    spec.FeaturesSpec: "Model",
+    spec.ClassifySpec: "ForSequenceClassification",
+    spec.TokenClassifySpec: "ForTokenClassification",
+    spec.AnswerSpec: "ForQuestionAnswering",
 }
 KEYS = (
     Key("vocab_size"),
@@ -66,29 +66,29 @@ def text_encoder(
     tied: bool = True,
     pool: Pool | None = None,
     normalize: bool = False,
-    head: spec.Head | None = None,
-) -> spec.EncoderOnly:
+    head: spec.HeadSpec | None = None,
+) -> spec.EncoderOnlySpec:
     """Tokens, positions and types summed and normed, post-norm blocks, a head; by default BERT's base model.
 
     position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: one vector a
     text. Without it, or another `head`, it is a masked language model (`mlm_activation`: of its dense layer).
     """
-    norm = spec.LayerNorm(eps=norm_eps)
-    positions: dict[str, spec.AddedPosition] = {
-        "learned": spec.Learned(max_len=max_len),
-        "after_pad": spec.Learned(max_len=max_len, offset=(pad_id or 0) + 1),
-        "sinusoidal": spec.Sinusoidal(max_len=max_len),
+    norm = spec.LayerNormSpec(eps=norm_eps)
+    positions: dict[str, spec.InputPositionSpec] = {
+        "learned": spec.LearnedSpec(max_len=max_len),
+        "after_pad": spec.LearnedSpec(max_len=max_len, offset=(pad_id or 0) + 1),
+        "sinusoidal": spec.SinusoidalSpec(max_len=max_len),
     }
     if position not in positions:
         raise InvalidValueError("position", position, f"one of {', '.join(positions)}")
     if head is None and pool is not None:
-        head = spec.Embed(pool=pool, normalize=normalize)
+        head = spec.EmbedSpec(pool=pool, normalize=normalize)
     elif head is None:
-        head = spec.MaskedLanguageModel(
+        head = spec.MaskedLanguageModelSpec(
             vocab_size=vocab_size, activation=mlm_activation or activation, norm=norm
         )
-    return spec.EncoderOnly(
-        input=spec.Tokens(
+    return spec.EncoderOnlySpec(
+        input=spec.TokensSpec(
             vocab_size=vocab_size,
             position=positions[position],
             types=types,
@@ -96,20 +96,20 @@ def text_encoder(
             dropout=dropout,
             pad_id=pad_id,
         ),
-        encoder=spec.Stack(
+        encoder=spec.StackSpec(
             d_model=d_model,
             num_layers=num_layers,
-            block=spec.Block(
-                attention=spec.Attention(num_heads=num_heads, dropout=attention_dropout),
-                feed_forward=spec.FeedForward(d_ff=d_ff or 4 * d_model, activation=activation),
+            block=spec.BlockSpec(
+                attention=spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout),
+                feed_forward=spec.FeedForwardSpec(d_ff=d_ff or 4 * d_model, activation=activation),
                 norm=norm,
                 wiring="post",
                 dropout=dropout,
             ),
         ),
         head=head,
-        tied=("head",) if tied and isinstance(head, spec.MaskedLanguageModel) else (),
-        init=spec.Normal(std=0.02),
+        tied=("head",) if tied and isinstance(head, spec.MaskedLanguageModelSpec) else (),
+        init=spec.NormalSpec(std=0.02),
     )
 
 
@@ -124,29 +124,31 @@ def read(config: Config) -> dict[str, Any]:
     return read_options(config, KEYS)
 
 
-def read_head(config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]) -> spec.Head | None:
+def read_head(
+    config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]
+) -> spec.HeadSpec | None:
     """The head of a published class by the end of its name; None is the family's masked language model."""
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
-            return spec.Features(pooler=config.has_pooler)
+            return spec.FeaturesSpec(pooler=config.has_pooler)
         case "ForSequenceClassification":
-            return spec.Classify(
+            return spec.ClassifySpec(
                 num_labels=config.num_labels, hidden="tanh", dropout=dropout, dropped=dropped
             )
         case "ForTokenClassification":
-            return spec.TokenClassify(num_labels=config.num_labels, dropout=dropout)
+            return spec.TokenClassifySpec(num_labels=config.num_labels, dropout=dropout)
         case "ForQuestionAnswering":
-            return spec.Answer()
+            return spec.AnswerSpec()
         case _:
             return None
 
 
-def write(model: spec.Model, model_type: str, stem: str) -> dict[str, Any]:
+def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
     """What `read` and `read_head` read."""
-    assert isinstance(model, spec.EncoderOnly) and isinstance(model.input, spec.Tokens)
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     position, head = model.input.position, model.head
-    assert isinstance(position, spec.Learned)
+    assert isinstance(position, spec.LearnedSpec)
     config = {
         "model_type": model_type,
         "architectures": [f"{stem}{TASKS[type(head)]}"],
@@ -155,9 +157,9 @@ def write(model: spec.Model, model_type: str, stem: str) -> dict[str, Any]:
         "pad_token_id": options_of(model)["pad_id"],
         **labels_of(head),
     }
-    if isinstance(head, spec.Classify | spec.TokenClassify):
+    if isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
-    if isinstance(head, spec.Features) and not head.pooler:
+    if isinstance(head, spec.FeaturesSpec) and not head.pooler:
         config["add_pooling_layer"] = False
     return config
 
@@ -178,13 +180,13 @@ LAYER = {
     "output.LayerNorm": "norm_ffn",
 }
 HEADS: dict[type, tuple[tuple[str, str], ...]] = {
-    spec.TokenClassify: (("classifier", "head.out"),),
-    spec.Answer: (("qa_outputs", "head.out"),),
+    spec.TokenClassifySpec: (("classifier", "head.out"),),
+    spec.AnswerSpec: (("qa_outputs", "head.out"),),
 }
 
 
 def table_of(
-    model: spec.Model,
+    model: spec.ModelSpec,
     names: Collection[str],
     *,
     base: str,
@@ -196,7 +198,7 @@ def table_of(
     embeddings: tuple[Op, ...] = EMBEDDINGS,
 ) -> Table:
     """Weight names. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
-    assert isinstance(model, spec.EncoderOnly)
+    assert isinstance(model, spec.EncoderOnlySpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())
     if getattr(head, "pooler", False):
@@ -208,7 +210,7 @@ def table_of(
     rows += (*renamed(*modules), Ignored("{base}embeddings.position_ids"))  # 0, 1, 2, ... in older files
     if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
         rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # this head reads neither
-    if isinstance(head, spec.MaskedLanguageModel):
+    if isinstance(head, spec.MaskedLanguageModelSpec):
         rows += _vocabulary(model, names, matrix, biases)
     else:
         rows += (Rename(TOKEN, "embed.token.weight"),)
@@ -216,7 +218,7 @@ def table_of(
 
 
 def _vocabulary(
-    model: spec.EncoderOnly, names: Collection[str], matrix: str, biases: tuple[str, ...]
+    model: spec.EncoderOnlySpec, names: Collection[str], matrix: str, biases: tuple[str, ...]
 ) -> tuple[Op, ...]:
     """The token matrix, the matrix and the bias of a masked language model's last layer.
 

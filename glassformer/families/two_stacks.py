@@ -45,8 +45,8 @@ def two_stacks(
     pad_id: int | None = None,
     start_id: int | None = None,
     tied: tuple[Literal["source", "head"], ...] = ("source", "head"),
-    head: spec.Head | None = None,
-) -> spec.EncoderDecoder:
+    head: spec.HeadSpec | None = None,
+) -> spec.EncoderDecoderSpec:
     """The spec of a family; by default the decoder is as large as the encoder.
 
     The last id of the vocabulary is the padding and starts the target, unless given. Learned positions come
@@ -55,43 +55,43 @@ def two_stacks(
     """
     target = tgt_vocab_size or vocab_size
     pad_id = min(vocab_size, target) - 1 if pad_id is None else pad_id
-    head = head or spec.LanguageModel(vocab_size=target, bias=True)
+    head = head or spec.LanguageModelSpec(vocab_size=target, bias=True)
     learned = position == "learned"
 
-    def tokens(size: int) -> spec.Tokens:
-        return spec.Tokens(
+    def tokens(size: int) -> spec.TokensSpec:
+        return spec.TokensSpec(
             vocab_size=size,
             scale=math.sqrt(d_model) if scaled else 1.0,
-            position=spec.Learned(max_len=max_len, offset=OFFSET)
+            position=spec.LearnedSpec(max_len=max_len, offset=OFFSET)
             if learned
-            else spec.Sinusoidal(max_len=max_len, layout="halves"),
-            norm=spec.LayerNorm() if learned else None,
+            else spec.SinusoidalSpec(max_len=max_len, layout="halves"),
+            norm=spec.LayerNormSpec() if learned else None,
             dropout=dropout,
             pad_id=pad_id,
         )
 
-    def stack(layers: int, heads: int, inner: int, causal: bool) -> spec.Stack:
-        attention = spec.Attention(num_heads=heads, dropout=attention_dropout)
-        block = spec.Block(
+    def stack(layers: int, heads: int, inner: int, causal: bool) -> spec.StackSpec:
+        attention = spec.AttentionSpec(num_heads=heads, dropout=attention_dropout)
+        block = spec.BlockSpec(
             attention=attention,
             cross_attention=attention if causal else None,
-            feed_forward=spec.FeedForward(d_ff=inner, activation=activation, dropout=ffn_dropout),
-            norm=spec.LayerNorm(),
+            feed_forward=spec.FeedForwardSpec(d_ff=inner, activation=activation, dropout=ffn_dropout),
+            norm=spec.LayerNormSpec(),
             wiring="post",
             dropout=dropout,
         )
-        return spec.Stack(d_model=d_model, num_layers=layers, block=block, causal=causal)
+        return spec.StackSpec(d_model=d_model, num_layers=layers, block=block, causal=causal)
 
     layers = num_layers if decoder_layers is None else decoder_layers
-    return spec.EncoderDecoder(
+    return spec.EncoderDecoderSpec(
         source=tokens(vocab_size),
         target=tokens(target),
         encoder=stack(num_layers, num_heads, d_ff, causal=False),
         decoder=stack(layers, decoder_heads or num_heads, decoder_d_ff or d_ff, causal=True),
         head=head,
-        tied=tuple(name for name in tied if name != "head" or isinstance(head, spec.LanguageModel)),
+        tied=tuple(name for name in tied if name != "head" or isinstance(head, spec.LanguageModelSpec)),
         start_id=pad_id if start_id is None else start_id,
-        init=spec.Normal(std=0.02),
+        init=spec.NormalSpec(std=0.02),
     )
 
 
@@ -108,9 +108,9 @@ def read(config: Config) -> dict[str, Any]:
     }
 
 
-def write(model: spec.EncoderDecoder) -> dict[str, Any]:
+def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
     """What `read` reads, and the padding and start ids."""
-    assert isinstance(model.source, spec.Tokens)
+    assert isinstance(model.source, spec.TokensSpec)
     block = model.decoder.block
     return {
         "is_encoder_decoder": True,
@@ -124,10 +124,10 @@ def write(model: spec.EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def language_model(config: Config, vocab_size: int) -> spec.LanguageModel:
+def language_model(config: Config, vocab_size: int) -> spec.LanguageModelSpec:
     """The head; its bias is always written, yet a file without it means none."""
     bias = not config.names or "final_logits_bias" in config.names
-    return spec.LanguageModel(vocab_size=vocab_size, bias=bias)
+    return spec.LanguageModelSpec(vocab_size=vocab_size, bias=bias)
 
 
 _OWN = {
@@ -143,7 +143,7 @@ _CROSS = {
 }
 
 
-def block_rows(model: spec.EncoderDecoder) -> tuple[Op, ...]:
+def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
     """The rows for the blocks of both stacks."""
     encoder, decoder = model.encoder.num_layers, model.decoder.num_layers
     return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, _OWN) + layer_rows(
@@ -151,9 +151,9 @@ def block_rows(model: spec.EncoderDecoder) -> tuple[Op, ...]:
     )
 
 
-def bias_row(head: spec.Head) -> tuple[Op, ...]:
+def bias_row(head: spec.HeadSpec) -> tuple[Op, ...]:
     """The row for the scores' bias, kept as (1, V), where the head has one."""
-    if not isinstance(head, spec.LanguageModel) or not head.bias:
+    if not isinstance(head, spec.LanguageModelSpec) or not head.bias:
         return ()
     size = head.vocab_size
     return (Reshape("final_logits_bias", "head.bias", their_shape=(1, size), our_shape=(size,)),)

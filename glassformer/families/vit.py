@@ -16,16 +16,19 @@ from glassformer.families.image_encoder import (
 )
 
 vit = variant(image_encoder, "prefix")
-ARCHITECTURES: dict[type, str] = {spec.Classify: "ViTForImageClassification", spec.Features: "ViTModel"}
+ARCHITECTURES: dict[type, str] = {
+    spec.ClassifySpec: "ViTForImageClassification",
+    spec.FeaturesSpec: "ViTModel",
+}
 
 
-def from_config(config: Config) -> spec.EncoderOnly:
+def from_config(config: Config) -> spec.EncoderOnlySpec:
     return vit(**read(config, ARCHITECTURES))
 
 
 _LARGE = sized(1024, 16, 24, 4096)
 _HUGE = sized(1280, 16, 32, 5120, patch_size=14)
-_POOLED = {"head": spec.Features(pooler=True)}
+_POOLED = {"head": spec.FeaturesSpec(pooler=True)}
 
 FAMILY = Family(
     name="vit",

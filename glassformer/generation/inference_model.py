@@ -91,7 +91,7 @@ class InferenceModel(nn.Module):
         super().__init__()
         if not hasattr(model.spec.head, "vocab_size"):
             raise UnsupportedError(
-                f"a model with a {type(model.spec.head).__name__} head",
+                f"a model with a {model.spec.head.kind} head",
                 "text generation",
                 hint="load it as a language model",
             )
@@ -102,7 +102,7 @@ class InferenceModel(nn.Module):
         return type(self), (self.model, self.weights)  # a copy lays out its own weights
 
     @property
-    def spec(self) -> specs.EncoderDecoder | specs.DecoderOnly:
+    def spec(self) -> specs.EncoderDecoderSpec | specs.DecoderOnlySpec:
         return self.model.spec
 
     @property

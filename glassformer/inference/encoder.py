@@ -56,7 +56,7 @@ class InferenceEncoder(nn.Module):
         return self._encoder[0]
 
     @property
-    def spec(self) -> specs.EncoderOnly:
+    def spec(self) -> specs.EncoderOnlySpec:
         return self.model.spec
 
     @property

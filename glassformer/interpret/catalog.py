@@ -80,7 +80,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     labels = getattr(spec.head, "num_labels", None)
     examples = example_inputs(bundle)
     folder = None if bundle.folder is None else bundle.folder.resolve()
-    read = spec.source if isinstance(spec, specs.EncoderDecoder) else spec.input
+    read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     return schema.ModelInfo(
         id=id,
         name=id if folder is None else (run_of(folder) or folder).name,
@@ -95,7 +95,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
             d_model=getattr(spec, stacks[-1].name).d_model,
             stacks=stacks,
             head=schema.OutputHeadInfo(
-                kind=type(spec.head).__name__,
+                kind=spec.head.kind,
                 vocab=getattr(spec.head, "vocab_size", None),
                 labels=labels,
                 tied="head" in spec.tied,
@@ -104,12 +104,12 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         ),
         example=examples[0],
         examples=tuple(examples) if len(examples) > 1 else (),
-        image=_describe_image(read) if isinstance(read, specs.ImagePatches) else None,
-        series=_describe_series(bundle, read) if isinstance(read, specs.SeriesPatches) else None,
+        image=_describe_image(read) if isinstance(read, specs.ImagePatchesSpec) else None,
+        series=_describe_series(bundle, read) if isinstance(read, specs.SeriesPatchesSpec) else None,
     )
 
 
-def _describe_image(read: specs.ImagePatches) -> schema.ImageInfo:
+def _describe_image(read: specs.ImagePatchesSpec) -> schema.ImageInfo:
     (height, width), (patch_height, patch_width) = read.image_size, read.patch_size
     return schema.ImageInfo(
         height=height,
@@ -120,7 +120,7 @@ def _describe_image(read: specs.ImagePatches) -> schema.ImageInfo:
     )
 
 
-def _describe_series(bundle: Bundle, read: specs.SeriesPatches) -> schema.SeriesInfo:
+def _describe_series(bundle: Bundle, read: specs.SeriesPatchesSpec) -> schema.SeriesInfo:
     return schema.SeriesInfo(
         context=read.context_length,
         horizon=getattr(bundle.spec.head, "prediction_length", 0),

@@ -142,7 +142,7 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
         raise error.reason from None
     assert one is not None
     _check_length(len(one))
-    if not isinstance(bundle.spec, specs.EncoderDecoder):
+    if not isinstance(bundle.spec, specs.EncoderDecoderSpec):
         sequence = encoded_sequence(tokenizer, one, text, "input")
         inputs = _single_stack_inputs(bundle, one)
         return PreparedInput(kind=kind, input=input, sequences=(sequence,), inputs=inputs)
@@ -163,7 +163,7 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
 def _single_stack_inputs(bundle: Bundle, one: Encoded) -> dict[str, Any]:
     batch = collate(bundle, [one])
     spec: Any = bundle.spec
-    name = "ids" if isinstance(spec, specs.DecoderOnly) else "inputs"
+    name = "ids" if isinstance(spec, specs.DecoderOnlySpec) else "inputs"
     return {name: batch.ids, **all_real_mask("mask", batch.ids, spec.input), **batch.kwargs()}
 
 

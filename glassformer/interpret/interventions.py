@@ -50,12 +50,12 @@ Edit = Callable[[Tensor], Tensor]
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def all_real_mask(name: str, ids: Tensor, read: specs.Input, *, first: int = 0) -> dict[str, Tensor]:
+def all_real_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> dict[str, Tensor]:
     """The argument `name` marking all ids (1, T) as real tokens, if one of them is the pad id; else nothing.
 
     Without a mask a model takes pad ids from position `first` on for padding; nothing here is padded.
     """
-    pad = read.pad_id if isinstance(read, specs.Tokens) else None
+    pad = read.pad_id if isinstance(read, specs.TokensSpec) else None
     if pad is None or not bool(ids[:, first:].eq(pad).any()):
         return {}
     return {name: torch.ones_like(ids, dtype=torch.bool)}
@@ -225,7 +225,7 @@ class IntervenedModel(nn.Module):
         self.interventions = tuple(interventions)
 
     @property
-    def spec(self) -> specs.EncoderDecoder:
+    def spec(self) -> specs.EncoderDecoderSpec:
         return self.model.spec
 
     def prefill(

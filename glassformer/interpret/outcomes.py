@@ -196,7 +196,7 @@ def _forecast(past: PastValues, output: Any) -> Result:
 
 
 def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
-    if isinstance(bundle.spec.head, specs.Embed):
+    if isinstance(bundle.spec.head, specs.EmbedSpec):
         name, vector, tensors = "head.embedding", record["head.embedding"], {}
     else:
         x = record[stack_output(describe_stacks(bundle)[-1])]  # (1, T, D)

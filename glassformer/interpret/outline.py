@@ -29,30 +29,28 @@ def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ..
 def model_kind(bundle: Bundle) -> schema.Kind:
     """What a model is for, by its input and its head."""
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
-        kind = type(bundle.spec).__name__
+        kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
     spec, head = bundle.spec, bundle.spec.head
-    read = spec.source if isinstance(spec, specs.EncoderDecoder) else spec.input
+    read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     match read, head:
-        case specs.SeriesPatches(), specs.Forecast():
+        case specs.SeriesPatchesSpec(), specs.ForecastSpec():
             return "forecast"
-        case specs.ImagePatches(), specs.Classify() | specs.ClassifyTwice():
+        case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.ClassifyTwiceSpec():
             return "image"
-        case specs.ImagePatches(), _:
+        case specs.ImagePatchesSpec(), _:
             return "embed"
-        case specs.Tokens(), specs.LanguageModel():
-            return "translate" if isinstance(spec, specs.EncoderDecoder) else "generate"
-        case specs.Tokens(), specs.Classify():
+        case specs.TokensSpec(), specs.LanguageModelSpec():
+            return "translate" if isinstance(spec, specs.EncoderDecoderSpec) else "generate"
+        case specs.TokensSpec(), specs.ClassifySpec():
             return "classify"
-        case specs.Tokens(), specs.MaskedLanguageModel() if isinstance(spec, specs.EncoderOnly):
+        case specs.TokensSpec(), specs.MaskedLanguageModelSpec() if isinstance(spec, specs.EncoderOnlySpec):
             return "fill"
-        case specs.Tokens(), specs.Answer() if isinstance(spec, specs.EncoderOnly):
+        case specs.TokensSpec(), specs.AnswerSpec() if isinstance(spec, specs.EncoderOnlySpec):
             return "answer"
-        case specs.Tokens(), _ if not isinstance(spec, specs.EncoderDecoder):
+        case specs.TokensSpec(), _ if not isinstance(spec, specs.EncoderDecoderSpec):
             return "embed"
-    raise UnsupportedError(
-        bundle.display_name, f"tracing: it reads {type(read).__name__} with the head {type(head).__name__}"
-    )
+    raise UnsupportedError(bundle.display_name, f"tracing: it reads {read.kind} with the head {head.kind}")
 
 
 class InputNames(NamedTuple):
@@ -93,14 +91,14 @@ def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputN
         wiring="parallel" if block.wiring.startswith("parallel") else block.wiring,
         causal=stack.causal,
         window=attention.window,
-        norm=type(block.norm).__name__,
+        norm=block.norm.kind,
         final_norm=stack.final_norm is not None,
         heads=attention.num_heads,
         kv_heads=attention.num_kv_heads or attention.num_heads,
         head_dim=attention.head_dim or stack.d_model // attention.num_heads,
         d_ff=block.feed_forward.d_ff,
         activation=block.feed_forward.activation,
-        gated=isinstance(block.feed_forward, specs.GatedFeedForward),
+        gated=isinstance(block.feed_forward, specs.GatedFeedForwardSpec),
         biases=block.feed_forward.biases,
         cross=block.cross_attention is not None,
         position=_describe_position(names.stack, stack, names.embed, read),
@@ -108,23 +106,25 @@ def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputN
     )
 
 
-def _describe_position(name: str, stack: specs.Stack, embed: str, read: specs.Input) -> schema.PositionInfo:
+def _describe_position(
+    name: str, stack: specs.StackSpec, embed: str, read: specs.InputSpec
+) -> schema.PositionInfo:
     inside, before = f"{name}.position", f"{embed}.position"
     match stack.position:
-        case specs.Rotary(base=base):
+        case specs.RotarySpec(base=base):
             return schema.PositionInfo(kind="rotary", base=base, name=inside)
-        case specs.Relative(max_distance=far):
+        case specs.RelativeSpec(max_distance=far):
             return schema.PositionInfo(kind="relative", max_len=far, name=inside)
-        case specs.Alibi():
+        case specs.AlibiSpec():
             return schema.PositionInfo(kind="alibi", name=inside)
     match read:
-        case specs.Tokens(position=specs.Sinusoidal(max_len=most, base=base, layout=layout)):
+        case specs.TokensSpec(position=specs.SinusoidalSpec(max_len=most, base=base, layout=layout)):
             return schema.PositionInfo(kind="sinusoidal", max_len=most, base=base, layout=layout, name=before)
-        case specs.Tokens(position=specs.Learned(max_len=most)):
+        case specs.TokensSpec(position=specs.LearnedSpec(max_len=most)):
             return schema.PositionInfo(kind="learned", max_len=most, name=before)
-        case specs.ImagePatches() | specs.SeriesPatches():
+        case specs.ImagePatchesSpec() | specs.SeriesPatchesSpec():
             rows = read.prefix + read.num_patches
-            if isinstance(read, specs.ImagePatches) or read.position == "learned":
+            if isinstance(read, specs.ImagePatchesSpec) or read.position == "learned":
                 return schema.PositionInfo(kind="learned", max_len=rows, name=before)
             layout = "interleaved"
             return schema.PositionInfo(kind="sinusoidal", max_len=rows, base=1e4, layout=layout, name=before)

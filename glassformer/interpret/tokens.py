@@ -104,7 +104,7 @@ def _find(text: str, at: int, character: str) -> int | None:
     return None if found < 0 else found
 
 
-def image_sequence(read: specs.ImagePatches) -> TokenSequence:
+def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
     """The patches of an image row by row, after the prefix tokens."""
     height, width = read.patch_size
     rows, columns = (i // p for i, p in zip(read.image_size, read.patch_size, strict=True))
@@ -122,7 +122,7 @@ def image_sequence(read: specs.ImagePatches) -> TokenSequence:
     )
 
 
-def series_sequence(read: specs.SeriesPatches) -> TokenSequence:
+def series_sequence(read: specs.SeriesPatchesSpec) -> TokenSequence:
     """The patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
     skipped = (read.context_length - read.patch_length) % read.stride
     starts = range(skipped, skipped + read.num_patches * read.stride, read.stride)

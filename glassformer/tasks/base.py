@@ -197,25 +197,31 @@ def require_tokenizer(bundle: Bundle) -> Tokenizer:
     if bundle.tokenizer is not None:
         return bundle.tokenizer
     spec: Any = bundle.spec
-    other = isinstance(getattr(spec, "input", None), specs.ImagePatches | specs.SeriesPatches | specs.Vectors)
+    other = isinstance(
+        getattr(spec, "input", None), specs.ImagePatchesSpec | specs.SeriesPatchesSpec | specs.VectorsSpec
+    )
     if other or hasattr(spec, "prediction_length"):
         token_input(bundle)  # raises with what the model reads instead
     hint = "put its tokenizer.json (or vocab.txt, ...) into its folder"
     raise MissingValueError(f"the tokenizer of {bundle.display_name}", "to encode text", hint=hint)
 
 
-def token_input(bundle: Bundle) -> specs.Tokens:
+def token_input(bundle: Bundle) -> specs.TokensSpec:
     """The token embedding of a model that reads text; any other model is unsupported."""
     spec: Any = bundle.spec
     read = getattr(spec, "input", getattr(spec, "source", None))
-    if not isinstance(read, specs.Tokens):
+    if not isinstance(read, specs.TokensSpec):
         raise UnsupportedError(bundle.display_name, "text input", hint=f"it reads {input_kind(read)}")
     return read
 
 
 def input_kind(read: object) -> str:
     """What a model reads."""
-    kinds = {specs.ImagePatches: "images", specs.SeriesPatches: "time series", specs.Tokens: "text"}
+    kinds = {
+        specs.ImagePatchesSpec: "images",
+        specs.SeriesPatchesSpec: "time series",
+        specs.TokensSpec: "text",
+    }
     return kinds.get(type(read), "vectors")
 
 

@@ -47,8 +47,8 @@ class LabelScorer:
     def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
         """The labels of a classifier, and what it was trained to predict."""
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.Classify | specs.ClassifyTwice):
-            hint = f"its head is {type(head).__name__}"
+        if not isinstance(head, specs.ClassifySpec | specs.ClassifyTwiceSpec):
+            hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "classification", hint=hint)
         check_at_least("top", top)
         return cls(label_names(bundle, head.num_labels), label_activation(bundle, head.num_labels), top)
@@ -112,7 +112,7 @@ class Classifier(EncoderTask[Tensor, Classification]):
 def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:
     """Logits (B, L) of a batch of texts. An encoder-decoder reads the same text on both sides."""
     model = encoder_model(bundle)
-    if not isinstance(bundle.spec, specs.EncoderDecoder):
+    if not isinstance(bundle.spec, specs.EncoderDecoderSpec):
         logits: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
         return logits
     start = bundle.spec.start_id

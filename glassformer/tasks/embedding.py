@@ -34,7 +34,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 def embedding_size(bundle: Bundle) -> int:
     """The length D of a model's vectors."""
     spec: Any = bundle.spec
-    stack = spec.decoder if isinstance(spec, specs.DecoderOnly) else spec.encoder
+    stack = spec.decoder if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder
     size: int = stack.d_model
     return size
 
@@ -92,9 +92,9 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
     """Vectors (B, D) of a batch of texts."""
     model = encoder_model(bundle)
     spec: Any = bundle.spec
-    if isinstance(spec, specs.EncoderDecoder):
+    if isinstance(spec, specs.EncoderDecoderSpec):
         return pool(model.encode(batch.ids, batch.mask), batch.mask, "mean")
-    if isinstance(spec.head, specs.Embed):
+    if isinstance(spec.head, specs.EmbedSpec):
         pooled: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
         return pooled
     x, _ = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())

@@ -56,8 +56,10 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
 
     def __init__(self, bundle: Bundle, *, top: int = 5, batch_tokens: int = BATCH_TOKENS) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(bundle.spec, specs.EncoderOnly) or not isinstance(head, specs.MaskedLanguageModel):
-            hint = f"its head is {type(head).__name__}"
+        if not isinstance(bundle.spec, specs.EncoderOnlySpec) or not isinstance(
+            head, specs.MaskedLanguageModelSpec
+        ):
+            hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "filling masks", hint=hint)
         check_at_least("top", top, most=head.vocab_size)
         token_input(bundle)

@@ -191,8 +191,8 @@ class Forecaster(Task[Any, Forecast]):
 def forecast_steps(bundle: Bundle) -> tuple[int | None, int]:
     """How many steps a forecaster reads (None: any number) and predicts."""
     spec: Any = bundle.spec
-    if isinstance(spec, specs.EncoderOnly):
-        if isinstance(spec.input, specs.SeriesPatches) and isinstance(spec.head, specs.Forecast):
+    if isinstance(spec, specs.EncoderOnlySpec):
+        if isinstance(spec.input, specs.SeriesPatchesSpec) and isinstance(spec.head, specs.ForecastSpec):
             return spec.input.context_length, spec.head.prediction_length
     elif hasattr(spec, "prediction_length"):
         return getattr(spec, "context_length", getattr(spec, "season", None)), spec.prediction_length
@@ -250,8 +250,8 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     if job.mean is not None and job.std is not None:
         return Scaler(tuple(map(float, job.mean)), tuple(map(float, job.std)))
     read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
-    counts = isinstance(head, specs.Forecast) and head.distribution == "negative_binomial"
-    if isinstance(read, specs.SeriesPatches) and not counts:
+    counts = isinstance(head, specs.ForecastSpec) and head.distribution == "negative_binomial"
+    if isinstance(read, specs.SeriesPatchesSpec) and not counts:
         if read.scaling == "std":  # to mean 0 and deviation 1; a constant column is divided by its value
             mean, spread = mean_and_std(windows)
             size = np.where(spread == 0, np.abs(mean), spread)
@@ -266,7 +266,9 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
 def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
     """Raise unless there are as many columns as the model reads or was trained on."""
     read, trained = getattr(bundle.spec, "input", None), bundle.job.mean
-    expected = read.channels if isinstance(read, specs.SeriesPatches) else len(trained) if trained else None
+    expected = (
+        read.channels if isinstance(read, specs.SeriesPatchesSpec) else len(trained) if trained else None
+    )
     if expected is not None and len(names) != expected:
         listed = ", ".join(names[:8])
         hint = f"it reads {expected}: select with `columns`"

@@ -53,7 +53,7 @@ class ProcessedImage:
 
 def reads_images(bundle: Bundle) -> bool:
     """Whether a model reads images."""
-    return isinstance(getattr(bundle.spec, "input", None), specs.ImagePatches)
+    return isinstance(getattr(bundle.spec, "input", None), specs.ImagePatchesSpec)
 
 
 class ImageProcessor:
@@ -61,7 +61,7 @@ class ImageProcessor:
 
     def __init__(self, bundle: Bundle) -> None:
         read = getattr(bundle.spec, "input", None)
-        if not isinstance(read, specs.ImagePatches):
+        if not isinstance(read, specs.ImagePatchesSpec):
             raise UnsupportedError(bundle.display_name, "image input", hint=f"it reads {input_kind(read)}")
         config: dict[str, Any] | None = bundle.files.get(IMAGE_PROCESSOR_FILE)
         if config is None:

@@ -78,8 +78,8 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.Answer) or not isinstance(bundle.spec, specs.EncoderOnly):
-            hint = f"its head is {type(head).__name__}"
+        if not isinstance(head, specs.AnswerSpec) or not isinstance(bundle.spec, specs.EncoderOnlySpec):
+            hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "question answering", hint=hint)
         token_input(bundle)
         check_at_least("max_answer_tokens", max_answer_tokens)

@@ -293,8 +293,8 @@ def memory_errors() -> Iterator[None]:
 
 def generation_architecture(bundle: Bundle) -> Architecture:
     """Whether the model generates from a source or from a prompt; others are unsupported."""
-    kind, head = type(bundle.spec).__name__, getattr(bundle.spec, "head", None)
-    if head is None or isinstance(head, specs.LanguageModel):  # a recurrent baseline has no other head
+    kind, head = bundle.spec.kind, getattr(bundle.spec, "head", None)
+    if head is None or isinstance(head, specs.LanguageModelSpec):  # a recurrent baseline has no other head
         if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
             return "encoder-decoder"
         if kind in ("DecoderOnly", "LSTMLanguageModel"):

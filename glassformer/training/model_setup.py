@@ -150,22 +150,22 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     raise errors[0]
 
 
-def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.Model:
+def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.ModelSpec:
     """The spec of a preset or family with the recipe's overrides, and options that the data fixes."""
     name, _ = find_preset(options.preset or "")
     return spec_of(name, **{**options.overrides, **fixed})
 
 
-def fresh(spec: specs.Model) -> AnyModel:
+def fresh(spec: specs.ModelSpec) -> AnyModel:
     """A newly initialized model; the published std of 0.02 is scaled up for widths below 768."""
     model = build(spec)
-    width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnly) else spec.encoder.d_model
-    if isinstance(spec.init, specs.Normal) and width < PUBLISHED_WIDTH:
+    width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder.d_model
+    if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
         initialise(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model
 
 
-def with_head(bundle: Bundle, head: specs.Head) -> Bundle:
+def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     """The model under a newly initialized head; unchanged if it has this very head."""
     if bundle.spec.head == head:
         return bundle
@@ -176,16 +176,16 @@ def with_head(bundle: Bundle, head: specs.Head) -> Bundle:
     return replace(bundle, model=model, family=None, config={})
 
 
-def classification_head(spec: specs.EncoderOnly, num_labels: int) -> specs.Head:
+def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.HeadSpec:
     """The classification head that the published layout of this text encoder has."""
-    plain = replace(spec, head=specs.Features(), tied=())
+    plain = replace(spec, head=specs.FeaturesSpec(), tied=())
     if (family := family_for(plain)) is not None:
         config = family.to_config(plain)
         name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
         if name in family.architectures:
             labels = {str(n): str(n) for n in range(num_labels)}
             return family.from_config(Config({**config, "architectures": [name], "id2label": labels})).head
-    return specs.Classify(num_labels=num_labels)
+    return specs.ClassifySpec(num_labels=num_labels)
 
 
 def max_input_length(spec: Any) -> int:

@@ -107,7 +107,7 @@ def open_onnx(folder: Path) -> Measure:
         for graph in graphs:
             _check_graph(graph, sessions)
         note = f"in ONNX Runtime {runtime.__version__}"
-        if isinstance(bundle.spec.head, spec.LanguageModel):
+        if isinstance(bundle.spec.head, spec.LanguageModelSpec):
             return _writing(bundle, graphs, sessions, note)
         return _reading(bundle, graphs[0], sessions["model"], note)
 

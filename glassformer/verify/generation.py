@@ -58,7 +58,7 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> Claim:
             stepped = at_real(model, sample, _in_pieces(model, sample, pieces, static))
             gaps += [gap(stepped[key], whole[key]) for key in whole]
         note = "token by token, in uneven pieces, with static shapes"
-        if isinstance(model.spec.head, spec.LanguageModel):
+        if isinstance(model.spec.head, spec.LanguageModelSpec):
             gaps += _generation_gaps(model)
             note += "; greedy search, beams, continuous batching"
     return measured(name, gaps, tolerance_of(model), note)
@@ -187,7 +187,9 @@ def _text(bundle: Bundle) -> Tensor | None:
     if bundle.tokenizer is None or not isinstance(model, DecoderOnly) or not has_tokens(model):
         return None
     ids = bundle.tokenizer.encode(TEXT).ids[: fitting_length(model.spec, 64)]
-    known = isinstance(model.spec.input, spec.Tokens) and max(ids, default=0) < model.spec.input.vocab_size
+    known = (
+        isinstance(model.spec.input, spec.TokensSpec) and max(ids, default=0) < model.spec.input.vocab_size
+    )
     return torch.tensor([ids], device=next(model.parameters()).device) if known and len(ids) > 1 else None
 
 
@@ -208,7 +210,7 @@ def _loaded_and_prepared(
             loaded, prepared = (at_real(model, sample, sample.run(one)) for one in runs)  # type: ignore[arg-type]
             return loaded, prepared
         generates = isinstance(model, EncoderDecoder | DecoderOnly)
-        if not generates or not isinstance(model.spec.head, spec.LanguageModel) or not has_tokens(model):
+        if not generates or not isinstance(model.spec.head, spec.LanguageModelSpec) or not has_tokens(model):
             return "tasks run this model as it is"
         ids = _text(bundle)
         sample = (

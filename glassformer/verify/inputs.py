@@ -17,11 +17,11 @@ BATCH, LENGTH = 3, 17
 SHORTER_BY = (0, 3, 7)  # how much padding each row gets
 # heads that answer for every token; the others answer once a sequence
 PER_TOKEN = (
-    spec.Features,
-    spec.LanguageModel,
-    spec.MaskedLanguageModel,
-    spec.TokenClassify,
-    spec.Answer,
+    spec.FeaturesSpec,
+    spec.LanguageModelSpec,
+    spec.MaskedLanguageModelSpec,
+    spec.TokenClassifySpec,
+    spec.AnswerSpec,
 )
 
 
@@ -56,14 +56,14 @@ def outputs(result: Any) -> dict[str, Tensor]:
     return {name: value for name, value in result._asdict().items() if isinstance(value, Tensor)}
 
 
-def per_token(head: spec.Head, name: str) -> bool:
+def per_token(head: spec.HeadSpec, name: str) -> bool:
     """Whether an output has one entry for every (target) token."""
     return isinstance(head, PER_TOKEN) and name != "pooled"
 
 
-def reads_first_column(head: spec.Head, name: str) -> bool:
+def reads_first_column(head: spec.HeadSpec, name: str) -> bool:
     """Whether an output is read off column 0, which padding on the left takes the first token's place in."""
-    return name == "pooled" or (isinstance(head, spec.Classify) and head.pool == "first")
+    return name == "pooled" or (isinstance(head, spec.ClassifySpec) and head.pool == "first")
 
 
 def at_real(model: AnyModel, sample: RandomInputs, found: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def stir(model: AnyModel, seed: int = 0) -> None:
 
 def has_tokens(model: AnyModel) -> bool:
     """Whether the model reads token ids, which can be padded."""
-    return all(isinstance(what, spec.Tokens) for what, _ in _inputs_of(model.spec))
+    return all(isinstance(what, spec.TokensSpec) for what, _ in _inputs_of(model.spec))
 
 
 def random_inputs(
@@ -114,10 +114,12 @@ def random_inputs(
     shorter = target_length or max(1, 2 * longest // 3)
     inputs: list[Tensor] = []
     masks: list[Tensor | None] = []
-    free = isinstance(model.spec.head, spec.LanguageModel | spec.Features)  # others read the source, shifted
+    free = isinstance(
+        model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec
+    )  # others read the source, shifted
     for number, (what, width) in enumerate(_inputs_of(model.spec)):
         steps = shorter if number and free else longest
-        if isinstance(what, spec.Tokens):
+        if isinstance(what, spec.TokensSpec):
             real = _real(batch, steps, side)
             if number and not free:
                 start = getattr(model.spec, "start_id", None) or 0
@@ -129,15 +131,15 @@ def random_inputs(
             continue
         masks.append(None)
         shape: tuple[int, ...] = (batch, steps, width)
-        if isinstance(what, spec.ImagePatches):
+        if isinstance(what, spec.ImagePatchesSpec):
             shape = (batch, what.channels, *what.image_size)
-        elif isinstance(what, spec.SeriesPatches):
+        elif isinstance(what, spec.SeriesPatchesSpec):
             shape = (batch, what.context_length, what.channels)
         if parameter.is_meta:  # only shapes are needed, however large
             inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
         else:
             drawn = torch.randn(shape, generator=draw)
-            series = isinstance(what, spec.SeriesPatches)
+            series = isinstance(what, spec.SeriesPatchesSpec)
             inputs.append((drawn.cumsum(1) if series else drawn).to(parameter.dtype))
     on = parameter.device
     return RandomInputs(
@@ -145,15 +147,15 @@ def random_inputs(
     )
 
 
-def _inputs_of(model: spec.Model) -> list[tuple[spec.Input, int]]:
+def _inputs_of(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     """Each input of the forward with its stack's width."""
-    if isinstance(model, spec.EncoderDecoder):
+    if isinstance(model, spec.EncoderDecoderSpec):
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
-    stack = model.decoder if isinstance(model, spec.DecoderOnly) else model.encoder
+    stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
     return [(model.input, stack.d_model)]
 
 
-def fitting_length(model: spec.Model, wanted: int = LENGTH) -> int:
+def fitting_length(model: spec.ModelSpec, wanted: int = LENGTH) -> int:
     """`wanted`, or more to reach past a small window, but no more than the position table has."""
     tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _inputs_of(model)]
     stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
@@ -173,7 +175,7 @@ def _real(batch: int, steps: int, side: Side) -> Tensor:
     return real
 
 
-def _ids(what: spec.Tokens, real: Tensor, end_id: int, draw: torch.Generator) -> Tensor:
+def _ids(what: spec.TokensSpec, real: Tensor, end_id: int, draw: torch.Generator) -> Tensor:
     """Random ids (B, T), none of them padding; the end mark stands last where the head looks for it."""
     usable = torch.tensor([n for n in range(what.vocab_size) if n not in (what.pad_id, end_id)] or [0])
     ids = usable[torch.randint(len(usable), real.shape, generator=draw)]

@@ -59,7 +59,7 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
         with torch.no_grad():
             gaps = list(_gaps(reference, bundle.model))
     note = f"{type(reference).__name__} of {LIBRARY} {version(LIBRARY)}"
-    if isinstance(bundle.spec.head, spec.Embed):
+    if isinstance(bundle.spec.head, spec.EmbedSpec):
         note += ", vectors before the pooling"
     return measured(name, gaps, tolerance_of(bundle.model), note)
 
@@ -93,7 +93,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
     sample = random_inputs(model, "right")
     for row in range(len(sample)):
         yield from _compare(reference, model, sample.alone(row))
-    source = model.spec.source if isinstance(model.spec, spec.EncoderDecoder) else model.spec.input
+    source = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
     if has_tokens(model) and getattr(source, "pad_id", None) is not None:
         yield from _compare(reference, model, sample)
 
@@ -101,7 +101,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
 def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[float]:
     theirs = _parameters(model.spec.head, reference(**_named(model.spec, sample)))
     real = sample.real[-1]
-    if isinstance(model.spec.head, spec.Embed):  # the reference's model ends before the pooling
+    if isinstance(model.spec.head, spec.EmbedSpec):  # the reference's model ends before the pooling
         yield gap(_last_vectors(model, sample)[real], theirs["last_hidden_state"][real])
         return
     for key, mine in at_real(model, sample, sample.run(model)).items():
@@ -114,26 +114,26 @@ def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[
 def _parameters(head: Any, result: Any) -> Any:
     """The reference's answer; of a distribution its parameters, in the series' own units as ours are."""
     match head:
-        case spec.Forecast(distribution=kind) if kind != "none":
+        case spec.ForecastSpec(distribution=kind) if kind != "none":
             told = KINDS[kind](*result["prediction_outputs"])
             return told.undone(result["loc"], result["scale"])._asdict()
-        case spec.SeriesRegress(distribution=kind) if kind != "none":
+        case spec.SeriesRegressSpec(distribution=kind) if kind != "none":
             return KINDS[kind](*result["regression_outputs"])._asdict()
     return result
 
 
-def _named(what: spec.Model, sample: RandomInputs) -> dict[str, Tensor]:
+def _named(what: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Our inputs under the reference's names."""
     first, real = sample.inputs[0], sample.real[0]
-    source = what.source if isinstance(what, spec.EncoderDecoder) else what.input
+    source = what.source if isinstance(what, spec.EncoderDecoderSpec) else what.input
     match source:
-        case spec.ImagePatches():
+        case spec.ImagePatchesSpec():
             return {"pixel_values": first}
-        case spec.SeriesPatches():
+        case spec.SeriesPatchesSpec():
             return {"past_values": first}
     assert real is not None
     named = {"input_ids": first, "attention_mask": real.long()}
-    if isinstance(what, spec.EncoderDecoder):
+    if isinstance(what, spec.EncoderDecoderSpec):
         named["decoder_input_ids"] = sample.inputs[1]
     return named
 

@@ -41,7 +41,7 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
     generator = torch.Generator().manual_seed(0)
     past = torch.randn(90, 6, 2, generator=generator)
     future = torch.randn(90, 3, 2, generator=generator)
-    linear = Linear(specs.Linear(context_length=6, prediction_length=3))
+    linear = Linear(specs.LinearSpec(context_length=6, prediction_length=3))
     linear.fit(zip(past.split(32), future.split(32), strict=True))
 
     def loss() -> Tensor:
@@ -49,7 +49,7 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
 
     slopes = torch.autograd.grad(loss(), list(linear.parameters()))
     assert max(float(slope.abs().max()) for slope in slopes) < 1e-3  # no step makes it better
-    whole = Linear(specs.Linear(context_length=6, prediction_length=3))
+    whole = Linear(specs.LinearSpec(context_length=6, prediction_length=3))
     whole.fit([(past, future)])
     assert torch.allclose(whole.out.weight, linear.out.weight, atol=1e-6)
 
@@ -57,13 +57,13 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        specs.RepeatLast(prediction_length=5),
-        specs.SeasonalRepeat(prediction_length=5, season=4),
-        specs.Linear(context_length=8, prediction_length=5),
+        specs.RepeatLastSpec(prediction_length=5),
+        specs.SeasonalRepeatSpec(prediction_length=5, season=4),
+        specs.LinearSpec(context_length=8, prediction_length=5),
     ],
     ids=lambda spec: type(spec).__name__,
 )
-def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Baseline) -> None:
+def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.BaselineSpec) -> None:
     model = build_baseline(from_dict(to_dict(spec)))
     assert model.spec == spec
     past = torch.randn(3, 8, 2)
@@ -73,7 +73,7 @@ def test_forecasters_are_saved_as_data_and_move_with_the_series(spec: specs.Base
 
 def test_a_season_needs_its_past() -> None:
     with pytest.raises(ShapeError, match="9 steps"):
-        SeasonalRepeat(specs.SeasonalRepeat(prediction_length=3, season=9))(torch.ones(1, 8, 1))
+        SeasonalRepeat(specs.SeasonalRepeatSpec(prediction_length=3, season=9))(torch.ones(1, 8, 1))
 
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
@@ -90,11 +90,11 @@ def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
     rows = np.loadtxt(path, delimiter=",", skiprows=1, usecols=range(1, 8))
     rows = (rows - rows[:8640].mean(0)) / rows[:8640].std(0)
     off = [rows[n : n + 96] - rows[n - 1] for n in range(11_520, 14_400 - 96 + 1)]
-    repeat = judged(RepeatLast(specs.RepeatLast(prediction_length=96)), test)
+    repeat = judged(RepeatLast(specs.RepeatLastSpec(prediction_length=96)), test)
     assert repeat.forecasts == len(off) == 2785
     assert repeat.mse == pytest.approx(np.square(off).mean(), rel=1e-5)
     assert repeat.mae == pytest.approx(np.abs(off).mean(), rel=1e-5)
-    linear = Linear(specs.Linear(context_length=336, prediction_length=96))
+    linear = Linear(specs.LinearSpec(context_length=336, prediction_length=96))
     linear.fit(batches(train))
     learned = judged(linear, test)
     assert learned.mse == pytest.approx(0.374, abs=0.01) and learned.mae == pytest.approx(0.394, abs=0.01)

@@ -34,10 +34,10 @@ from tests.generation.test_greedy import greedy, greedy_batched
 
 PAD, START, EOS = 0, 1, 2
 VOCAB = 23
-PAIRS = spec.LSTMEncoderDecoder(
+PAIRS = spec.LSTMEncoderDecoderSpec(
     src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, d_model=16, pad_id=PAD, start_id=START
 )
-TEXT = spec.LSTMLanguageModel(vocab_size=VOCAB, d_model=16, pad_id=PAD)
+TEXT = spec.LSTMLanguageModelSpec(vocab_size=VOCAB, d_model=16, pad_id=PAD)
 LENGTHS = (7, 1, 4, 6)
 
 
@@ -160,7 +160,7 @@ def test_step_by_step_is_the_whole_sequence(what: Any) -> None:
 
 
 def test_a_spec_comes_back_from_json() -> None:
-    for what in (PAIRS, TEXT, spec.LSTMLanguageModel(vocab_size=9, tied=("head",), dropout=0.25)):
+    for what in (PAIRS, TEXT, spec.LSTMLanguageModelSpec(vocab_size=9, tied=("head",), dropout=0.25)):
         assert from_dict(json.loads(json.dumps(to_dict(what)))) == what
     assert isinstance(build_baseline(from_dict(to_dict(TEXT))), LSTMLanguageModel)
 
@@ -189,13 +189,13 @@ def test_options_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(MissingValueError, match="vocab_size"):
         from_dict({"kind": "LSTMLanguageModel"})
     made = lstm_spec("LSTMLanguageModel", {"tied": []}, vocab_size=9, tied=("head",))
-    assert made == spec.LSTMLanguageModel(vocab_size=9)
+    assert made == spec.LSTMLanguageModelSpec(vocab_size=9)
     with pytest.raises(InvalidValueError, match="as in the data"):
         lstm_spec("LSTMLanguageModel", {"vocab_size": 8}, vocab_size=9)
     with pytest.raises(InvalidValueError, match="even"):
-        spec.LSTMEncoderDecoder(src_vocab_size=9, tgt_vocab_size=9, d_model=7)
+        spec.LSTMEncoderDecoderSpec(src_vocab_size=9, tgt_vocab_size=9, d_model=7)
     with pytest.raises(ConflictError):
-        spec.LSTMEncoderDecoder(src_vocab_size=9, tgt_vocab_size=8, tied=("source",))
+        spec.LSTMEncoderDecoderSpec(src_vocab_size=9, tgt_vocab_size=8, tied=("source",))
     ids = torch.ones(2, 3, dtype=torch.long)
     with pytest.raises(UnsupportedError, match="one document per row"):
         model_of(PAIRS)(ids, ids, Mask(segments=ids))

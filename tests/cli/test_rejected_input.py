@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.baselines import build_baseline
-from glassformer.baselines.spec import RepeatLast
+from glassformer.baselines.spec import RepeatLastSpec
 from tests.cli.conftest import quick
 from tests.recipes.made_up import text_files
 from tests.tasks.test_forecast import table, written
@@ -132,7 +132,7 @@ def workspace(tmp_path_factory, folders, finished):
     (root / "broken.yaml").write_text("job: translate\nseed: 1\ndata: }\n")
     (root / "full").mkdir()
     (root / "full" / "notes").touch()
-    glassformer.save(build_baseline(RepeatLast(prediction_length=3)), root / "baseline")
+    glassformer.save(build_baseline(RepeatLastSpec(prediction_length=3)), root / "baseline")
     for name in ("tiny", "flipped", "truncated", "incomplete", "unknown", "pickled"):
         weights = glassformer.save(glassformer.tiny("gpt2"), root / name) / "model.safetensors"
         if name not in ("tiny", "flipped"):

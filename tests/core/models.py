@@ -13,31 +13,31 @@ from glassformer.core.model import AnyModel
 
 D, H, FF, LAYERS, VOCAB = 16, 4, 24, 2, 23
 
-ADDED: dict[str, spec.AddedPosition] = {
-    "sinusoidal": spec.Sinusoidal(max_len=32),
-    "learned": spec.Learned(max_len=32),
+ADDED: dict[str, spec.InputPositionSpec] = {
+    "sinusoidal": spec.SinusoidalSpec(max_len=32),
+    "learned": spec.LearnedSpec(max_len=32),
 }
-INSIDE: dict[str, spec.ScorePosition] = {
-    "rotary": spec.Rotary(),
-    "relative": spec.Relative(buckets=8, max_distance=12),
-    "alibi": spec.Alibi(),
+INSIDE: dict[str, spec.AttentionPositionSpec] = {
+    "rotary": spec.RotarySpec(),
+    "relative": spec.RelativeSpec(buckets=8, max_distance=12),
+    "alibi": spec.AlibiSpec(),
 }
 POSITIONS = (*ADDED, *INSIDE, "none")
 SHAPES = ("encoder_decoder", "encoder_only", "decoder_only")
 
 
-def stack(causal: bool, cross: bool, position: str, wiring: spec.Wiring, **attention: Any) -> spec.Stack:
+def stack(causal: bool, cross: bool, position: str, wiring: spec.Wiring, **attention: Any) -> spec.StackSpec:
     """A stack of two blocks with a final norm."""
-    return spec.Stack(
+    return spec.StackSpec(
         d_model=D,
         num_layers=LAYERS,
         causal=causal,
         position=INSIDE.get(position),
-        final_norm=spec.LayerNorm() if wiring != "post" else None,
-        block=spec.Block(
-            attention=spec.Attention(num_heads=H, **attention),
-            cross_attention=spec.Attention(num_heads=H) if cross else None,
-            feed_forward=spec.FeedForward(d_ff=FF),
+        final_norm=spec.LayerNormSpec() if wiring != "post" else None,
+        block=spec.BlockSpec(
+            attention=spec.AttentionSpec(num_heads=H, **attention),
+            cross_attention=spec.AttentionSpec(num_heads=H) if cross else None,
+            feed_forward=spec.FeedForwardSpec(d_ff=FF),
             wiring=wiring,
         ),
     )
@@ -45,13 +45,13 @@ def stack(causal: bool, cross: bool, position: str, wiring: spec.Wiring, **atten
 
 def spec_of(
     shape: str, *, position: str = "sinusoidal", wiring: spec.Wiring = "pre", **attention: Any
-) -> spec.Model:
+) -> spec.ModelSpec:
     """The spec of a tiny model; further words go to its self-attention."""
-    tokens = spec.Tokens(vocab_size=VOCAB, position=ADDED.get(position), pad_id=0)
-    head = spec.LanguageModel(vocab_size=VOCAB)
+    tokens = spec.TokensSpec(vocab_size=VOCAB, position=ADDED.get(position), pad_id=0)
+    head = spec.LanguageModelSpec(vocab_size=VOCAB)
     match shape:
         case "encoder_decoder":
-            return spec.EncoderDecoder(
+            return spec.EncoderDecoderSpec(
                 source=tokens,
                 target=tokens,
                 encoder=stack(False, False, position, wiring, **attention),
@@ -60,9 +60,9 @@ def spec_of(
             )
         case "encoder_only":
             encoder = stack(False, False, position, wiring, **attention)
-            return spec.EncoderOnly(input=tokens, encoder=encoder, head=head, init=spec.Xavier())
+            return spec.EncoderOnlySpec(input=tokens, encoder=encoder, head=head, init=spec.XavierSpec())
     decoder = stack(True, False, position, wiring, **attention)
-    return spec.DecoderOnly(input=tokens, decoder=decoder, head=head, init=spec.Xavier())
+    return spec.DecoderOnlySpec(input=tokens, decoder=decoder, head=head, init=spec.XavierSpec())
 
 
 def model_of(shape: str, seed: int = 0, **words: Any) -> AnyModel:

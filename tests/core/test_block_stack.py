@@ -16,14 +16,14 @@ from glassformer.errors import UnsupportedError
 D = 16
 
 
-def block_of(wiring: spec.Wiring, cross: bool = False, norm: spec.Norm | None = None) -> Block:
+def block_of(wiring: spec.Wiring, cross: bool = False, norm: spec.NormSpec | None = None) -> Block:
     torch.manual_seed(1)
-    attention = spec.Attention(num_heads=4)
-    what = spec.Block(
+    attention = spec.AttentionSpec(num_heads=4)
+    what = spec.BlockSpec(
         attention=attention,
         cross_attention=attention if cross else None,
-        feed_forward=spec.GatedFeedForward(d_ff=20),
-        norm=norm or spec.LayerNorm(),
+        feed_forward=spec.GatedFeedForwardSpec(d_ff=20),
+        norm=norm or spec.LayerNormSpec(),
         wiring=wiring,
         dropout=0.3,
     )
@@ -79,8 +79,9 @@ def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
         "tanh": lambda y: (torch.exp(2 * y) - 1) / (torch.exp(2 * y) + 1),
     }
     for name, formula in inside.items():
-        what = spec.Block(
-            attention=spec.Attention(num_heads=4), feed_forward=spec.FeedForward(d_ff=8, activation=name)
+        what = spec.BlockSpec(
+            attention=spec.AttentionSpec(num_heads=4),
+            feed_forward=spec.FeedForwardSpec(d_ff=8, activation=name),
         )
         plain = build.block(what, D).ffn
         torch.testing.assert_close(plain(x), plain.down(formula(plain.up(x))))
@@ -88,29 +89,29 @@ def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
 
 def test_norms_are_their_formulas() -> None:
     x = torch.randn(3, 5, D) * 2 + 1
-    layer = make_norm(spec.LayerNorm(eps=0.1), D)
+    layer = make_norm(spec.LayerNormSpec(eps=0.1), D)
     spread = (x.var(-1, keepdim=True, unbiased=False) + 0.1).sqrt()
     torch.testing.assert_close(layer(x), (x - x.mean(-1, keepdim=True)) / spread)
-    rms = make_norm(spec.RMSNorm(eps=0.1), D)
+    rms = make_norm(spec.RMSNormSpec(eps=0.1), D)
     torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt())
-    batch = make_norm(spec.BatchNorm(eps=0.1), D)
+    batch = make_norm(spec.BatchNormSpec(eps=0.1), D)
     flat = x.flatten(0, 1)
     wanted = (x - flat.mean(0)) / (flat.var(0, unbiased=False) + 0.1).sqrt()
     torch.testing.assert_close(batch(x), wanted)
     assert not torch.allclose(batch.eval()(x), wanted)
 
 
-@pytest.mark.parametrize("final", [None, spec.LayerNorm(), spec.RMSNorm()])
-def test_stack_is_its_blocks_and_its_final_norm(final: spec.Norm | None) -> None:
+@pytest.mark.parametrize("final", [None, spec.LayerNormSpec(), spec.RMSNormSpec()])
+def test_stack_is_its_blocks_and_its_final_norm(final: spec.NormSpec | None) -> None:
     torch.manual_seed(0)
-    what = spec.Stack(
+    what = spec.StackSpec(
         d_model=D,
         num_layers=3,
         causal=True,
         final_norm=final,
-        block=spec.Block(
-            attention=spec.Attention(num_heads=4, window=2),
-            feed_forward=spec.FeedForward(d_ff=20),
+        block=spec.BlockSpec(
+            attention=spec.AttentionSpec(num_heads=4, window=2),
+            feed_forward=spec.FeedForwardSpec(d_ff=20),
             wiring="pre",
         ),
     )
@@ -127,12 +128,12 @@ def test_stack_is_its_blocks_and_its_final_norm(final: spec.Norm | None) -> None
 
 def test_a_stack_gives_its_cross_attention_its_own_heads_and_window() -> None:
     torch.manual_seed(0)
-    block = spec.Block(
-        attention=spec.Attention(num_heads=4),
-        cross_attention=spec.Attention(num_heads=2, window=2),
-        feed_forward=spec.FeedForward(d_ff=20),
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(num_heads=4),
+        cross_attention=spec.AttentionSpec(num_heads=2, window=2),
+        feed_forward=spec.FeedForwardSpec(d_ff=20),
     )
-    made = build.stack(spec.Stack(d_model=D, num_layers=1, block=block)).eval()
+    made = build.stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
     x, memory, mask = torch.randn(3, 6, D), torch.randn(3, 7, D), torch.rand(3, 2, 6, 7) < 0.8
     together = made(x, memory, memory_mask=mask)
     torch.testing.assert_close(together, made.blocks[0](x, memory, memory_mask=mask))

@@ -177,7 +177,7 @@ def test_a_cache_that_does_not_fit_is_refused() -> None:
 @LENGTHS
 def test_a_head_is_told_the_padding_of_the_new_positions(fixed: bool) -> None:
     torch.manual_seed(0)
-    head = spec.Classify(num_labels=3, pool="last")
+    head = spec.ClassifySpec(num_labels=3, pool="last")
     model = build(replace(spec_of("decoder_only"), head=head)).eval()
     real = torch.ones(3, ROOM, dtype=torch.bool)
     real[1, 5:7] = False  # in the second piece, the last real token of row 1 stands at 4

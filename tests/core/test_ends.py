@@ -28,7 +28,7 @@ REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
     ],
 )
 def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torch.dtype) -> None:
-    head = EmbedHead(1, spec.Embed(pool=pool))
+    head = EmbedHead(1, spec.EmbedSpec(pool=pool))
     pooled = head(X.to(dtype), Context(padding=REAL))
     torch.testing.assert_close(pooled[:, 0], torch.tensor(wanted, dtype=dtype))
     whole = head(X.to(dtype), Context())
@@ -38,12 +38,14 @@ def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_text_without_a_real_token_is_zero(dtype: torch.dtype) -> None:
     nothing = Context(padding=torch.zeros(2, 4, dtype=torch.bool))
-    assert torch.equal(EmbedHead(1, spec.Embed())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
+    assert torch.equal(EmbedHead(1, spec.EmbedSpec())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
 
 
 def test_a_model_without_a_single_number_is_built() -> None:
-    block = spec.Block(attention=spec.Attention(num_heads=2), feed_forward=spec.FeedForward(d_ff=4))
-    empty = spec.Stack(d_model=8, num_layers=0, block=block)
-    model = build(spec.EncoderOnly(input=spec.Vectors(), encoder=empty, head=spec.Features()))
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(num_heads=2), feed_forward=spec.FeedForwardSpec(d_ff=4)
+    )
+    empty = spec.StackSpec(d_model=8, num_layers=0, block=block)
+    model = build(spec.EncoderOnlySpec(input=spec.VectorsSpec(), encoder=empty, head=spec.FeaturesSpec()))
     x = torch.randn(2, 3, 8)
     assert torch.equal(model(x), x)

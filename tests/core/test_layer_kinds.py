@@ -30,7 +30,7 @@ def mixed(shape: str = "decoder_only") -> Any:
         what.decoder,
         num_layers=4,
         pattern=(block, local, grouped),
-        local_position=spec.Rotary(base=100.0),
+        local_position=spec.RotarySpec(base=100.0),
     )
     torch.manual_seed(0)
     model = build(replace(what, decoder=decoder)).eval()
@@ -65,9 +65,9 @@ def test_a_cache_has_each_layers_shape() -> None:
         torch.testing.assert_close(torch.cat(parts, 1), model(ids))
 
 
-SOURCES: dict[str, tuple[spec.Input, tuple[int, ...]]] = {
-    "images": (spec.ImagePatches(image_size=(8, 8), patch_size=(4, 4), prefix=1), (2, 3, 8, 8)),
-    "features": (spec.Vectors(), (2, 6, D)),
+SOURCES: dict[str, tuple[spec.InputSpec, tuple[int, ...]]] = {
+    "images": (spec.ImagePatchesSpec(image_size=(8, 8), patch_size=(4, 4), prefix=1), (2, 3, 8, 8)),
+    "features": (spec.VectorsSpec(), (2, 6, D)),
 }
 
 
@@ -89,7 +89,7 @@ def test_text_is_generated_from_images_and_features(source: str) -> None:
 
 def test_any_head_with_a_vocabulary_generates() -> None:
     what: Any = spec_of("decoder_only")
-    head = spec.MaskedLanguageModel(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNorm())
+    head = spec.MaskedLanguageModelSpec(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNormSpec())
     torch.manual_seed(0)
     model: Any = build(replace(what, head=head)).eval()
     stir(model)
@@ -105,4 +105,4 @@ def test_any_head_with_a_vocabulary_generates() -> None:
 def test_a_head_without_a_vocabulary_does_not_generate() -> None:
     what: Any = spec_of("decoder_only")
     with pytest.raises(UnsupportedError):
-        InferenceModel(build(replace(what, head=spec.Classify(num_labels=2))), None)
+        InferenceModel(build(replace(what, head=spec.ClassifySpec(num_labels=2))), None)

@@ -18,7 +18,7 @@ def test_packed_documents_equal_each_document_alone(
     shape: str, position: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two documents in a row and then padding; of where each token stands nothing is said."""
-    monkeypatch.setitem(INSIDE, "rounded", spec.Alibi(rounding="bfloat16"))
+    monkeypatch.setitem(INSIDE, "rounded", spec.AlibiSpec(rounding="bfloat16"))
     model = model_of(shape, position=position)
     alone = [[part[:1, :cut] for part in inputs_of(shape, seed=cut)] for cut in (3, 5)]
     packed, masks = [], []

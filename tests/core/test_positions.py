@@ -75,13 +75,13 @@ def test_partial_rotary_leaves_the_other_features() -> None:
 
 
 def test_linear_scaling_stretches_positions() -> None:
-    slow = RotaryPositions(8, scaling=spec.LinearScaling(factor=4.0))(torch.tensor([[8]])).rotary
+    slow = RotaryPositions(8, scaling=spec.LinearScalingSpec(factor=4.0))(torch.tensor([[8]])).rotary
     plain = RotaryPositions(8)(torch.tensor([[2]])).rotary
     torch.testing.assert_close(slow, plain)
 
 
 def test_band_scaling_keeps_short_waves_and_slows_long_ones() -> None:
-    bands = spec.BandScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64)
+    bands = spec.BandScalingSpec(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64)
     scaled, plain = RotaryPositions(32, scaling=bands).freq, RotaryPositions(32).freq
     kinds = set()
     for was, now in zip(plain.tolist(), scaled.tolist(), strict=True):
@@ -146,12 +146,14 @@ def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
         wanted = bias.weight[bucket(key - (4 + row), 8, 20, True), head]
         assert found[0, head, row, key] == wanted
     causal = stack(
-        spec.Stack(
+        spec.StackSpec(
             d_model=4,
             num_layers=0,
             causal=True,
-            position=spec.Relative(),
-            block=spec.Block(attention=spec.Attention(num_heads=2), feed_forward=spec.FeedForward(d_ff=4)),
+            position=spec.RelativeSpec(),
+            block=spec.BlockSpec(
+                attention=spec.AttentionSpec(num_heads=2), feed_forward=spec.FeedForwardSpec(d_ff=4)
+            ),
         )
     )
     assert isinstance(causal.position, RelativeBias) and not causal.position.both_ways

@@ -28,19 +28,19 @@ def test_every_family_survives_json(name: str) -> None:
 @pytest.mark.parametrize(
     "position",
     [
-        spec.Rotary(width=4, scaling=spec.LinearScaling(factor=2.0)),
-        spec.Rotary(
-            scaling=spec.BandScaling(
+        spec.RotarySpec(width=4, scaling=spec.LinearScalingSpec(factor=2.0)),
+        spec.RotarySpec(
+            scaling=spec.BandScalingSpec(
                 factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64
             )
         ),
-        spec.Relative(buckets=8),
-        spec.Alibi(scale=0.5),
+        spec.RelativeSpec(buckets=8),
+        spec.AlibiSpec(scale=0.5),
         None,
     ],
     ids=str,
 )
-def test_nested_kinds_survive_json(shape: str, position: spec.ScorePosition | None) -> None:
+def test_nested_kinds_survive_json(shape: str, position: spec.AttentionPositionSpec | None) -> None:
     data = to_dict(spec_of(shape))
     stack = "encoder" if shape == "encoder_only" else "decoder"
     data[stack]["position"] = to_dict(position)
@@ -104,12 +104,12 @@ def test_a_wrong_spec_is_refused_where_it_is_wrong(
 @pytest.mark.parametrize(
     ("kind", "options", "name"),
     [
-        (spec.Classify, {"num_labels": 2, "pool": "avg"}, "Classify.pool"),
-        (spec.Classify, {"num_labels": 0}, "Classify.num_labels"),
-        (spec.Classify, {"num_labels": 2, "hidden": ["tanh"]}, "Classify.hidden"),
-        (spec.Attention, {"num_heads": 4, "biases": ("q", "key")}, "Attention.biases"),
-        (spec.Learned, {"max_len": -3}, "Learned.max_len"),
-        (spec.Relative, {"max_distance": 16}, "buckets"),
+        (spec.ClassifySpec, {"num_labels": 2, "pool": "avg"}, "Classify.pool"),
+        (spec.ClassifySpec, {"num_labels": 0}, "Classify.num_labels"),
+        (spec.ClassifySpec, {"num_labels": 2, "hidden": ["tanh"]}, "Classify.hidden"),
+        (spec.AttentionSpec, {"num_heads": 4, "biases": ("q", "key")}, "Attention.biases"),
+        (spec.LearnedSpec, {"max_len": -3}, "Learned.max_len"),
+        (spec.RelativeSpec, {"max_distance": 16}, "buckets"),
     ],
 )
 def test_a_mistake_in_a_spec_is_refused_by_the_part_itself(kind: Any, options: Any, name: str) -> None:

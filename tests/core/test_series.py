@@ -20,21 +20,21 @@ from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 TIME, CHANNELS, AHEAD = 21, 3, 5
 
 
-def model_of(head: spec.Head, *, norm: spec.Norm | None = None, **words: Any) -> Any:
+def model_of(head: spec.HeadSpec, *, norm: spec.NormSpec | None = None, **words: Any) -> Any:
     """A small model in evaluation mode whose numbers are large enough for a mistake to show."""
     torch.manual_seed(0)
     sizes = {"context_length": TIME, "patch_length": 6, "stride": 4, "channels": CHANNELS}
-    block = spec.Block(
-        attention=spec.Attention(num_heads=4),
-        feed_forward=spec.FeedForward(d_ff=24, activation="gelu"),
-        norm=norm or spec.LayerNorm(),
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(num_heads=4),
+        feed_forward=spec.FeedForwardSpec(d_ff=24, activation="gelu"),
+        norm=norm or spec.LayerNormSpec(),
     )
     model = build(
-        spec.EncoderOnly(
-            input=spec.SeriesPatches(**{**sizes, **words}),
-            encoder=spec.Stack(d_model=16, num_layers=2, block=block),
+        spec.EncoderOnlySpec(
+            input=spec.SeriesPatchesSpec(**{**sizes, **words}),
+            encoder=spec.StackSpec(d_model=16, num_layers=2, block=block),
             head=head,
-            init=spec.Normal(std=0.3),
+            init=spec.NormalSpec(std=0.3),
         )
     )
     return model.eval()
@@ -50,7 +50,7 @@ def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: i
     length = patch + spare
     values = torch.arange(length * 2.0).reshape(1, length, 2)
     pieces = patches_of(values, patch, stride)
-    read = spec.SeriesPatches(context_length=length, patch_length=patch, stride=stride, channels=2)
+    read = spec.SeriesPatchesSpec(context_length=length, patch_length=patch, stride=stride, channels=2)
     assert pieces.shape == (1, 2, read.num_patches, patch)
     assert torch.equal(pieces[0, :, -1], values[0, -patch:].T)
     starts = pieces[0, 0, :, 0] / 2  # the time step each begins at
@@ -72,7 +72,7 @@ def test_scaling_is_by_observed_values_alone() -> None:
 
 @pytest.mark.parametrize("scaling", ["std", "mean", "none"])
 def test_missing_values_are_not_looked_at(scaling: str) -> None:
-    model = model_of(spec.Forecast(prediction_length=AHEAD), scaling=scaling)
+    model = model_of(spec.ForecastSpec(prediction_length=AHEAD), scaling=scaling)
     observed = torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
     observed[0, 3:9, 1] = observed[1, -4:, 2] = False
     one, other = (series().masked_fill(~observed, what) for what in (torch.nan, 1e6))
@@ -84,10 +84,10 @@ def test_forecasts_are_in_the_units_of_the_series() -> None:
     """Measured in other units (a x + b, or a x), the same series has the same forecast in those units."""
     for scaling, shift in (("std", 300.0), ("mean", 0.0)):
         for pool in ("flatten", "mean", "max", "first"):
-            model = model_of(spec.Forecast(prediction_length=AHEAD, pool=pool), scaling=scaling).double()
+            model = model_of(spec.ForecastSpec(prediction_length=AHEAD, pool=pool), scaling=scaling).double()
             once, again = model(series().double()), model(series().double() * 7 + shift)
             torch.testing.assert_close(again, once * 7 + shift, rtol=1e-5, atol=1e-3)
-    plain = model_of(spec.Forecast(prediction_length=AHEAD), scaling="none")
+    plain = model_of(spec.ForecastSpec(prediction_length=AHEAD), scaling="none")
     assert plain(series()).shape == (2, AHEAD, CHANNELS)
 
 
@@ -109,7 +109,7 @@ def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None
 
 
 def test_channels_do_not_see_each_other() -> None:
-    model = model_of(spec.Forecast(prediction_length=AHEAD), embedding="per_channel", prefix=1)
+    model = model_of(spec.ForecastSpec(prediction_length=AHEAD), embedding="per_channel", prefix=1)
     values, changed = series(), series()
     changed[:, :, 2] = series(seed=9)[:, :, 2]
     before, after = model(values), model(changed)
@@ -119,7 +119,7 @@ def test_channels_do_not_see_each_other() -> None:
 
 def test_hidden_patches_are_not_looked_at() -> None:
     words = {"stride": 6, "context_length": 24, "prefix": 1, "scaling": "none"}
-    model = model_of(spec.PatchReconstruct(), **words)
+    model = model_of(spec.PatchReconstructSpec(), **words)
     values = torch.randn(2, 24, CHANNELS)
     hidden = torch.zeros(2, CHANNELS, 4, dtype=torch.bool)
     hidden[:, 1, 2] = True
@@ -136,17 +136,17 @@ def test_hidden_patches_are_not_looked_at() -> None:
         (ShapeError, lambda m: m(torch.zeros(2, CHANNELS, TIME))),
         (ShapeError, lambda m: m(series(), observed=torch.ones(2, TIME, dtype=torch.bool))),
         (ShapeError, lambda m: m(series(), hidden=torch.zeros(2, 4, dtype=torch.bool))),
-        (InvalidValueError, lambda m: model_of(spec.Features(), context_length=5)),
-        (UnsupportedError, lambda m: model_of(spec.Classify(num_labels=2))),
+        (InvalidValueError, lambda m: model_of(spec.FeaturesSpec(), context_length=5)),
+        (UnsupportedError, lambda m: model_of(spec.ClassifySpec(num_labels=2))),
     ],
 )
 def test_series_that_do_not_fit_are_refused(kind: type[Exception], call: Any) -> None:
     with pytest.raises(kind):
-        call(model_of(spec.Features()))
+        call(model_of(spec.FeaturesSpec()))
 
 
 def test_large_values_in_half_precision_do_not_overflow() -> None:
-    read = SeriesInput(8, spec.SeriesPatches(context_length=20, patch_length=8, stride=4, channels=1))
+    read = SeriesInput(8, spec.SeriesPatchesSpec(context_length=20, patch_length=8, stride=4, channels=1))
     values = (torch.arange(20.0) * 1000).half()[None, :, None]  # their squares are beyond float16
     shown = Observer("scaled")
     read(values, obs=shown)

@@ -54,7 +54,7 @@ def ours(model, rows, eos=EOS, **words):
 
 
 def drawn_rows(model):
-    read = model.spec.source if isinstance(model.spec, spec.EncoderDecoder) else model.spec.input
+    read = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
     draw = torch.Generator().manual_seed(1)
     return [
         torch.randint(3, read.vocab_size - 2, (n,), generator=draw).tolist() for n in (9, 4, 33, 1, 20, 6)
@@ -108,9 +108,9 @@ def test_its_runtime_writes_what_we_write(tmp_path, family, words):
     ("family", "words", "pooled"),
     [
         ("bert", {}, False),
-        ("bert", {"head": spec.Features(pooler=True), "tied": False}, True),
-        ("bert", {"head": spec.Classify(num_labels=3, hidden="tanh"), "tied": False}, True),
-        ("roberta", {"head": spec.Classify(num_labels=3, hidden="gelu"), "tied": False}, True),
+        ("bert", {"head": spec.FeaturesSpec(pooler=True), "tied": False}, True),
+        ("bert", {"head": spec.ClassifySpec(num_labels=3, hidden="tanh"), "tied": False}, True),
+        ("roberta", {"head": spec.ClassifySpec(num_labels=3, hidden="gelu"), "tied": False}, True),
         ("distilbert", {}, False),
         ("distilbert", {"position": "sinusoidal"}, False),
         ("sentence", {}, False),
@@ -134,10 +134,10 @@ def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
     torch.testing.assert_close(hidden[mask], vectors[mask], atol=1e-4, rtol=1e-4)
     assert (found.pooler_output is not None) == pooled
     there = torch.from_numpy(numpy.array(found.pooler_output)) if pooled else None
-    if isinstance(model.spec.head, spec.Features):
+    if isinstance(model.spec.head, spec.FeaturesSpec):
         ours = model.head(vectors, context).pooled.detach()
         torch.testing.assert_close(there, ours, atol=1e-4, rtol=1e-4)
-    if isinstance(model.spec.head, spec.Classify):
+    if isinstance(model.spec.head, spec.ClassifySpec):
         beside = load_file(out / "head.safetensors")
         scores = there @ beside["out.weight"].T + beside["out.bias"]
         torch.testing.assert_close(scores, model.head(vectors, context).detach(), atol=1e-4, rtol=1e-4)
@@ -165,9 +165,9 @@ def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within)
 @pytest.mark.parametrize(
     "scaling",
     [
-        spec.LinearScaling(factor=3.0),
-        spec.BandScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=16),
-        spec.BandScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_len=8),
+        spec.LinearScalingSpec(factor=3.0),
+        spec.BandScalingSpec(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=16),
+        spec.BandScalingSpec(factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_len=8),
     ],
 )
 def test_stretched_rotary_positions_too(tmp_path, scaling):
@@ -223,7 +223,7 @@ def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
     ("family", "options", "error"),
     [
         ("vit", {}, UnsupportedError),
-        ("bart", {"head": spec.Classify(num_labels=2)}, UnsupportedError),
+        ("bart", {"head": spec.ClassifySpec(num_labels=2)}, UnsupportedError),
         ("mistral", {}, UnsupportedError),
         ("falcon", {}, UnsupportedError),
         ("original", {"start_id": 1, "position": "alibi"}, UnsupportedError),

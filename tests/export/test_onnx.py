@@ -114,7 +114,7 @@ def greedy(folder, source, real, starts):
 def check_writing(model, folder, longest):
     """Logits in uneven steps from an empty cache, padded; greedy tokens; one row; against ours at once."""
     out = exported(model, folder)
-    two = isinstance(model.spec, spec.EncoderDecoder)
+    two = isinstance(model.spec, spec.EncoderDecoderSpec)
     draw = torch.Generator().manual_seed(1)
     head = model.spec.head.vocab_size
     for batch in (3, 1):
@@ -182,21 +182,21 @@ def test_buckets_looked_up_are_those_worked_out(both_ways):
 
 def given_to(model, batch, draw):
     """Inputs by their names in the export, padded, with types, gaps and hidden patches if there are any."""
-    what = model.spec.source if isinstance(model.spec, spec.EncoderDecoder) else model.spec.input
+    what = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
     match what:
-        case spec.Tokens():
+        case spec.TokensSpec():
             ids, mask = rows(what.vocab_size, batch, 11 + 6 * batch, "right", draw)
             given = {"ids": ids, "mask": mask}
             if what.types is not None:
                 given["types"] = torch.randint(what.types, ids.shape, generator=draw)
             return given
-        case spec.ImagePatches():
+        case spec.ImagePatchesSpec():
             return {"images": torch.randn(batch, what.channels, *what.image_size, generator=draw)}
-        case spec.SeriesPatches():
+        case spec.SeriesPatchesSpec():
             size = (batch, what.context_length, what.channels)
             given = {"values": 50 * torch.randn(size, generator=draw).cumsum(1) + 300}
             given["observed"] = torch.rand(size, generator=draw) > 0.2
-            if isinstance(model.spec.head, spec.PatchReconstruct):
+            if isinstance(model.spec.head, spec.PatchReconstructSpec):
                 given["hidden"] = torch.rand(batch, what.channels, what.num_patches, generator=draw) > 0.5
             return given
 
@@ -224,9 +224,9 @@ def check_reading(model, folder):
     ("family", "words"),
     [
         ("bert", {}),
-        ("bert", {"head": spec.Classify(num_labels=3, hidden="tanh"), "tied": False, **ONE}),
-        ("bert", {"head": spec.Features(pooler=True), "tied": False, **ONE}),
-        ("roberta", {"head": spec.TokenClassify(num_labels=4), "tied": False, **ONE}),
+        ("bert", {"head": spec.ClassifySpec(num_labels=3, hidden="tanh"), "tied": False, **ONE}),
+        ("bert", {"head": spec.FeaturesSpec(pooler=True), "tied": False, **ONE}),
+        ("roberta", {"head": spec.TokenClassifySpec(num_labels=4), "tied": False, **ONE}),
         ("sentence", {"pool": "last", **ONE}),
         ("vit", ONE),
         ("deit", ONE),
@@ -235,8 +235,8 @@ def check_reading(model, folder):
             "patchtst",
             {"prefix": 1, "embedding": "per_channel", "distribution": "student_t", "pool": "mean", **ONE},
         ),
-        ("patchtst", {"head": spec.PatchReconstruct(), **ONE}),
-        ("gpt2", {"head": spec.Classify(num_labels=3, pool="last"), "tied": False, **ONE}),
+        ("patchtst", {"head": spec.PatchReconstructSpec(), **ONE}),
+        ("gpt2", {"head": spec.ClassifySpec(num_labels=3, pool="last"), "tied": False, **ONE}),
     ],
 )
 def test_models_that_read_all_at_once(tmp_path, family, words):
@@ -245,7 +245,7 @@ def test_models_that_read_all_at_once(tmp_path, family, words):
 
 def test_labels_read_off_a_decoder(tmp_path):
     """An encoder-decoder that classifies reads its source again as the target, up to the last end token."""
-    head = spec.Classify(num_labels=3, pool="end", end_id=2, hidden="tanh")
+    head = spec.ClassifySpec(num_labels=3, pool="end", end_id=2, hidden="tanh")
     model = glassformer.tiny("bart", head=head, **ONE)
     found = Runtime(exported(model, tmp_path / "out"), "model.onnx")
     ids, mask = rows(101, 3, 21, "right", torch.Generator().manual_seed(1))
@@ -290,7 +290,7 @@ def test_unsupported_model_dtype_and_missing_package_are_refused(tmp_path, run, 
     from glassformer.baselines import build_baseline
     from glassformer.baselines import spec as baseline
 
-    lstm = build_baseline(baseline.LSTMEncoderDecoder(src_vocab_size=20, tgt_vocab_size=20, d_model=8))
+    lstm = build_baseline(baseline.LSTMEncoderDecoderSpec(src_vocab_size=20, tgt_vocab_size=20, d_model=8))
     with pytest.raises(UnsupportedError):
         export_onnx(glassformer.Pipeline(model=lstm), tmp_path / "out")
     dtype = run("export", "tiny:gpt2", "--to", "onnx", "--dtype", "int8", "--out", tmp_path / "out")

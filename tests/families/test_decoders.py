@@ -29,9 +29,9 @@ LLAMA = {
 BANDS = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
-def read(family: str, **values: Any) -> spec.DecoderOnly:
+def read(family: str, **values: Any) -> spec.DecoderOnlySpec:
     made = families()[family].from_config(Config({**LLAMA, **values}))
-    assert isinstance(made, spec.DecoderOnly)
+    assert isinstance(made, spec.DecoderOnlySpec)
     return made
 
 
@@ -63,7 +63,7 @@ def test_old_and_new_spellings_of_rotary_positions_mean_the_same(old: Any, new: 
 
 
 def test_a_head_that_no_published_class_has_is_saved_in_our_layout(tmp_path: Path) -> None:
-    model = glassformer.tiny("llama", head=spec.Embed())
+    model = glassformer.tiny("llama", head=spec.EmbedSpec())
     folder = glassformer.save(model, tmp_path / "saved")
     assert (folder / "spec.json").is_file() and glassformer.load(folder).spec == model.spec
 
@@ -75,7 +75,9 @@ def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Pa
     with torch.no_grad():
         ours = glassformer.load(harness.saved(model, tmp_path)).model(ids)
         assert (ours - model(input_ids=ids).logits).abs().max() < 1e-5
-    assert read("llama", pad_token_id=3, eos_token_id=[2, 4]).input == spec.Tokens(vocab_size=61, pad_id=3)
+    assert read("llama", pad_token_id=3, eos_token_id=[2, 4]).input == spec.TokensSpec(
+        vocab_size=61, pad_id=3
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "falcon"])

@@ -147,7 +147,7 @@ def test_the_published_minilm(tmp_path: Path) -> None:
     assert found is not None and found.origin is not None
     folder = Path(found.origin).parent / "model"
     bundle = glassformer.load(folder)
-    assert bundle.spec.head == spec.Embed(pool="mean", normalize=True, pooler=True)
+    assert bundle.spec.head == spec.EmbedSpec(pool="mean", normalize=True, pooler=True)
     texts = ["The cat sits on the mat.", "유리로 만든 변환기", "A longer one, " * 9, ""]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(texts, padding=True, return_tensors="pt")

@@ -78,7 +78,7 @@ def test_bare_encoder_without_its_pooler(tmp_path: Path) -> None:
     reference = transformers.BertModel(config, add_pooling_layer=False).eval()
     folder = harness.saved(reference, tmp_path / "theirs")
     bundle = glassformer.load(folder)
-    assert bundle.spec.head == spec.Features(pooler=False)
+    assert bundle.spec.head == spec.FeaturesSpec(pooler=False)
     ours, theirs = both(reference, folder)
     assert (ours - theirs.last_hidden_state)[0].abs().max() < 1e-5
     for what in (bundle, bundle.model):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: str, beams: int) -> None:
     if family == "lstm":
         torch.manual_seed(0)
-        pairs = baseline_specs.LSTMEncoderDecoder(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
+        pairs = baseline_specs.LSTMEncoderDecoderSpec(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
         model = build_baseline(pairs).eval()
     else:
         model = model_of(family)

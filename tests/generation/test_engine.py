@@ -42,8 +42,8 @@ def model_for(family: str) -> tuple[Any, dict[str, Any]]:
     if not family.startswith("lstm"):
         return model_of(family), {"start_ids": START} if family in ("original", "t5", "bart") else {}
     torch.manual_seed(0)
-    pairs = baseline_specs.LSTMEncoderDecoder(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
-    text = baseline_specs.LSTMLanguageModel(vocab_size=89, d_model=32)
+    pairs = baseline_specs.LSTMEncoderDecoderSpec(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
+    text = baseline_specs.LSTMLanguageModelSpec(vocab_size=89, d_model=32)
     model = build_baseline(pairs if family == "lstm" else text).eval()
     with torch.no_grad():
         for value in model.parameters():

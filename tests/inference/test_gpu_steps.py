@@ -82,13 +82,13 @@ def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
 
 
 def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
-    block = spec.Block(
-        attention=spec.Attention(num_heads=4, value_dim=6), feed_forward=spec.FeedForward(d_ff=48)
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(num_heads=4, value_dim=6), feed_forward=spec.FeedForwardSpec(d_ff=48)
     )
-    wide = spec.DecoderOnly(
-        input=spec.Tokens(vocab_size=50),
-        decoder=spec.Stack(d_model=32, num_layers=1, block=block, causal=True),
-        head=spec.LanguageModel(vocab_size=50),
+    wide = spec.DecoderOnlySpec(
+        input=spec.TokensSpec(vocab_size=50),
+        decoder=spec.StackSpec(d_model=32, num_layers=1, block=block, causal=True),
+        head=spec.LanguageModelSpec(vocab_size=50),
     )
     ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
     for model, kind in ((model_of("llama"), CUDAGraphDecoder), (build(wide).eval(), CachedDecoder)):

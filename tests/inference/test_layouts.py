@@ -187,7 +187,7 @@ def test_a_stack_that_looks_back_only_is_read_so() -> None:
         torch.manual_seed(0)
         model: Any = build(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
         with torch.inference_mode():
-            if isinstance(model.spec, spec.EncoderOnly):
+            if isinstance(model.spec, spec.EncoderOnlySpec):
                 assert far(InferenceEncoder(model)(ids), model(ids)) < 1e-5
             else:
                 begun = prefill(prepare_for_inference(model), ids, ids > 0, start_ids=START, capacity=2)

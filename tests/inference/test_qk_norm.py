@@ -41,7 +41,7 @@ def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
     theirs = reference.Qwen3Attention(config, 0).eval()
     stir(theirs)
     ours = MultiHeadAttention(
-        24, num_heads=4, num_kv_heads=2, head_dim=10, biases=(), qk_norm=spec.RMSNorm(eps=EPS)
+        24, num_heads=4, num_kv_heads=2, head_dim=10, biases=(), qk_norm=spec.RMSNormSpec(eps=EPS)
     )
     state = {name.replace("o_proj", "out_proj"): x for name, x in theirs.state_dict().items()}
     ours.load_state_dict(state)
@@ -64,7 +64,9 @@ def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
 @pytest.fixture(scope="module", params=["decoder_only", "encoder_decoder"])
 def model(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
-    made = model_of(request.param, position="rotary", num_kv_heads=2, qk_norm=spec.RMSNorm(eps=EPS)).eval()
+    made = model_of(
+        request.param, position="rotary", num_kv_heads=2, qk_norm=spec.RMSNormSpec(eps=EPS)
+    ).eval()
     stir(made)
     return made
 

@@ -88,7 +88,7 @@ def bundle(family: str, **settings: Any) -> Bundle:
 
 
 def classifier() -> Bundle:
-    made = bundle("bert", head=spec.Classify(num_labels=3, hidden="tanh"))
+    made = bundle("bert", head=spec.ClassifySpec(num_labels=3, hidden="tanh"))
     made.job = JobInfo(classes=("bad", "so so", "good"))
     return made
 
@@ -114,15 +114,15 @@ def columns(rows: int = 40) -> dict[str, list[float]]:
 
 def given(made: Bundle) -> dict[str, Any]:
     """An input that fits the model."""
-    read = made.spec.source if isinstance(made.spec, spec.EncoderDecoder) else made.spec.input
+    read = made.spec.source if isinstance(made.spec, spec.EncoderDecoderSpec) else made.spec.input
     match read, made.spec.head:
-        case spec.ImagePatches(), _:
+        case spec.ImagePatchesSpec(), _:
             return {"image": url(picture())}
-        case spec.SeriesPatches(), _:
+        case spec.SeriesPatchesSpec(), _:
             return {"series": {"columns": columns(), "truth": 4}}
-        case _, spec.Answer():
+        case _, spec.AnswerSpec():
             return {"question": "where is the cat?", "context": "the dog ran and the cat sat on the mat."}
-        case _, spec.MaskedLanguageModel():
+        case _, spec.MaskedLanguageModelSpec():
             return {"text": "the [MASK] sat on the [MASK]."}
     return {"text": TEXT}
 

@@ -57,7 +57,7 @@ def test_a_classifier_tells_what_classify_tells() -> None:
 
 def test_a_classifier_of_two_stacks_reads_the_text_twice() -> None:
     end = wordwise().eos_id
-    made = bundle("bart", head=spec.Classify(num_labels=3, pool="end", end_id=end, hidden="tanh"))
+    made = bundle("bart", head=spec.ClassifySpec(num_labels=3, pool="end", end_id=end, hidden="tanh"))
     trace = trace_of(made, {"text": TEXT})
     assert [one.probability for one in trace.outcome.labels] == pytest.approx(
         [one.score for one in made.classify(TEXT)], abs=1e-6
@@ -89,14 +89,14 @@ def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
 
 
 def test_pictures_without_labels_give_the_vector_of_embed() -> None:
-    made = bundle("vit", head=spec.Features(pooler=True))
+    made = bundle("vit", head=spec.FeaturesSpec(pooler=True))
     trace = trace_of(made, {"image": url(picture())})
     wanted = made.embed([picture()])
     assert model_kind(made) == "embed" and trace.outcome.vector_name == "embedding"
     assert torch.allclose(trace.derived["embedding"], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", [None, spec.Features()], ids=["sentence", "features"])
+@pytest.mark.parametrize("head", [None, spec.FeaturesSpec()], ids=["sentence", "features"])
 def test_a_text_has_the_vector_that_embed_gives(head: Any) -> None:
     made = bundle("sentence") if head is None else bundle("bert", head=head)
     trace = trace_of(made, {"text": TEXT})
@@ -122,7 +122,7 @@ def test_masks_are_filled_as_fill_does(family: str) -> None:
 
 
 def test_an_answer_is_the_one_that_answer_gives() -> None:
-    made = bundle("bert", head=spec.Answer())
+    made = bundle("bert", head=spec.AnswerSpec())
     asked = given(made)
     trace = trace_of(made, asked)
     wanted = made.answer(asked["question"], asked["context"])
@@ -222,7 +222,7 @@ def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
 
 @cache
 def read_by(name: str) -> Bundle:
-    return bundle("bert", head=spec.Answer()) if name == "answer" else bundle(name)
+    return bundle("bert", head=spec.AnswerSpec()) if name == "answer" else bundle(name)
 
 
 @settings(max_examples=60)
@@ -260,7 +260,7 @@ def test_unusable_inputs_are_rejected() -> None:
     cases: list[tuple[Bundle, dict[str, Any], type[GlassformerError]]] = [
         (bundle("original"), {}, MissingValueError),
         (bundle("original"), {"text": "  "}, EmptyInputError),
-        (bundle("bert", head=spec.Answer()), {"question": "where?"}, MissingValueError),
+        (bundle("bert", head=spec.AnswerSpec()), {"question": "where?"}, MissingValueError),
         (vit, {"text": "a"}, MissingValueError),
         (vit, {"image": "data:text/html,abc"}, InvalidValueError),
         (vit, {"image": "data:image/png;base64,@@@"}, InvalidValueError),
@@ -272,7 +272,7 @@ def test_unusable_inputs_are_rejected() -> None:
         (gpt2, {"text": "the sea " * 40}, GlassformerError),
         (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
         (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),
-        (bundle("patchtst", head=spec.SeriesClassify(num_labels=2)), {}, UnsupportedError),
+        (bundle("patchtst", head=spec.SeriesClassifySpec(num_labels=2)), {}, UnsupportedError),
     ]
     for made, values, error in cases:
         with pytest.raises(error):

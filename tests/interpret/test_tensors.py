@@ -219,8 +219,8 @@ def test_added_tables_are_what_the_forward_added(family: str, owner: str, kind: 
         )
 
 
-@pytest.mark.parametrize("scaling", [None, spec.LinearScaling(factor=4.0)], ids=["plain", "linear"])
-def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScaling | None) -> None:
+@pytest.mark.parametrize("scaling", [None, spec.LinearScalingSpec(factor=4.0)], ids=["plain", "linear"])
+def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScalingSpec | None) -> None:
     made = bundle("llama", rope_scaling=scaling)
     trace = trace_of(made, given(made))
     table = position_tensor(made.model, "decoder", "table")  # (L, R)

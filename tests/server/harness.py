@@ -23,7 +23,7 @@ import httpx
 import torch
 
 import glassformer
-from glassformer.core.spec import Classify
+from glassformer.core.spec import ClassifySpec
 from glassformer.tokenization.train import Kind, Marks, TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
 
@@ -57,7 +57,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     _save(folders["encoder"], glassformer.tiny("sentence", vocab_size=reader.vocab_size), reader)
     _save(
         folders["classifier"],
-        glassformer.tiny("bert", vocab_size=reader.vocab_size, head=Classify(num_labels=3)),
+        glassformer.tiny("bert", vocab_size=reader.vocab_size, head=ClassifySpec(num_labels=3)),
         reader,
     )
     _save(folders["pictures"], glassformer.tiny("vit"), None)

@@ -148,7 +148,7 @@ def test_table_gives_the_forecast_of_its_file(tmp_path: Path) -> None:
 def test_baselines_forecast_too(tmp_path: Path) -> None:
     from glassformer import baselines
 
-    spec = baselines.spec.RepeatLast(prediction_length=2)
+    spec = baselines.spec.RepeatLastSpec(prediction_length=2)
     bundle = glassformer.Pipeline(model=baselines.build_baseline(spec))
     columns = table(5)
     last = [columns[name][-1] for name in NAMES]

@@ -30,16 +30,16 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        block = spec.Block(
-            attention=spec.Attention(num_heads=4, dropout=0.1),
-            feed_forward=spec.FeedForward(d_ff=24, dropout=0.1),
+        block = spec.BlockSpec(
+            attention=spec.AttentionSpec(num_heads=4, dropout=0.1),
+            feed_forward=spec.FeedForwardSpec(d_ff=24, dropout=0.1),
             wiring="pre",
             dropout=0.1,
         )
-        position = spec.Relative(buckets=4, max_distance=12)
-        stack = spec.Stack(d_model=16, num_layers=2, block=block, causal=True, position=position)
-        words, head = spec.Tokens(vocab_size=VOCAB), spec.LanguageModel(vocab_size=VOCAB)
-        self.model = build(spec.DecoderOnly(input=words, decoder=stack, head=head, tied=("head",)))
+        position = spec.RelativeSpec(buckets=4, max_distance=12)
+        stack = spec.StackSpec(d_model=16, num_layers=2, block=block, causal=True, position=position)
+        words, head = spec.TokensSpec(vocab_size=VOCAB), spec.LanguageModelSpec(vocab_size=VOCAB)
+        self.model = build(spec.DecoderOnlySpec(input=words, decoder=stack, head=head, tied=("head",)))
         with torch.no_grad():
             for value in self.model.parameters():  # so large that a mistake shows
                 value.add_(torch.randn_like(value) * 0.2)

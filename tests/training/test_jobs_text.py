@@ -121,7 +121,7 @@ def test_lstm_translator_learns(tmp_path: Path) -> None:
         training={"steps": 60, "batch": 1500, "lr": 1e-2, "validate_every": 20, "label_smoothing": 0.0},
     )
     assert last["loss"] < 0.5 * first["loss"]
-    assert type(glassformer.load(tmp_path / "run" / "model").spec).__name__ == "LSTMEncoderDecoder"
+    assert type(glassformer.load(tmp_path / "run" / "model").spec).__name__ == "LSTMEncoderDecoderSpec"
 
 
 def test_published_layout_is_fine_tuned(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ NAME = "exported = native"
 def bundled(family, **words):
     model = shaken(glassformer.tiny(family, num_layers=1, **words))
     generation = {"eos_token_id": 2, "suppress_tokens": [7]}
-    if isinstance(model.spec, spec.EncoderDecoder):
+    if isinstance(model.spec, spec.EncoderDecoderSpec):
         generation["decoder_start_token_id"] = 1
     return Bundle(model=model, generation=generation)
 

@@ -216,8 +216,8 @@ class Classify(Job[LabelledData]):
             )
         return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
 
-    def _encoder(self, spec: Any) -> specs.EncoderOnly:
-        if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.Tokens):
+    def _encoder(self, spec: Any) -> specs.EncoderOnlySpec:
+        if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.TokensSpec):
             return spec
         raise self.unsupported_model("use a text encoder: bert, roberta or distilbert")
 
@@ -232,7 +232,7 @@ class Classify(Job[LabelledData]):
             bundle = Bundle(model=fresh(replace(spec, head=head, tied=())))
         else:
             spec = self._encoder(base.spec)
-            assert isinstance(spec.input, specs.Tokens)
+            assert isinstance(spec.input, specs.TokensSpec)
             check_vocabulary(corpus, spec.input.vocab_size)
             bundle = with_head(base, classification_head(spec, len(self.classes)))
         bundle.tokenizer = corpus.tokenizer
@@ -290,12 +290,12 @@ class Images(Job[ImageData]):
     base_classes: Sequence[str] | None = None  # the classes of a model that is evaluated
 
     @property
-    def base_input(self) -> specs.ImagePatches | None:
+    def base_input(self) -> specs.ImagePatchesSpec | None:
         """The input layer of the base model."""
         if self.base is None:
             return None
         spec = self.base.spec
-        if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.ImagePatches):
+        if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.ImagePatchesSpec):
             return spec.input
         raise self.unsupported_model("use an image encoder")
 
@@ -432,7 +432,7 @@ class Images(Job[ImageData]):
                     f"the images are {height} x {width} x {channels}, the model reads "
                     f"{' x '.join(map(str, expected))}",
                 )
-            bundle = with_head(self.base, specs.Classify(num_labels=len(classes)))
+            bundle = with_head(self.base, specs.ClassifySpec(num_labels=len(classes)))
         processor = {
             "image_processor_type": "ViTImageProcessor",
             "do_resize": True,

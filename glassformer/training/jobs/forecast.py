@@ -152,7 +152,7 @@ class Forecast(Job[SeriesData]):
         sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
             read = getattr(self.base.spec, "input", None)
-            if isinstance(read, specs.SeriesPatches) and read.channels != channels:
+            if isinstance(read, specs.SeriesPatchesSpec) and read.channels != channels:
                 raise ConflictError(
                     ("data.target", "model.folder"),
                     f"the series has {channels} columns, the model reads {read.channels}",
@@ -161,7 +161,7 @@ class Forecast(Job[SeriesData]):
         elif options.preset in BASELINES:
             kind = baselines.KINDS[BASELINES[options.preset]]
             fixed = {name: n for name, n in sizes.items() if name in kind.__dataclass_fields__}
-            spec = {"kind": kind.__name__, **options.overrides, **fixed}
+            spec = {"kind": kind.kind, **options.overrides, **fixed}
             bundle = Bundle(model=baselines.build_baseline(baselines.from_dict(spec, "model")))
         else:
             fixed = {**sizes, "channels": channels}
@@ -196,7 +196,7 @@ class Forecast(Job[SeriesData]):
         """Errors over all windows of a part, in scaled units, next to those of repeating the last value."""
         batch = max(256, self.recipe.training.batch or 0)
         repeat = SeriesLearner(
-            baselines.build_baseline(baselines.spec.RepeatLast(prediction_length=windows.horizon))
+            baselines.build_baseline(baselines.spec.RepeatLastSpec(prediction_length=windows.horizon))
         )
         _, naive = forecast_metrics(repeat, windows, torch.device("cpu"), batch=batch)
 
@@ -257,8 +257,8 @@ def split_series(series: SeriesSet, split: tuple[float, ...]) -> Parts:
 def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None, int]:
     """Context length and horizon of a saved forecaster; the context is the given one if any will do."""
     spec: Any = bundle.spec
-    if isinstance(spec, specs.EncoderOnly) and isinstance(spec.input, specs.SeriesPatches):
-        if isinstance(spec.head, specs.Forecast):
+    if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.SeriesPatchesSpec):
+        if isinstance(spec.head, specs.ForecastSpec):
             return spec.input.context_length, spec.head.prediction_length
     elif hasattr(spec, "prediction_length"):
         known = bundle.job.context

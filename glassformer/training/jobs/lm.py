@@ -118,7 +118,7 @@ class LanguageModelling(Job[TextData]):
     def blocks(self, store: Store, *, seed: int | None) -> Blocks:
         """A store as examples; without a seed the block boundaries are fixed."""
         recurrent = self.recipe.model.preset == "lstm" or (
-            self.base is not None and not isinstance(self.base.spec, specs.DecoderOnly)
+            self.base is not None and not isinstance(self.base.spec, specs.DecoderOnlySpec)
         )
         # a single document needs no segment ids, and all its batches then have the same arrays
         segments = not recurrent and len(store) > 1
@@ -137,7 +137,7 @@ class LanguageModelling(Job[TextData]):
             lstm=("LSTMLanguageModel", {**fixed, "tied": ("head",)}),
         )
         spec: Any = bundle.spec
-        if not isinstance(spec, specs.DecoderOnly | baselines.spec.LSTMLanguageModel):
+        if not isinstance(spec, specs.DecoderOnlySpec | baselines.spec.LSTMLanguageModelSpec):
             raise self.unsupported_model("use e.g. gpt2, llama or lstm")
         if self.context_length > max_input_length(spec):
             raise InvalidValueError(

@@ -100,7 +100,7 @@ class Seq2SeqJob(Job[Data]):
     def row_width(self) -> int | None:
         """Width of a row of packed pairs; None for a recurrent model, which reads one pair per row."""
         if self.recipe.model.preset == "lstm" or (
-            self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoder)
+            self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoderSpec)
         ):
             return None
         return max(MIN_ROW_WIDTH, self.data.max_len)
@@ -111,7 +111,7 @@ class Seq2SeqJob(Job[Data]):
         if self.base is None:
             return self.corpus.eos_id
         spec: Any = self.base.spec
-        if not isinstance(spec, specs.EncoderDecoder | baselines.spec.LSTMEncoderDecoder):
+        if not isinstance(spec, specs.EncoderDecoderSpec | baselines.spec.LSTMEncoderDecoderSpec):
             raise self.unsupported_model("use an encoder-decoder")
         return self.corpus.eos_id if spec.start_id is None else spec.start_id
 
