@@ -5,7 +5,7 @@ from importlib.util import find_spec
 _ON_GPUS = [
     "glassformer/training/cross_entropy_triton.py",
     "glassformer/inference/gpu",
-    "glassformer/generation/graph_decoder.py",
+    "glassformer/generation/cuda_graph_decoder.py",
 ]
 collect_ignore = [] if find_spec("triton") else _ON_GPUS
 if not find_spec("fastapi"):

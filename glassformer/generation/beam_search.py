@@ -297,9 +297,9 @@ class BeamSearch(Search):
     ) -> list[list[GenerationOutput]]:
         trees, nodes = build_trees(self.tree_steps, len(outputs), self.group_size)
         for tree, steps, lasts in zip(trees, nodes, results.last.tolist(), strict=True):
-            for place, (n, _, _, candidate, _) in enumerate(lasts):
+            for rank, (n, _, _, candidate, _) in enumerate(lasts):
                 if n >= 0 and candidate in steps[n]:
-                    tree.nodes[steps[n][candidate]].place = place
+                    tree.nodes[steps[n][candidate]].result_rank = rank
         pairs = zip(outputs, trees, strict=True)
         return [[replace(output, tree=tree) for output in group] for group, tree in pairs]
 

@@ -274,7 +274,7 @@ class TokenSearch(Search):
         for tree in trees:
             for node in tree.nodes:
                 if node.state == "finished":
-                    node.place = 0
+                    node.result_rank = 0
         return trees
 
 

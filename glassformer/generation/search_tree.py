@@ -38,22 +38,22 @@ class SearchNode:
     rank: int  # among the step's candidates, 0 the best by score
     state: State
     why: Why
-    place: int | None = None  # rank among the results, 0 the best; None: not a result
+    result_rank: int | None = None  # rank among the results, 0 the best; None: not a result
 
 
 @dataclass(kw_only=True)
 class SearchTree:
     """The nodes, step by step; parents come before their children.
 
-    A finished node without a `place` was pushed out of the results by better ones.
+    A finished node without a `result_rank` was pushed out of the results by better ones.
     """
 
     nodes: list[SearchNode]
     num_beams: int
 
-    def result(self, place: int = 0) -> SearchNode:
+    def result(self, rank: int = 0) -> SearchNode:
         """The last node of a result."""
-        return next(node for node in self.nodes if node.place == place)
+        return next(node for node in self.nodes if node.result_rank == rank)
 
     def path(self, node: SearchNode) -> list[SearchNode]:
         """From the first token to this node."""

@@ -530,7 +530,7 @@ class StepInfo(Schema):
 
 
 class SearchNodeInfo(Schema):
-    """One candidate of a beam search. parent: index of the node before. place: rank among the results."""
+    """One candidate of a beam search. parent: index of the node before. result_rank: rank as a result."""
 
     id: int
     step: int
@@ -542,12 +542,12 @@ class SearchNodeInfo(Schema):
     rank: int
     state: Literal["kept", "pruned", "finished"]
     why: str
-    place: int | None
+    result_rank: int | None
     text: str
 
 
 class SearchResult(Schema):
-    place: int
+    rank: int
     text: str
     ids: tuple[int, ...]
     score: float

@@ -155,16 +155,16 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         ids = [one.token for one in tree.path(node)[-DECODED_BEFORE:]]
         return tokenizer.pieces(ids, side=generation.side)[-1]
 
-    reasons = {node.place: node.why for node in tree.nodes}
+    reasons = {node.result_rank: node.why for node in tree.nodes}
     results = [
         SearchResult(
-            place=place,
+            rank=rank,
             text=generation.text(one.ids),
             ids=tuple(one.ids),
             score=one.score,
-            why=reasons.get(place, one.finish_reason),
+            why=reasons.get(rank, one.finish_reason),
         )
-        for place, one in enumerate(outputs)
+        for rank, one in enumerate(outputs)
     ]
     return SearchInfo(
         num_beams=decoding.num_beams,

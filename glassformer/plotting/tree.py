@@ -149,7 +149,7 @@ def search_tree(
 
 def _outcome(node: SearchNode) -> str:
     if node.state == "finished":
-        return "outdone" if node.place is None else "result"
+        return "outdone" if node.result_rank is None else "result"
     return node.why
 
 
@@ -187,7 +187,7 @@ def _draw_legend(axes: Axes, outcomes: Sequence[str], beams: int, columns: int, 
 class _Drawing:
     def __init__(self, axes: Axes, tree: SearchTree, pieces: Pieces, divided: bool) -> None:
         self.axes, self.tree, self.pieces, self.divided = axes, tree, pieces, divided
-        best = next((node for node in tree.nodes if node.place == 0), None)
+        best = next((node for node in tree.nodes if node.result_rank == 0), None)
         self.won = set() if best is None else {id(node) for node in tree.path(best)}
 
     def band(self, band: Band, top: float) -> None:
@@ -272,7 +272,7 @@ class _Drawing:
             self.ending(node, (x + WIDTH / 2 + 0.06, top - 0.02))
 
     def ending(self, node: SearchNode, corner: Point) -> None:
-        rank = "" if node.place is None else f"{node.place + 1}: "
+        rank = "" if node.result_rank is None else f"{node.result_rank + 1}: "
         frame = {"boxstyle": "round,pad=0.22", "facecolor": GREEN if rank else PAPER, "edgecolor": GREEN}
         self.axes.text(
             *corner,
@@ -292,13 +292,13 @@ def _centre(column: int) -> float:
 
 
 def _results(tree: SearchTree, pieces: Pieces, cells: int) -> list[str]:
-    ends = sorted((node.place, n) for n, node in enumerate(tree.nodes) if node.place is not None)
+    ends = sorted((node.result_rank, n) for n, node in enumerate(tree.nodes) if node.result_rank is not None)
     lines = []
-    for place, n in ends[:MAX_RESULTS]:
+    for result_rank, n in ends[:MAX_RESULTS]:
         node = tree.nodes[n]
         ids = [one.token for one in tree.path(node)]
         text = "".join(pieces(ids[:-1] if node.why == "end" else ids)).strip()
-        line = f"{place + 1}:   {_signed(node.score / node.length_term, 3)}   {text or '(empty)'}"
+        line = f"{result_rank + 1}:   {_signed(node.score / node.length_term, 3)}   {text or '(empty)'}"
         lines.append(drawable(_truncate(line, cells)))
     return lines
 

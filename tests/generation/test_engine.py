@@ -169,10 +169,10 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
     same(ask(model, ids, **options), found)  # looking changes nothing
     beams = settings.num_beams
     for texts in found:
-        for place, text in enumerate(texts):
+        for rank, text in enumerate(texts):
             tree = text.tree
             assert tree is not None
-            path = tree.path(tree.result(place))
+            path = tree.path(tree.result(rank))
             assert [node.token for node in path][: len(text.ids)] == text.ids
             assert [node.logprob for node in path] == pytest.approx(text.logprobs, abs=1e-5)
             assert path[-1].score / path[-1].length_term == pytest.approx(text.score, abs=1e-5)
@@ -274,7 +274,8 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
                 ours, theirs = texts[0].tree, expected[0].tree
                 assert ours is not None and theirs is not None
                 nodes = [
-                    [(n.step, n.token, n.state, n.why, n.place) for n in t.nodes] for t in (ours, theirs)
+                    [(n.step, n.token, n.state, n.why, n.result_rank) for n in t.nodes]
+                    for t in (ours, theirs)
                 ]
                 assert nodes[0] == nodes[1]
 

@@ -55,7 +55,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
     pytest.importorskip("triton", reason="not installed: triton")
-    from glassformer.generation import graph_decoder
+    from glassformer.generation import cuda_graph_decoder
     from glassformer.inference.gpu.linear import TritonLinear
 
     graphs: list[object] = []
@@ -64,7 +64,7 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
         def __init__(self, step: object, warmups: int) -> None:
             graphs.append(self)
 
-    monkeypatch.setattr(graph_decoder, "CudaGraph", Graph)
+    monkeypatch.setattr(cuda_graph_decoder, "CudaGraph", Graph)
     model = InferenceModel(model_of("gpt2").to(device), TritonLinear)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 

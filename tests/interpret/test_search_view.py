@@ -75,7 +75,7 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
         assert told == [(one.text, one.score) for one in (passage, *passage.alternatives)]
         nodes = found.nodes
         for result in found.results:
-            (last,) = [node for node in nodes if node.place == result.place]
+            (last,) = [node for node in nodes if node.result_rank == result.rank]
             path, node = [last], last
             while node.parent is not None:
                 node = nodes[node.parent]

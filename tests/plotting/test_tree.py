@@ -78,13 +78,13 @@ def test_every_candidate_is_drawn_with_its_numbers(settings: dict) -> None:
     assert len(boxes) == sum(len(band.columns) for band in bands)
     # the engine's own scores stand at the results, and in the list below
     divided = settings.get("num_beams", 1) > 1 and settings.get("length_penalty") != 0
-    for place, text in enumerate(found):
+    for rank, text in enumerate(found):
         score = f"{text.score:.3f}".replace("-", "−")
-        node = tree.result(place)
+        node = tree.result(rank)
         assert not divided or shown[f"÷ {node.length_term:.4g} = {score}"]
-        assert any(line.startswith(f"{place + 1}:   {score}   ") for line in shown)
+        assert any(line.startswith(f"{rank + 1}:   {score}   ") for line in shown)
         ended = {"end": "end token", "length": "limit"}[text.finish_reason]
-        assert shown[f"{place + 1}: {ended}"] == 1
+        assert shown[f"{rank + 1}: {ended}"] == 1
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=lambda one: "-".join(one) or "greedy")

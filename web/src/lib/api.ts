@@ -442,7 +442,7 @@ export interface SearchInfo {
   results: SearchResult[];
 }
 
-/** One candidate of a beam search. parent: index of the node before. place: rank among the results. */
+/** One candidate of a beam search. parent: index of the node before. result_rank: rank as a result. */
 export interface SearchNodeInfo {
   id: number;
   step: number;
@@ -454,7 +454,7 @@ export interface SearchNodeInfo {
   rank: number;
   state: "kept" | "pruned" | "finished";
   why: string;
-  place: number | null;
+  result_rank: number | null;
   text: string;
 }
 
@@ -481,7 +481,7 @@ export interface SearchRequest {
 }
 
 export interface SearchResult {
-  place: number;
+  rank: number;
   text: string;
   ids: number[];
   score: number;
