@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
+import glassformer
+from tests.interpret.models import bundle
 from tests.recipes.made_up import all_files
 from tests.tasks.reversing import reverser, speaker
 
@@ -31,5 +33,7 @@ def prepare(place: Path, page: str) -> None:
         shutil.copytree(reverser().parent, place / "runs/mine")
     speaker(place / "runs/text/model", max_len=64)
     (place / "runs/text/recipe.yaml").write_text("job: lm\ndata: {train: [book.txt]}\n")
+    if "=bert-base-uncased" in page:
+        glassformer.save(bundle("bert", max_len=128), place / "bert-base-uncased")
     if not re.search(r"^glassformer recipes \S+ my.yaml", page, re.MULTILINE):
         (place / "my.yaml").write_text(RECIPE)
