@@ -1,8 +1,7 @@
-"""What `make docs` does beside MkDocs' own work: pages from outside this folder, and formulas as MathML.
+"""MkDocs hooks: pages from outside docs/, the generated reference, and formulas as MathML.
 
-MkDocs calls the functions by their names. The README, the changelog and the models' cards stay where they are
-read without a site; the site has them as pages, their links led to its own. Formulas are drawn by the browser
-itself, from MathML that is written here, so that no script and no font has to come from elsewhere.
+MkDocs calls the functions `on_*`. README, changelog and model cards stay where GitHub shows them; the site
+includes them as pages, with their links rewritten. MathML needs no script and no font, so the site works offline.
 """
 
 from __future__ import annotations
@@ -20,107 +19,118 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
+from docs import reference
+
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "README.ko.md": "ko.md", "CHANGELOG.md": "changelog.md"}
-OTHERS = {"LICENSE": "LICENSE.txt", "web/public/icon.svg": "icon.svg"}
-LINK = re.compile(r"""(?P<before>\]\(|(?:src|href)=")(?P<to>[^)"\s#]+)""")
+DOCS = ROOT / "docs"
+PAGES = {"README.md": "index.md", "README.ko.md": "ko/index.md", "CHANGELOG.md": "changelog.md"}
+FILES = {"LICENSE": "LICENSE.txt", "web/public/icon.svg": "icon.svg"}
+LINK = re.compile(r"""(?P<before>\]\(|(?:src|href)=")(?P<target>[^)"\s#]+)""")
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?:span|div)>', re.S
 )
 
 
-def pages() -> dict[str, str]:
-    """The pages from outside this folder: where each lies -> where it stands in the site."""
+@cache
+def external_pages() -> dict[str, str]:
+    """Pages from outside docs/: path in the repository -> path in the site."""
     cards = {
         path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
         for path in sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
     }
-    return {source: page for source, page in {**PAGES, **cards}.items() if (ROOT / source).exists()}
-
-
-def written() -> list[str]:
-    """Every page in this folder, relative to it."""
-    docs = ROOT / "docs"
-    return [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
+    return PAGES | cards
 
 
 @cache
-def outside() -> dict[str, str]:
-    """All that the site has from outside this folder: the pages, and every file that a page links to."""
-    known = pages() | OTHERS
-    for source in [*pages(), *(f"docs/{page}" for page in written())]:
+def external_files() -> dict[str, str]:
+    """All files from outside docs/: the pages, and every file that a page links to."""
+    files = external_pages() | FILES
+    pages = [path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")]
+    for source in [*external_pages(), *pages]:
         for link in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
-            place = lies(link["to"], source)
-            if place not in known and not place.startswith("docs/") and (ROOT / place).is_file():
-                known[place] = f"files/{place}"
-    return known
-
-
-def lies(link: str, source: str) -> str:
-    """Where in the checkout the target of a link lies, which stands in the page `source`."""
-    return normpath((PurePosixPath(source).parent / link).as_posix())
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Headings get the anchors that GitHub gives them, and cards their place in the navigation."""
-    config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
-    outside.cache_clear()  # while MkDocs watches, pages change
-    cards = [page for page in pages().values() if page.startswith("models/")]
-    assert config.nav is not None
-    config.nav = there([*config.nav, *([{"Model cards": cards}] if cards else [])])
-    return config
-
-
-def there(nav: list[Any]) -> list[Any]:
-    """The navigation without the pages that this checkout does not have."""
-    known = {*written(), *pages().values()}
-    kept: list[Any] = []
-    for entry in nav:
-        title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
-        if isinstance(page, list):
-            kept.append({title: there(page)})
-        elif page in known:
-            kept.append(entry)
-    return kept
-
-
-def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add what lies outside this folder."""
-    for source, page in outside().items():
-        path = ROOT / source
-        if source in pages():
-            text = led(path.read_text(encoding="utf-8"), source, page)
-            files.append(File.generated(config, page, content=text))
-        else:
-            files.append(File.generated(config, page, abs_src_path=str(path)))
+            path = resolve_link(link["target"], source)
+            if path not in files and not path.startswith("docs/") and (ROOT / path).is_file():
+                files[path] = f"files/{path}"
     return files
 
 
-def led(text: str, source: str, page: str) -> str:
-    """A page's text with its links, written for where it lies, led to where it stands in the site."""
+@cache
+def reference_pages() -> dict[str, str]:
+    return reference.pages()
 
-    def lead(found: re.Match[str]) -> str:
-        to = found["to"]
-        if "://" in to:
-            return found.group()
-        place = lies(to, source)
-        target = outside().get(place, place.removeprefix("docs/"))
-        return found["before"] + relpath(target, PurePosixPath(page).parent.as_posix() or ".")
 
-    return LINK.sub(lead, text)
+def resolve_link(target: str, source: str) -> str:
+    """The path in the repository that a link of the page `source` leads to."""
+    return normpath((PurePosixPath(source).parent / target).as_posix())
+
+
+def rewrite_links(text: str, source: str, page: str) -> str:
+    """The text of `source` with its links made to work from `page` of the site."""
+
+    def rewrite(link: re.Match[str]) -> str:
+        if "://" in link["target"]:
+            return link.group()
+        path = resolve_link(link["target"], source)
+        target = external_files().get(path, path.removeprefix("docs/"))
+        return link["before"] + relpath(target, PurePosixPath(page).parent.as_posix() or ".")
+
+    return LINK.sub(rewrite, text)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Use GitHub's anchors for headings, and add reference pages and model cards to the navigation."""
+    for cached in (external_pages, external_files, reference_pages):  # `mkdocs serve` builds again and again
+        cached.cache_clear()
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
+    cards = [page for page in external_pages().values() if page.startswith("models/")]
+    assert config.nav is not None
+    for section in config.nav:
+        if "Reference" in section:
+            section["Reference"] = [*reference.nav(), *section["Reference"], {"Model cards": cards}]
+    config.nav = existing(config.nav)
+    return config
+
+
+def existing(nav: list[Any]) -> list[Any]:
+    """The navigation without pages that do not exist."""
+    known = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    known |= {*external_pages().values(), *reference_pages()}
+    entries: list[Any] = []
+    for entry in nav:
+        title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(page, list):
+            entries.append({title: existing(page)})
+        elif page in known:
+            entries.append(entry)
+    return entries
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the files from outside docs/ and the reference."""
+    for source, page in external_files().items():
+        path = ROOT / source
+        if source in external_pages():
+            text = rewrite_links(path.read_text(encoding="utf-8"), source, page)
+            files.append(File.generated(config, page, content=text))
+        else:
+            files.append(File.generated(config, page, abs_src_path=str(path)))
+    for page, text in reference_pages().items():
+        files.append(File.generated(config, page, content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links out of this folder lead to what the site has from there."""
-    place = page.file.src_uri
-    return markdown if place in pages().values() else led(markdown, f"docs/{place}", place)
+    """Rewrite links that leave docs/."""
+    path = page.file.src_uri
+    generated = path in external_pages().values() or path in reference_pages()
+    return markdown if generated else rewrite_links(markdown, f"docs/{path}", path)
 
 
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML."""
+    """Convert formulas to MathML."""
 
-    def drawn(found: re.Match[str]) -> str:
-        display = "block" if found["tag"] == "div" else "inline"
-        return convert(html.unescape(found["latex"]).strip(), display=display)
+    def to_mathml(formula: re.Match[str]) -> str:
+        display = "block" if formula["tag"] == "div" else "inline"
+        return convert(html.unescape(formula["latex"]).strip(), display=display)
 
-    return FORMULA.sub(drawn, content)
+    return FORMULA.sub(to_mathml, content)

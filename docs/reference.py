@@ -1,0 +1,529 @@
+"""The reference pages, written when the site is built: Python API, model options, recipe, commands, HTTP API.
+
+`pages` returns them as Markdown. Python names are directives for mkdocstrings, which reads the docstrings;
+the other pages are tables made from the code itself, so they cannot fall behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+
+from docs.docstrings import sentence
+from glassformer.cli.main import COMMANDS, app
+from glassformer.families.registry import families
+from glassformer.server.app import create_app
+from glassformer.training.recipe import DATA_SECTIONS
+
+try:
+    from glassformer.training.recipe import describe_keys
+except ImportError:
+    describe_keys = lambda: ()  # noqa: E731
+
+FORWARD = ("forward",)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Names of one module under a heading, by default all of its `__all__`.
+
+    members: the methods to show, by class or for all of them
+    """
+
+    title: str
+    module: str
+    names: tuple[str, ...] = ()
+    intro: str = ""
+    members: Mapping[str, tuple[str, ...]] | tuple[str, ...] = ()
+
+    def members_of(self, name: str) -> tuple[str, ...]:
+        return self.members.get(name, ()) if isinstance(self.members, Mapping) else self.members
+
+
+def _modules(title: str, names: str, intro: str = "") -> Section:
+    return Section(title, "glassformer", tuple(names.split()), intro, FORWARD)
+
+
+PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
+    "api": (
+        "Load, build, train and save",
+        "The functions most programs start with, and what `load` returns.",
+        (
+            Section("Functions", "glassformer", tuple("load build tiny train save from_torch".split())),
+            Section(
+                "Loaded models",
+                "glassformer",
+                ("Pipeline", "Bundle", "JobInfo"),
+                members={
+                    "Pipeline": tuple(
+                        "translate summarize restore generate stream classify embed similar fill answer "
+                        "forecast".split()
+                    )
+                },
+            ),
+            Section(
+                "Errors",
+                "glassformer",
+                ("GlassformerError",),
+                "Every error that your input or files can cause is a subclass of `GlassformerError`.",
+            ),
+        ),
+    ),
+    "modules": (
+        "Modules",
+        "The parts of a Transformer as `torch.nn` modules. `B` is the batch, "
+        "`T` the queries, `S` the keys, `D` "
+        "`d_model`, `H` the heads, `K` the width of a head. "
+        "[The Transformer, part by part](../concepts/parts.md) explains them in order.",
+        (
+            _modules("Attention", "attend MultiHeadAttention Mask"),
+            _modules(
+                "Positions",
+                "SinusoidalPositions LearnedPositions RotaryPositions RelativeBias AlibiBias",
+                "Each takes position ids, not vectors.",
+            ),
+            _modules("Feed-forward", "FeedForward GatedFeedForward"),
+            _modules("Norms", "LayerNorm RMSNorm BatchNorm"),
+            _modules("Layers", "Block Stack", "An encoder and a decoder are both a `Stack` of `Block`s."),
+            Section("Inputs", "glassformer.core.embeddings", ("TokenInput", "ImageInput"), members=FORWARD),
+            Section(
+                "Models",
+                "glassformer",
+                ("EncoderDecoder", "EncoderOnly", "DecoderOnly"),
+                "Built by `glassformer.build`, from a preset or a [spec](specs.md).",
+                members={
+                    "EncoderDecoder": ("forward", "encode", "decode", "generate"),
+                    "EncoderOnly": ("forward",),
+                    "DecoderOnly": ("forward", "generate"),
+                },
+            ),
+            Section(
+                "KV cache",
+                "glassformer",
+                ("KVCache",),
+                members={"KVCache": ("allocate", "append", "advance", "select", "reorder")},
+            ),
+        ),
+    ),
+    "observe": (
+        "Observation",
+        "Record and edit any tensor inside a forward.",
+        (
+            Section(
+                "Observe",
+                "glassformer",
+                ("observe", "Observer", "Record"),
+                members={"Record": ("names", "attentions", "weights", "scores"), "Observer": ("scope",)},
+            ),
+        ),
+    ),
+    "generation": (
+        "Generation",
+        "Token generation on ids, below the tasks. [The "
+        "guide](../guides/generate.md) explains the methods. The "
+        "fields of `GenerationConfig` are the keyword arguments of `generate`, "
+        "`translate` and the like, under "
+        "the names that transformers uses.",
+        (Section("", "glassformer.generation"),),
+    ),
+    "tasks": (
+        "Tasks",
+        "One class per task. `Pipeline` has a method for each; construct the class for scores, warnings and "
+        "alternatives, or to stream over any number of inputs with `run`.",
+        (Section("", "glassformer.tasks", members={"Task": ("__call__", "run")}),),
+    ),
+    "training": (
+        "Training",
+        "`glassformer.train` runs a whole training. This page has the recipe "
+        "as classes, and the parts of the "
+        "training loop. [Recipe keys](recipe.md) explains every setting.",
+        (
+            Section("Training loop", "glassformer.training"),
+            Section(
+                "Recipes",
+                "glassformer.training.recipe",
+                ("Recipe", "read_recipe", "parse_recipe", "with_overrides"),
+            ),
+        ),
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """Every reference page: its path in the site -> Markdown."""
+    texts = {name: python_page(*page) for name, page in PYTHON.items()}
+    texts |= {
+        "specs": specs_page(),
+        "model-options": model_options_page(),
+        "recipe": recipe_page(),
+        "cli": cli_page(),
+        "http": http_page(),
+    }
+    return {f"reference/{name}.md": text for name, text in texts.items()}
+
+
+def nav() -> list[dict[str, Any]]:
+    """The entries of the navigation."""
+    python = [
+        *({title: f"reference/{name}.md"} for name, (title, _, _) in PYTHON.items()),
+        {"Specs": "reference/specs.md"},
+    ]
+    return [
+        {"Python API": python},
+        {"Model options": "reference/model-options.md"},
+        {"Recipe keys": "reference/recipe.md"},
+        {"Command line": "reference/cli.md"},
+        {"HTTP API": "reference/http.md"},
+    ]
+
+
+# Python
+
+
+def python_page(title: str, intro: str, sections: Iterable[Section]) -> str:
+    parts = [f"# {title}", intro]
+    for section in sections:
+        parts += [f"## {section.title}" if section.title else "", section.intro]
+        names = section.names or import_module(section.module).__all__
+        level = 3 if section.title else 2
+        parts += [directive(f"{section.module}.{name}", section.members_of(name), level) for name in names]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def directive(name: str, members: Iterable[str] = (), level: int = 2) -> str:
+    options = [f"heading_level: {level}"]
+    if members:
+        options.append(f"members: [{', '.join(members)}]")
+    return "\n".join([f"::: {name}", "    options:", *(f"      {option}" for option in options)])
+
+
+def public_names(module: Any) -> list[str]:
+    """The public classes and functions that a module itself defines, in the order of its source."""
+    named = inspect.getmembers(module, lambda one: inspect.isclass(one) or inspect.isfunction(one))
+    own = [one for name, one in named if one.__module__ == module.__name__ and not name.startswith("_")]
+    return [one.__name__ for one in sorted(own, key=lambda one: inspect.getsourcelines(one)[1])]
+
+
+def specs_page() -> str:
+    from glassformer.core import spec
+
+    parts = [
+        "# Specs",
+        "`glassformer.spec` holds the frozen dataclasses that describe a "
+        "model. `glassformer.build(spec)` turns "
+        "one into modules, and `spec.json` in a saved folder stores it. Start from `EncoderDecoder`, "
+        "`EncoderOnly` or `DecoderOnly` at the end of this page; their fields are the other classes.",
+        *(directive(f"glassformer.core.spec.{name}") for name in public_names(spec)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+# model options
+
+OPTIONS = {
+    "src_vocab_size": "Size of the source vocabulary.",
+    "tgt_vocab_size": "Size of the target vocabulary; None: the same as the source's.",
+    "vocab_size": "Size of the vocabulary.",
+    "d_model": "Width of the residual stream.",
+    "num_heads": "Number of attention heads, in every layer.",
+    "num_kv_heads": "Number of key/value heads (grouped-query attention); None: as many as `num_heads`.",
+    "head_dim": "Width of a head; None: `d_model / num_heads`.",
+    "d_ff": "Width of the feed-forward layer.",
+    "num_layers": "Number of layers, of the encoder and of the decoder if there are two stacks.",
+    "decoder_layers": "Number of decoder layers; None: `num_layers`.",
+    "decoder_heads": "Number of heads of the decoder; None: `num_heads`.",
+    "decoder_d_ff": "Width of the decoder's feed-forward layer; None: `d_ff`.",
+    "max_len": "Longest sequence: the size of the position table, or the context of a model without one.",
+    "dropout": "Dropout on embeddings and on the output of each sub-layer.",
+    "attention_dropout": "Dropout on attention weights.",
+    "ffn_dropout": "Dropout inside the feed-forward layer.",
+    "embed_dropout": "Dropout on embeddings.",
+    "norm": "Kind or place of the norm.",
+    "norm_eps": "Epsilon of the norms.",
+    "activation": "Activation of the feed-forward layer.",
+    "position": "Position encoding.",
+    "gated": "Gated feed-forward layer (T5 v1.1).",
+    "buckets": "Number of distance buckets of the relative bias.",
+    "max_distance": "Distance from which all keys share the last bucket.",
+    "scaled": "Scale the token embeddings by `sqrt(d_model)`, or the output by its inverse.",
+    "pad_id": "Id of the padding token.",
+    "start_id": "Id of the token that decoding starts from.",
+    "tied": "What shares the token embedding matrix: the source embedding, the output layer, or both.",
+    "types": "Number of token types (segments); None: no token types.",
+    "head": "Output head, a [spec](specs.md) such as `spec.Classify(num_labels=2)`; None: the default one.",
+    "image_size": "Height and width of the input image in pixels.",
+    "patch_size": "Height and width of a patch in pixels.",
+    "channels": "Number of image channels, or of series.",
+    "qkv_bias": "Bias of the query, key and value projections.",
+    "num_labels": "Number of classes.",
+    "context_length": "Time steps the model reads.",
+    "prediction_length": "Time steps the model predicts.",
+    "patch_length": "Time steps per patch.",
+    "stride": "Time steps between the starts of two patches.",
+    "wiring": "Where the norms are in a block.",
+    "scaling": "How each series is scaled: by its standard deviation, its mean, or not at all.",
+    "embedding": "One patch embedding for all series, or one per series.",
+    "prefix": "Number of learned tokens before the patches (1: a CLS token).",
+    "ffn_bias": "Biases of the feed-forward layer.",
+    "pool": "How the vectors of a sequence become one.",
+    "distribution": "Predict a distribution instead of single values.",
+    "scale": "Attention scale; None: `1 / sqrt(head_dim)`.",
+    "window": "Sliding attention window in tokens, the query included; None: full attention.",
+    "window_layers": "Layers that use the window; None: all.",
+    "rope_base": "Base of the rotary frequencies (`rope_theta`).",
+    "rope_scaling": "Scaling of the rotary frequencies for longer contexts.",
+    "attention_bias": "Biases of the attention projections.",
+    "qk_norm": "RMSNorm on the queries and keys of each head.",
+    "logit_scale": "Factor on the logits.",
+    "normalize": "Normalize the embedding to length 1.",
+}
+
+
+def model_options_page() -> str:
+    parts = [
+        "# Model options",
+        "The options of each family: keyword arguments of `glassformer.build(name, ...)` and "
+        "`glassformer.tiny(name, ...)`, and keys of `model` in a "
+        "[recipe](recipe.md). `name` is a family or one "
+        "of its presets. [Model families](../concepts/families.md) lists what each one loads.",
+    ]
+    for name, family in families().items():
+        rows = [
+            (f"`{one.name}`", f"`{_type(one.annotation)}`", f"`{one.default!r}`", OPTIONS[one.name])
+            for one in inspect.signature(family.build).parameters.values()
+        ]
+        presets = ", ".join(f"`{preset}`" for preset in family.presets)
+        parts += [f"## `{name}`", f"Presets: {presets}", table(("option", "type", "default", ""), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return re.sub(r"Literal\[(.*?)\]", lambda literal: literal[1].replace(", ", " | "), text)
+
+
+# recipe
+
+
+def recipe_page() -> str:
+    parts = [
+        "# Recipe keys",
+        "A recipe is a YAML file with the sections below; only `job` and "
+        "`data` are required. A key that is left "
+        "out, or `null`, is chosen for your data and hardware, and the run folder stores the choice. "
+        "`--set section.key=value` overrides a key on the command line. [The guide](../guides/train.md) "
+        "explains how to choose values.",
+        "## Top level",
+        table(
+            ("key", "type", "default", ""),
+            [
+                ("`job`", " or ".join(f"`{job}`" for job in DATA_SECTIONS), "required", "What to train."),
+                ("`seed`", "integer", "`1`", "Seed of initialization, data order and dropout."),
+                ("`data`", "section", "required", "Files and how to read them; depends on the job."),
+                ("`tokenizer`", "section", "", "Text jobs only."),
+                ("`model`", "section, or a name for short", "", "What to build, or a folder to fine-tune."),
+                ("`training`", "section", "", "The training loop."),
+            ],
+        ),
+    ]
+    groups: dict[str, list[Any]] = {}
+    for one in describe_keys():
+        groups.setdefault(f"{one.section} of {one.job}" if one.job else one.section, []).append(one)
+    for title, keys in groups.items():
+        parts.append(f"## {title}")
+        if title == "model":
+            parts.append("Every other key is an option of the family: see [model options](model-options.md).")
+        rows = [
+            (
+                f"`{one.key}`",
+                sentence(one.description),
+                one.type,
+                one.unit,
+                f"`{one.interval}`" if one.interval else "",
+                one.default if one.default == "required" else f"`{one.default or 'null'}`",
+            )
+            for one in keys
+            if one.key != "overrides"
+        ]
+        parts.append(table(("key", "", "type", "unit", "range", "default"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+# command line
+
+
+def cli_page() -> str:
+    parts = [
+        "# Command line",
+        "`glassformer COMMAND --help` prints the same. Exit codes: 0 success; "
+        "1 a failed check of `verify`, or a "
+        "bug; 2 invalid input; 130 interrupted.",
+    ]
+    panels: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        panels.setdefault(command.panel, []).append(name)
+    for panel, names in panels.items():
+        parts.append(f"## {panel}")
+        for name in names:
+            parts += command_section(name, typer.main.get_command(app([name])).commands[name])
+    return "\n\n".join(parts) + "\n"
+
+
+def command_section(name: str, command: Any) -> Iterator[str]:
+    """A command of the Typer app with its arguments and options."""
+    yield f"### `glassformer {name}`"
+    yield inspect.cleandoc(command.help)
+    shown = [one for one in command.params if not one.hidden]
+    arguments = [one for one in shown if one.param_type_name == "argument"]
+    options = [one for one in shown if one.param_type_name == "option"]
+    yield f"```text\nglassformer {' '.join([name, *map(usage, arguments), '[OPTIONS]'])}\n```"
+    context = typer.Context(command)
+    rows = [(flag(one, context), one.help or "", default(one)) for one in options]
+    if arguments:
+        yield table(("argument", ""), [(f"`{usage(one)}`", one.help or "") for one in arguments])
+    yield table(("option", "", "default"), rows)
+
+
+def usage(argument: Any) -> str:
+    metavar = (argument.metavar or argument.name.upper()) + ("..." if argument.nargs == -1 else "")
+    return metavar if argument.required else f"[{metavar}]"
+
+
+def flag(option: Any, context: typer.Context) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return names
+    kind = option.display_type(context).strip("<>").removesuffix(" range")
+    kind = re.sub(r"list\[(\w+)\]", r"\1", kind).lower()
+    kind = option.metavar or {"str": "TEXT", "int": "INT", "float": "FLOAT", "path": "PATH"}.get(kind, kind)
+    return f"{names} `{kind}`"
+
+
+def default(option: Any) -> str:
+    value = option.default
+    return "" if value is None or value is False else f"`{value}`"
+
+
+# HTTP
+
+
+def http_page() -> str:
+    document = create_app({}).openapi()
+    parts = [
+        "# HTTP API",
+        "The routes of `glassformer serve` and `glassformer explore`. Bodies are JSON. A running server has "
+        "the same list at `/docs` and as an OpenAPI document at `/openapi.json`; "
+        "[the guide](../guides/serve.md) shows requests.",
+    ]
+    by_tag: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            tag = next(iter(operation.get("tags", ())), "other")
+            by_tag.setdefault(tag, []).extend(route_section(document, method, path, operation))
+    for tag, sections in by_tag.items():
+        parts += [f"## {tag}", *sections]
+    return "\n\n".join(parts) + "\n"
+
+
+def route_section(
+    document: dict[str, Any], method: str, path: str, operation: dict[str, Any]
+) -> Iterator[str]:
+    yield f"### `{method.upper()} {path}`"
+    yield operation.get("description", "")
+    rows = [
+        (one["name"], one["schema"], one.get("required", False), one.get("description", ""))
+        for one in operation.get("parameters", ())
+    ]
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        body = resolve(document, content["schema"])
+        rows += fields(body)
+        yield body.get("description", "")
+    if rows:
+        yield field_table("request", document, rows)
+    success = operation["responses"].get("200", {})
+    for kind, content in success.get("content", {}).items():
+        answer = resolve(document, content.get("schema", {}))
+        yield f"Response (`{kind}`). {answer.get('description', '')}"
+        if "properties" in answer:
+            yield field_table("response", document, fields(answer))
+
+
+def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        found: dict[str, Any] = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        return found
+    return schema
+
+
+def fields(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool, str]]:
+    required = schema.get("required", ())
+    return [
+        (name, one, name in required, one.get("description", ""))
+        for name, one in schema.get("properties", {}).items()
+    ]
+
+
+def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, Any, bool, str]]) -> str:
+    cells = []
+    for name, schema, required, about in rows:
+        value = schema.get("default")
+        if kind == "request":
+            usual = "required" if required else "" if value is None else f"`{json.dumps(value)}`"
+            cells.append((f"`{name}`", describe_schema(document, schema), usual, about))
+        else:
+            cells.append((f"`{name}`", describe_schema(document, schema), about))
+    header = ("field", "type", "default", "") if kind == "request" else ("field", "type", "")
+    return table(header, cells)
+
+
+def describe_schema(document: dict[str, Any], schema: dict[str, Any]) -> str:
+    """A JSON schema in words: `list of string`, `integer, 1 to 16`."""
+    if "anyOf" in schema:
+        kinds = [one for one in schema["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(describe_schema(document, one) for one in kinds))
+    if "$ref" in schema:
+        target = resolve(document, schema)
+        names = ", ".join(f"`{name}`" for name in target.get("properties", {}))
+        return f"object ({names})" if names else describe_schema(document, target)
+    if "enum" in schema:
+        return " or ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {describe_schema(document, schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {describe_schema(document, schema['additionalProperties'])}"
+    return kind + limits(schema)
+
+
+def limits(schema: dict[str, Any]) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    words = []
+    if low is not None and high is not None:
+        words.append(f"{low} to {high}")
+    elif low is not None:
+        words.append(f"at least {low}")
+    elif high is not None and above is None:
+        words.append(f"at most {high}")
+    if above is not None:
+        words.append(f"above {above}" + (f" and at most {high}" if high is not None else ""))
+    if below is not None and below < 2**31 - 1:
+        words.append(f"below {below}")
+    return f", {', '.join(words)}" if words else ""
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |"
+
+    return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
