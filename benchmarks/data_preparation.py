@@ -33,9 +33,9 @@ TINY = {
     "model.d_ff": 64,
     "model.num_layers": 1,
     "training.device": "cpu",
-    "training.batch": 2048,
-    "training.max_valid": 2,
-    "training.samples": 0,
+    "training.batch_tokens": 2048,
+    "training.max_generate_samples": 2,
+    "training.log_samples": 0,
 }
 TOKENS, WIDTH = 65_536, 128
 
@@ -50,7 +50,7 @@ class Spent(NamedTuple):
 def until_ready(tree: Path, words: Sequence[str], steps: int, threads: int) -> Spent:
     """From the command to its first step; the rest of the run is waited for."""
     command = [sys.executable, "-m", "glassformer", "train", "translate", *words]
-    command += ["--set", f"training.steps={steps}"]
+    command += ["--set", f"training.max_steps={steps}"]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
     begun, spent = time.perf_counter(), None
     run = subprocess.Popen(command, cwd=tree, env=environment, stderr=subprocess.PIPE, text=True)
@@ -81,7 +81,7 @@ def batch_times(store: Path) -> dict[str, float]:
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
     found = {}
     for name in ("rows", "lengths"):
-        words: Any = SimpleNamespace(batch=TOKENS, batching=name)
+        words: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
         batches, source = make_batches(task, words, 1)
         seen = []
         for pool in range(3):
@@ -146,7 +146,7 @@ def main() -> None:
     if given.tokenizer:
         settings["tokenizer.folder"] = Path(given.tokenizer).resolve()
     if given.to:
-        settings |= {"data.to": given.to, "data.columns": "[source,target]"}
+        settings |= {"data.language_column": given.to, "data.columns": "[source,target]"}
     for name, value in settings.items():
         words += ["--set", f"{name}={value}"]
     trees = {"this checkout": HERE}

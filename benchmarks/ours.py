@@ -33,8 +33,8 @@ def translating(data: Path, *, batch: int, device: torch.device, **words: Any) -
         "train": [str(data / "train.en.gz"), str(data / "train.de.gz")],
         "valid": [str(data / "val.en.gz"), str(data / "val.de.gz")],
     }
-    rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
-    training = {"batch": batch, "device": str(device), **rare, **words}
+    rare = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), ENDLESS)
+    training = {"batch_tokens": batch, "device": str(device), **rare, **words}
     return parse_recipe(
         {
             "job": "translate",
@@ -73,15 +73,17 @@ def speaking(
         validate=lambda device: Validation(metrics={}),
         save=lambda path: None,
     )
-    rare = dict.fromkeys(("steps", "validate_every", "save_every"), ENDLESS)
-    words = TrainingOptions(batch=rows * length, lr=1e-4, schedule="constant", device=str(device), **rare)
+    rare = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), ENDLESS)
+    words = TrainingOptions(
+        batch_tokens=rows * length, lr=1e-4, lr_scheduler="constant", device=str(device), **rare
+    )
     return loop_of(task, words, folder, device)
 
 
 def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int = 1) -> Trainer:
     """The loop of a task, its log in the folder."""
     configure_torch(words, device)
-    log = RunLog(folder, total_steps=ENDLESS, unit=task.unit, every=words.log_every or 50)
+    log = RunLog(folder, total_steps=ENDLESS, unit=task.unit, every=words.logging_steps or 50)
     task.learner.to(device)
     return Trainer(
         task,

@@ -6,9 +6,10 @@ in a folder that has the files of Multi30k's task 1 in multi30k/:
     glassformer train translate --train multi30k/train.en.gz --train multi30k/train.de.gz \
         --valid multi30k/val.en.gz --valid multi30k/val.de.gz --out runs/multi30k \
         --set tokenizer.vocab_size=4000 --set model.d_model=128 --set model.num_layers=2 \
-        --set model.num_heads=4 --set model.d_ff=384 --set model.dropout=0.05 --set training.batch=1280 \
-        --set training.steps=3300 --set training.schedule=linear --set training.lr=0.004 \
-        --set training.warmup=300 --set training.validate_every=1100 --set training.max_valid=100
+        --set model.num_heads=4 --set model.d_ff=384 --set model.dropout=0.05 \
+        --set training.batch_tokens=1280 --set training.max_steps=3300 --set training.lr_scheduler=linear \
+        --set training.lr=0.004 --set training.warmup_steps=300 \
+        --set training.eval_steps=1100 --set training.max_generate_samples=100
 """
 
 import math

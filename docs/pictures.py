@@ -94,12 +94,12 @@ def attention(steps: int = 900, folder: Path = FOLDER) -> None:
             "tokenizer": {"kind": "char"},
             "model": {"preset": "original", "d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2},
             "training": {
-                "steps": steps,
-                "batch": 2048,
+                "max_steps": steps,
+                "batch_tokens": 2048,
                 "lr": 0.003,
                 "label_smoothing": 0.0,
-                "final": "last",
-                "validate_every": steps,
+                "load_best_model_at_end": False,
+                "eval_steps": steps,
                 "device": "cpu",
             },
         }

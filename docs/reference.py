@@ -21,12 +21,7 @@ from docs.docstrings import sentence
 from glassformer.cli.main import COMMANDS, app
 from glassformer.families.registry import families
 from glassformer.server.app import create_app
-from glassformer.training.recipe import DATA_SECTIONS
-
-try:
-    from glassformer.training.recipe import describe_keys
-except ImportError:
-    describe_keys = lambda: ()  # noqa: E731
+from glassformer.training.recipe import DATA_SECTIONS, describe_keys
 
 FORWARD = ("forward",)
 

@@ -109,13 +109,15 @@ def changes_of(recipe: Recipe, seed: int) -> Augment:
     """What happens to a picture, as the recipe says."""
     data = recipe.data
     assert isinstance(data, ImageData)
-    return Augment(flip=data.flip, shift=data.shift, rotate=data.rotate, erase=data.erase, seed=seed)
+    return Augment(
+        flip=data.flip_prob, shift=data.max_shift, rotate=data.max_rotation, erase=data.erase_prob, seed=seed
+    )
 
 
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
     """The mean loss of a batch, parts of whose pictures are exchanged as the recipe says."""
     assert isinstance(recipe.data, ImageData)
-    pictures, other, share = cutmix(inputs, labels, recipe.data.cutmix)
+    pictures, other, share = cutmix(inputs, labels, recipe.data.cutmix_prob)
     smoothing = recipe.training.label_smoothing or 0.0
     with low_precision(inputs.device):
         scores = model(pictures).float()

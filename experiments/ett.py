@@ -38,11 +38,11 @@ HOURLY = (8_640, 11_520, 14_400)  # rows at which training, validation and test 
 QUARTERS = (
     *("model.d_model=128", "model.num_heads=16", "model.d_ff=256"),
     *("model.dropout=0.2", "model.ffn_dropout=0.2", "model.embed_dropout=0.2"),
-    *("training.batch=128", "training.steps=2000", "training.validate_every=200"),
+    *("training.batch_size=128", "training.max_steps=2000", "training.eval_steps=200"),
 )
 
 # ETTm2 is learned by heart within 200 of those steps: the published rate, a shorter run, looked at more often
-SLOWER = ("training.lr=0.0001", "training.steps=1000", "training.validate_every=50")
+SLOWER = ("training.lr=0.0001", "training.max_steps=1000", "training.eval_steps=50")
 
 Tell = Callable[[Tensor], Tensor]  # past (B, L, C) -> future (B, N, C)
 
@@ -68,7 +68,7 @@ def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> N
         changes = [
             f"data.train=[{_path(place, which)}]",
             f"data.split={list(_borders(which))}",
-            f"data.context={context}",
+            f"data.context_length={context}",
             f"data.horizon={horizon}",
             *(QUARTERS if _quarters(which) else ()),
             *(SLOWER if which == "ettm2" else ()),

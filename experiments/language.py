@@ -84,7 +84,7 @@ def _ours(given: Given, place: Place, name: str, seed: int, tried: tuple[str, ..
         f"data.train=[{given.files['train'].absolute()}]",
         f"data.valid=[{given.files['valid'].absolute()}]",
         f"tokenizer.folder={given.folder.absolute()}",
-        f"training.log_every={EVERY}",
+        f"training.logging_steps={EVERY}",
         *tried,
     )
     rehearsal = _steps(REHEARSED, REHEARSED)
@@ -135,9 +135,9 @@ def a_step(trained: Trained) -> float:
 
 def _steps(steps: int, validate_every: int) -> tuple[str, ...]:
     return (
-        f"training.steps={steps}",
-        f"training.validate_every={validate_every}",
-        f"training.save_every={steps}",
+        f"training.max_steps={steps}",
+        f"training.eval_steps={validate_every}",
+        f"training.save_steps={steps}",
     )
 
 

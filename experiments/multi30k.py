@@ -21,13 +21,13 @@ from glassformer.training.hardware import device_for
 RECIPE, LANGUAGES = "multi30k-en-de", ("en", "de", "fr")
 TESTS = {"val": "val", "2016": "test_2016_flickr", "2017": "test_2017_flickr", "coco": "test_2017_mscoco"}
 LEAN = (  # what a validation writes is not looked at here
-    "training.metric=loss",
-    "training.max_valid=16",
-    "training.samples=0",
-    "training.save_every=2000",
+    "training.metric_for_best_model=loss",
+    "training.max_generate_samples=16",
+    "training.log_samples=0",
+    "training.save_steps=2000",
 )
 DEEP = ("tokenizer.vocab_size=5000", "model.num_layers=6")  # shorter pieces pay for two more layers
-RECUT = ("data.bpe_dropout=0.1", "training.steps=11000")  # longer rows: as many passes in more steps
+RECUT = ("data.bpe_dropout=0.1", "training.max_steps=11000")  # longer rows: as many passes in more steps
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),
@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "deepweak": (*DEEP, "training.r_drop=2"),
     "recut": RECUT,
     "recutweak": (*RECUT, "training.r_drop=2"),
-    "heavy": ("model.dropout=0.3", "training.schedule=inverse_sqrt"),
+    "heavy": ("model.dropout=0.3", "training.lr_scheduler=inverse_sqrt"),
 }
 
 

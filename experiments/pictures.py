@@ -23,7 +23,7 @@ from glassformer.weights.atomic_write import atomic_write
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 PHOTOGRAPHS, DIGITS = 400, 5000  # held out of the training set, whole batches being left
-LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=100000")
+LEAN = ("training.max_generate_samples=16", "training.log_samples=0", "training.save_steps=100000")
 
 
 def run(place: Place, name: str) -> None:

@@ -49,13 +49,13 @@ class Way:
     learns: Pairs | Written | Polish = Pairs()
 
 
-FURTHER = ("training.lr=0.0008", "training.warmup=300")
+FURTHER = ("training.lr=0.0008", "training.warmup_steps=300")
 WAYS = {
     "base": Way(recipe="pocket-base"),
     "small": Way(),
-    "student": Way(changes=("training.steps=6000", *FURTHER), learns=Written("small/1")),
-    "graduate": Way(changes=("training.steps=10000", *FURTHER), learns=Written("student/1")),
-    "polished": Way(changes=("training.steps=8000", *FURTHER), learns=Polish("graduate/1")),
+    "student": Way(changes=("training.max_steps=6000", *FURTHER), learns=Written("small/1")),
+    "graduate": Way(changes=("training.max_steps=10000", *FURTHER), learns=Written("student/1")),
+    "polished": Way(changes=("training.max_steps=8000", *FURTHER), learns=Polish("graduate/1")),
 }
 
 

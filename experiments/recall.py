@@ -55,7 +55,7 @@ def run(place: Place, name: str) -> None:
     recipe, changes = MODELS[model]
     files = made(place, task)
     words = [f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]"]
-    words += [f"training.steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())]
+    words += [f"training.max_steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())]
     if task in AFTER:
         before = place.run(ROW, f"{AFTER[task]}-{model}/{number}") / "model"
         if not before.is_dir():

@@ -46,7 +46,7 @@ def run(place: Place, name: str) -> None:
     model, _, number = name.partition("/")
     files = split(place)
     data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
-    limits = (f"training.steps={STEPS}", f"training.max_valid={HELD}")
+    limits = (f"training.max_steps={STEPS}", f"training.max_generate_samples={HELD}")
     found = trained.train(
         place, ROW, name, RECIPES[model], seed=int(number), of="chrf", changes=(*data, *limits)
     )

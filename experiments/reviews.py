@@ -22,7 +22,7 @@ from experiments.trained import Trained, train
 from glassformer.weights.atomic_write import atomic_write
 
 ROW, RECIPE = "nsmc", "classify-nsmc"
-LEAN = ("training.max_valid=16", "training.samples=0", "training.save_every=100000")
+LEAN = ("training.max_generate_samples=16", "training.log_samples=0", "training.save_steps=100000")
 WAYS: dict[str, tuple[str, ...]] = {
     "recipe": (),
     "plain": (
@@ -33,7 +33,7 @@ WAYS: dict[str, tuple[str, ...]] = {
             "training.r_drop=0",
             "training.label_smoothing=0",
         ),
-        *("training.ema=0", "training.final=best", "model.dropout=0.1", "training.epochs=6"),
+        *("training.ema=0", "training.load_best_model_at_end=true", "model.dropout=0.1", "training.epochs=6"),
     ),
     "no-recut": ("data.bpe_dropout=0",),
     "more-recut": ("data.bpe_dropout=0.25",),

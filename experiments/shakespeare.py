@@ -39,8 +39,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # recipe and changes of each 
         (
             "model.dropout=0.2",
             "model.attention_dropout=0.2",
-            "training.steps=1600",
-            "training.save_every=1600",
+            "training.max_steps=1600",
+            "training.save_steps=1600",
         ),
     ),
     "tried-more-dropout": (
@@ -48,8 +48,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # recipe and changes of each 
         (
             "model.dropout=0.35",
             "model.attention_dropout=0.35",
-            "training.steps=3000",
-            "training.save_every=3000",
+            "training.max_steps=3000",
+            "training.save_steps=3000",
         ),
     ),
 }

@@ -279,7 +279,7 @@ def train(
     ...         "data": {"train": f"{folder}/sea.txt"},
     ...         "tokenizer": {"kind": "char"},
     ...         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1},
-    ...         "training": {"steps": 2, "device": "cpu"},
+    ...         "training": {"max_steps": 2, "device": "cpu"},
     ...     }
     ...     pipeline = train(recipe, f"{folder}/run", log=lambda message: None)
     >>> pipeline.family

@@ -52,5 +52,5 @@ def test_an_option_without_a_row_is_an_error(words, capsys):
 
 def test_a_changed_run_does_not_overwrite_the_recorded_figures(tmp_path):
     whole, _ = read(["mnist", "--work", str(tmp_path)])
-    tried, _ = read(["mnist", "--work", str(tmp_path), "--set", "training.steps=2"])
+    tried, _ = read(["mnist", "--work", str(tmp_path), "--set", "training.max_steps=2"])
     assert (whole.figures, tried.figures) == (FIGURES, tmp_path / "figures")

@@ -61,7 +61,15 @@ def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
     for part in ("train", *TESTS.values()):
         for language, texts in SENTENCES.items():
             moses.write(data / f"{part}.{language}.gz", texts * 4)
-    small = ("steps=40", "batch=512", "r_drop=0", "lr=0.01", "warmup=5", "validate_every=20", "average=1")
+    small = (
+        "max_steps=40",
+        "batch_tokens=512",
+        "r_drop=0",
+        "lr=0.01",
+        "warmup_steps=5",
+        "eval_steps=20",
+        "average_checkpoints=1",
+    )
     place = Place(
         data=data.parent,
         work=tmp_path / "work",

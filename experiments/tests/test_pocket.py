@@ -123,7 +123,7 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
         work=tmp_path / "work",
         figures=tmp_path / "figures",
         device="cpu",
-        changes=("training.steps=2", "training.batch=512", "training.batching=lengths", *SIZES),
+        changes=("training.max_steps=2", "training.batch_tokens=512", "training.packing=false", *SIZES),
     )
     tables = place.prepared("pocket")
     rows = [(f"The dog is {n} years old.", f"Der Hund ist {n} Jahre alt.", "de") for n in range(40)]

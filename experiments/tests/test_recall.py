@@ -80,7 +80,12 @@ def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
         work=tmp_path / "work",
         figures=tmp_path / "figures",
         device="cpu",
-        changes=("training.steps=1", "training.batch=512", "training.validate_every=1", "training.warmup=1"),
+        changes=(
+            "training.max_steps=1",
+            "training.batch_tokens=512",
+            "training.eval_steps=1",
+            "training.warmup_steps=1",
+        ),
     )
     recall.run(place, "many-lstm-alone/1")
     assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}

@@ -120,7 +120,7 @@ def average(
     """Average the weights of several checkpoints.
 
     All other files are copied from the first model. A run keeps checkpoints
-    if its recipe sets training.average.
+    if its recipe sets training.average_checkpoints.
     """
     if last is not None and best is not None:
         raise ConflictError(names=("last", "best"), reason="choose one of them")
@@ -153,7 +153,7 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
     requested = last or best or 0
     if len(kept) < requested:
         problem = f"kept {len(kept)} checkpoints, but {requested} are requested"
-        hint = f"train with training.average={requested} to keep them"
+        hint = f"train with training.average_checkpoints={requested} to keep them"
         raise FileProblemError(path=run, problem=problem, hint=hint)
     if best is None:
         return kept[-requested:]

@@ -40,14 +40,14 @@ RECIPE = {  # the defaults of `glassformer train translate` are for longer runs
     "model.d_ff": 256,
     "model.num_layers": 2,
     "model.dropout": 0.0,
-    "training.batch": 2048,
+    "training.batch_tokens": 2048,
     "training.lr": 0.003,
-    "training.schedule": "cosine",
+    "training.lr_scheduler": "cosine",
     "training.label_smoothing": 0.0,
     "training.snapshots": 8,
-    "training.samples": 1,
-    "training.max_valid": 200,
-    "training.metric": "exact",
+    "training.log_samples": 1,
+    "training.max_generate_samples": 200,
+    "training.metric_for_best_model": "exact",
 }
 
 
@@ -192,7 +192,7 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
             path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     screen.print("[bold]3. Training[/]: a Transformer learns to write dates in words\n")
     recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}
-    settings = {**RECIPE, "training.steps": steps, "training.validate_every": max(1, steps // 6)}
+    settings = {**RECIPE, "training.max_steps": steps, "training.eval_steps": max(1, steps // 6)}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more are no faster for matrices this small
     bundle = train(with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run)

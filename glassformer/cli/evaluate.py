@@ -53,7 +53,9 @@ def evaluate(
         bool, typer.Option("--lowercase", help="Compute case-insensitive BLEU and chrF.")
     ] = False,
     settings: Settings = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Maximum batch size, like training.batch.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens, images or windows per batch.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Write the model's outputs, one per line.", rich_help_panel=OUTPUT_PANEL),
@@ -143,14 +145,14 @@ def _add_language(
 
     for setting in settings:
         name = setting.partition("=")[0].strip()
-        if name in ("data.to", "data.columns"):
+        if name in ("data.language_column", "data.columns"):
             raise ConflictError(names=("to", name), reason="use --to with --columns, or the settings alone")
     language, errors = resolve_language(load(folder), to), RowErrors()
     table = temporary / "pairs.jsonl"
     write_pairs_with_language(data, language, table, columns=parse_columns(columns) or None, errors=errors)
     if errors.count:
         message(errors.summary())
-    return [str(table)], list(PAIR_FIELDS), [*settings, f"data.to={LANGUAGE_COLUMN}"]
+    return [str(table)], list(PAIR_FIELDS), [*settings, f"data.language_column={LANGUAGE_COLUMN}"]
 
 
 def _class_table(rows: Sequence[dict[str, Any]]) -> Table:

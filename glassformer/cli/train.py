@@ -126,14 +126,14 @@ def _estimate(recipe: Recipe) -> None:
         configure_torch(settings, device)
         torch.manual_seed(job.recipe.seed)
         task = job.task()
-        assert settings.steps is not None
+        assert settings.max_steps is not None
         screen.print("[bold]Recipe[/]")
         screen.print(job.recipe.to_yaml(), markup=False)
         model = task.learner.model
         if isinstance(model, EncoderDecoder | EncoderOnly | DecoderOnly):
             summary = summarize_model(Bundle(model=model), batch=2)
             screen.print(draw_model(model.spec, summary, screen.width), "", sep="\n")
-        with RunLog(folder, total_steps=settings.steps, main=False) as log:
+        with RunLog(folder, total_steps=settings.max_steps, main=False) as log:
             trainer = Trainer(
                 task,
                 settings,
@@ -143,13 +143,13 @@ def _estimate(recipe: Recipe) -> None:
                 log=log,
                 signals=StopSignals(),  # not entered: there is nothing to save on Ctrl-C
             )
-            seconds = _step_seconds(trainer, min(TIMED_STEPS, settings.steps))
+            seconds = _step_seconds(trainer, min(TIMED_STEPS, settings.max_steps))
         count = sum(p.numel() for p in task.learner.parameters())
         screen.print("[bold]Estimate from a few steps[/]")
         screen.print(f"  parameters  {count:,}")
-        screen.print(f"  steps       {settings.steps:,} on {device}")
+        screen.print(f"  steps       {settings.max_steps:,} on {device}")
         screen.print(f"  memory      {format_bytes(peak_memory())} at peak so far")
-        total = format_duration(seconds * settings.steps)
+        total = format_duration(seconds * settings.max_steps)
         screen.print(f"  time        {seconds:.2f} s per step: {total}, without validation")
 
 

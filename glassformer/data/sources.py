@@ -44,7 +44,7 @@ from glassformer.errors import (
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Stamp = Callable[[Path], object]  # what identifies a file's content
-Unit = Literal["line", "document", "file"]
+SampleBy = Literal["line", "paragraph", "file"]
 PAIR_FIELDS = ("source", "target")
 _PIECE_CHARS = 1 << 16
 
@@ -198,24 +198,26 @@ def _columns_unclear(table: Table, names: Sequence[str], what: str) -> FileProbl
 # --- texts
 
 
-def texts(paths: Paths, *, unit: Unit = "line", column: Column | None = None) -> TextFiles | TextColumn:
+def texts(
+    paths: Paths, *, sample_by: SampleBy = "line", column: Column | None = None
+) -> TextFiles | TextColumn:
     """Documents from plain files, or from a column of TSV, CSV, JSON Lines or Parquet files.
 
-    unit: what a document is in a plain file: a line, a paragraph between blank lines, or the whole file.
+    sample_by: what a document is in a plain file: a line, a paragraph between blank lines, or the file.
     In a table each row is a document.
     """
     files = list_paths(paths)
     formats = {file_format(file) for file in files}
-    if unit not in get_args(Unit):
-        raise InvalidValueError("unit", unit, f"one of {', '.join(get_args(Unit))}")
+    if sample_by not in get_args(SampleBy):
+        raise InvalidValueError("sample_by", sample_by, f"one of {', '.join(get_args(SampleBy))}")
     if "plain" in formats and len(formats) > 1:
         raise ConflictError(sorted(formats), "plain text and tables cannot be mixed")
     if "plain" in formats:
         if column is not None:
             raise FileProblemError(files[0], f"is plain text and has no column '{column}'")
-        return TextFiles(files, unit)
-    if unit != "line":
-        raise InvalidValueError("unit", unit, f"'line', because {files[0]} is a table")
+        return TextFiles(files, sample_by)
+    if sample_by != "line":
+        raise InvalidValueError("sample_by", sample_by, f"'line', because {files[0]} is a table")
     tables = [open_table(file) for file in files]
     return TextColumn(tables, column or _text_column(tables[0]))
 
@@ -246,8 +248,8 @@ def _textual_columns(head: Head) -> list[str]:
 class TextFiles(TextSource):
     """The documents of plain files; blank lines are skipped."""
 
-    def __init__(self, paths: list[Path], unit: Unit) -> None:
-        self.paths, self.unit = paths, unit
+    def __init__(self, paths: list[Path], sample_by: SampleBy) -> None:
+        self.paths, self.sample_by = paths, sample_by
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
         number = -1
@@ -260,7 +262,7 @@ class TextFiles(TextSource):
 
     def _read(self, path: Path, counter: RowCounter) -> Iterator[tuple[bool, str]]:
         """Whether a document starts with this piece, and the piece."""
-        match self.unit:
+        match self.sample_by:
             case "file":
                 for n, piece in enumerate(read_pieces(path, counter)):
                     yield n == 0, piece
@@ -269,11 +271,11 @@ class TextFiles(TextSource):
                     if line.strip():
                         counter.good += 1
                         yield True, line
-            case "document":
+            case "paragraph":
                 yield from _paragraphs(_good_lines(path, counter), counter)
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, self.unit, stamp=stamp)
+        return fingerprint_files(self.paths, self.sample_by, stamp=stamp)
 
 
 def _good_lines(path: Path, counter: RowCounter) -> Iterator[str]:

@@ -52,9 +52,9 @@ def splits_documents(source: Source) -> bool:
 
     This is so if every file is a document, or if no blank lines separate documents.
     """
-    if not isinstance(source, TextFiles) or source.unit == "line":
+    if not isinstance(source, TextFiles) or source.sample_by == "line":
         return False
-    return source.unit == "file" or all(number == 0 for number, _ in source.pieces(RowErrors()))
+    return source.sample_by == "file" or all(number == 0 for number, _ in source.pieces(RowErrors()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
     with suppress(GlassformerError):
         recipe = read_recipe_dict(root / RECIPE)
     last = max((line["step"] for line in (*history.steps, *history.validations)), default=0)
-    total = facts.get("total steps") or (recipe.get("training") or {}).get("steps")
+    total = facts.get("total steps") or (recipe.get("training") or {}).get("max_steps")
     return schema.RunInfo(
         id=id,
         name=root.name,

@@ -2,11 +2,11 @@
 
 from glassformer.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
-from glassformer.training.optimizer import Schedule
+from glassformer.training.optimizer import LRSchedule
 
 __all__ = [
     "Checkpoint",
-    "Schedule",
+    "LRSchedule",
     "cross_entropy",
     "load_checkpoint",
     "projected_cross_entropy",

@@ -1,7 +1,7 @@
 """From the stream of batches to training steps, prefetched by a thread.
 
-A step takes the next `accumulate` batches of the stream. Each of several processes takes every `ranks`-th of
-them, so together they learn from the same batches, whatever their number.
+With gradient accumulation, a step takes the next `accumulation_steps` batches of the stream. Each process
+takes every `ranks`-th of them, so all processes together learn from the same batches, whatever their number.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DataLoader:
     batches: Batches
     examples: Examples
     count: Callable[[Arrays], int]
-    accumulate: int = 1
+    accumulation_steps: int = 1
     rank: int = 0
     ranks: int = 1
     pin_memory: bool = False
@@ -66,7 +66,7 @@ class DataLoader:
     def steps(self, start: DataPosition) -> Iterator[StepBatches]:
         stream = self.batches.stream(start)
         while True:
-            batches = list(islice(stream, self.accumulate))
+            batches = list(islice(stream, self.accumulation_steps))
             own = [(n, batch) for n, batch in enumerate(batches) if n % self.ranks == self.rank]
             yield StepBatches(
                 batches=tuple(self.load(n, batch) for n, batch in own),
@@ -93,10 +93,10 @@ class DataLoader:
 def make_batches(task: Task, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
     """The batches of a task, by length or packed into rows, and the examples in that form."""
     assert options.batch is not None
-    if options.batching != "rows":
+    if not options.packing:
         return Batches(data=task.train, tokens=options.batch, seed=seed), task.train
     if task.row_width is None or not isinstance(task.train, PairExamples):
-        raise InvalidValueError("training.batching", "rows", "lengths, since only pairs can be packed")
+        raise InvalidValueError("training.packing", True, "false, since only sentence pairs can be packed")
     packed = PackedPairs(task.train, task.row_width)
     sample = np.linspace(0, len(packed) - 1, min(len(packed), SAMPLED_PAIRS)).astype(np.int64)
     pair_length = max(1.0, packed.lengths(sample).sum(1).mean())

@@ -19,7 +19,7 @@ from glassformer.pretrained import result_of
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs import JOBS
-from glassformer.training.recipe import DATA_SECTIONS, parse_recipe, with_overrides
+from glassformer.training.recipe import DATA_SECTIONS, batch_key, parse_recipe, with_overrides
 from glassformer.training.task import Validation
 
 
@@ -45,7 +45,8 @@ def evaluate_files(
     """Run a job's validation on all rows of the files.
 
     job: what the model does; by default its folder says so.
-    columns: names or numbers of the columns in tables. overrides: of data settings, e.g. `data.unit=line`.
+    columns: names or numbers of the columns in tables.
+    overrides: of keys of the data section, e.g. `data.sample_by=line`.
     """
     folder = result_of(folder)
     name = job or job_of_model(folder)
@@ -53,20 +54,25 @@ def evaluate_files(
         "job": name,
         "data": {},
         "model": {"folder": str(folder)},
-        "training": {"batch": batch, "max_valid": sys.maxsize, "samples": 0, "device": device},
+        "training": {
+            batch_key(name): batch,
+            "max_generate_samples": sys.maxsize,
+            "log_samples": 0,
+            "device": device,
+        },
     }
     known = DATA_SECTIONS[name].__dataclass_fields__ if name in DATA_SECTIONS else {}  # parsing reports it
     recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
     if columns and "columns" in known:
         recipe["data"]["columns"] = parse_columns(columns)
-    elif columns and "column" in known and len(columns) == 1:
-        recipe["data"]["column"] = parse_columns(columns)[0]
+    elif columns and "text_column" in known and len(columns) == 1:
+        recipe["data"]["text_column"] = parse_columns(columns)[0]
     elif columns:
-        expected = "one column" if "column" in known else f"no columns for {name}"
+        expected = "one column" if "text_column" in known else f"no columns for {name}"
         raise InvalidValueError("columns", list(columns), expected)
     for override in overrides:
         if not override.startswith("data."):
-            raise InvalidValueError("override", override, "a data setting, e.g. data.unit=line")
+            raise InvalidValueError("override", override, "a data setting, e.g. data.sample_by=line")
     parsed = parse_recipe(with_overrides(recipe, overrides))
     where = device_for(device)
     with TemporaryDirectory(prefix="glassformer-") as temporary:

@@ -126,7 +126,7 @@ def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.
             return "not compiled: torch finds no Triton for this GPU; training runs uncompiled, slower"
     from torch._inductor import config
 
-    packed = options.batching == "rows"
+    packed = options.packing
     if packed and hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False  # a sixth slower with it, on rows as short as these
     mode = options.compile

@@ -16,37 +16,38 @@ from glassformer.training.recipe import TrainingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """A linear warm-up to 1, then a decay; `at(step)`, for steps 1, 2, ..., multiplies the peak rate.
+class LRSchedule:
+    """Learning-rate schedule: a linear warmup to 1, then a decay.
 
-    kind: "constant"; "inverse_sqrt", sqrt(warmup / step), as in "Attention is all you need"; "linear" or
-        "cosine", which reach `floor` at `steps`.
+    `at(step)`, for steps 1, 2, ..., is the factor of the peak learning rate.
+    kind: "constant"; "inverse_sqrt", sqrt(warmup_steps / step), as in "Attention is all you need"; "linear"
+        or "cosine", which reach `min_lr_ratio` at `max_steps`.
 
-    >>> [Schedule(kind="constant", warmup=4).at(step) for step in (1, 2, 4, 100)]
+    >>> [LRSchedule(kind="constant", warmup_steps=4).at(step) for step in (1, 2, 4, 100)]
     [0.25, 0.5, 1.0, 1.0]
-    >>> Schedule(kind="inverse_sqrt", warmup=4000).at(16000)
+    >>> LRSchedule(kind="inverse_sqrt", warmup_steps=4000).at(16000)
     0.5
-    >>> [Schedule(kind="linear", steps=10).at(step) for step in (1, 5, 10, 99)]
+    >>> [LRSchedule(kind="linear", max_steps=10).at(step) for step in (1, 5, 10, 99)]
     [0.9, 0.5, 0.0, 0.0]
-    >>> [round(Schedule(kind="cosine", steps=10, floor=0.1).at(step), 3) for step in (5, 10)]
+    >>> [round(LRSchedule(kind="cosine", max_steps=10, min_lr_ratio=0.1).at(step), 3) for step in (5, 10)]
     [0.55, 0.1]
     """
 
     kind: Literal["inverse_sqrt", "cosine", "linear", "constant"]
-    warmup: int = 0
-    steps: int = 1
-    floor: float = 0.0
+    warmup_steps: int = 0
+    max_steps: int = 1
+    min_lr_ratio: float = 0.0
 
     def at(self, step: int) -> float:
-        if step < self.warmup:
-            return step / self.warmup
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
         if self.kind == "constant":
             return 1.0
         if self.kind == "inverse_sqrt":
-            return math.sqrt(max(self.warmup, 1) / step)
-        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+            return math.sqrt(max(self.warmup_steps, 1) / step)
+        done = min(1.0, (step - self.warmup_steps) / max(1, self.max_steps - self.warmup_steps))
         left = 1 - done if self.kind == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return self.floor + (1 - self.floor) * left
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * left
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOptions) -> Optimizer:

@@ -7,17 +7,19 @@ recipe with all choices filled in, and that file runs the same training again.
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
 
 from glassformer.core.schema import choices, fits, named
 from glassformer.errors import (
+    ConflictError,
     FileMissingError,
     FileProblemError,
     InvalidValueError,
@@ -29,9 +31,18 @@ Paths = tuple[str, ...]
 Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
-def setting(default: Any, interval: str, *, length: int | None = None) -> Any:
-    """A numeric field with its default, the interval it must lie in, e.g. `[0, 1)`, and a tuple's length."""
-    return field(default=default, metadata={"interval": interval, "length": length})
+REQUIRED: Any = dataclasses.MISSING
+
+
+def setting(
+    default: Any, description: str, *, interval: str = "", unit: str = "", length: int | None = None
+) -> Any:
+    """A key of a recipe: its default and what `describe_keys` says about it.
+
+    interval: the numbers that are valid, e.g. `[0, 1)`. length: of a tuple.
+    """
+    metadata = {"description": description, "interval": interval, "unit": unit, "length": length}
+    return field(default=default, metadata=metadata)
 
 
 def in_interval(value: float, interval: str) -> bool:
@@ -46,177 +57,375 @@ def in_interval(value: float, interval: str) -> bool:
 
 
 class Section:
-    """Base of the sections of a recipe: numbers must lie in the interval their field declares."""
+    """Base of the sections of a recipe: numbers must lie in the interval that their key declares."""
 
     section: typing.ClassVar[str]
 
     def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, length = getattr(self, one.name), one.metadata.get("length")
-            interval = one.metadata.get("interval")
+        for key in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, length = getattr(self, key.name), key.metadata["length"]
+            interval = key.metadata["interval"]
             numbers = value if isinstance(value, tuple) else (value,)
             if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
-                raise InvalidValueError(f"{self.section}.{one.name}", value, f"a number in {interval}")
+                raise InvalidValueError(f"{self.section}.{key.name}", value, f"a number in {interval}")
             if length and isinstance(value, tuple) and len(value) != length:
-                raise InvalidValueError(f"{self.section}.{one.name}", list(value), f"{length} numbers")
+                raise InvalidValueError(f"{self.section}.{key.name}", list(value), f"{length} numbers")
 
 
 class DataSection(Section):
     section = "data"
 
 
+def _train_files(description: str) -> Any:
+    return setting(REQUIRED, description, unit="files")
+
+
+def _valid_split(fraction: float) -> Any:
+    text = "validation split: files like the training files, or the fraction of the training data to hold out"
+    return setting(fraction, text, interval="(0, 1)", unit="files or fraction")
+
+
+def _bpe_dropout() -> Any:
+    return setting(
+        0.0,
+        "BPE dropout (training only): in each of three passes, probability of splitting a token into two "
+        "shorter ones",
+        interval="[0, 1)",
+        unit="probability",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairData(DataSection):
-    """Sentences and their translations, aligned line by line in two files or in the columns of tables.
+    """Sentences and their translations, aligned line by line in two files or in the columns of tables."""
 
-    valid: files of the same kind, or the fraction of the training data to hold out, as in every section
-    columns: names or numbers of the two columns; to: the column with the target language, if several
-    """
-
-    train: Paths
-    valid: Paths | float = setting(0.02, "(0, 1)")
-    columns: Columns | None = None
-    to: str | int | None = None
-    max_len: int = 128
-    bpe_dropout: float = setting(0.0, "[0, 1)")
+    train: Paths = _train_files("two line-aligned files, or tables with both sentences in a row")
+    valid: Paths | float = _valid_split(0.02)
+    columns: Columns | None = setting(
+        None, "source and target column, e.g. `[en, de]`; null detects them", unit="names or numbers"
+    )
+    language_column: str | int | None = setting(
+        None, "column with the target language; null trains one target language", unit="name or number"
+    )
+    max_len: int = setting(
+        128, "maximum length of source and target; longer pairs are skipped and counted", unit="tokens"
+    )
+    bpe_dropout: float = _bpe_dropout()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(DataSection):
-    """Documents for language modelling, each a line, a paragraph or a file; length: the context in tokens."""
+    """Documents for language modeling."""
 
-    train: Paths
-    valid: Paths | float = setting(0.05, "(0, 1)")
-    unit: Literal["line", "document", "file"] = "document"
-    column: str | int | None = None
-    length: int | None = None
+    train: Paths = _train_files("plain text, or tables with a text column")
+    valid: Paths | float = _valid_split(0.05)
+    sample_by: Literal["line", "paragraph", "file"] = setting(
+        "paragraph",
+        "what a document is in a plain file: a line, a paragraph (up to a blank line), or the file",
+    )
+    text_column: str | int | None = setting(
+        None, "text column of a table; null detects it", unit="name or number"
+    )
+    context_length: int | None = setting(
+        None, "tokens per example, packed end to end; null chooses 128 to 1024", unit="tokens"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledData(DataSection):
-    """Texts and their labels, one per row; columns: names or numbers of text and label."""
+    """Texts and their labels, one per row."""
 
-    train: Paths
-    valid: Paths | float = setting(0.05, "(0, 1)")
-    columns: Columns | None = None
-    max_len: int = 128
-    bpe_dropout: float = setting(0.0, "[0, 1)")
-    mask_prob: float = setting(0.0, "[0, 1)")
-    mlm_weight: float = setting(0.0, "[0, inf)")
+    train: Paths = _train_files("tables with a text and a label in a row")
+    valid: Paths | float = _valid_split(0.05)
+    columns: Columns | None = setting(
+        None, "text and label column; null detects them", unit="names or numbers"
+    )
+    max_len: int = setting(
+        128, "maximum length of a text; longer texts are truncated and counted", unit="tokens"
+    )
+    bpe_dropout: float = _bpe_dropout()
+    mask_prob: float = setting(
+        0.0, "probability of masking a token (training only)", interval="[0, 1)", unit="probability"
+    )
+    mlm_weight: float = setting(
+        0.0,
+        "weight of the masked-language-modeling loss, relative to the classification loss",
+        interval="[0, inf)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceData(DataSection):
-    """Sentences to corrupt and restore; trim, gap and shuffle are the probabilities of each corruption."""
+    """Sentences to corrupt and restore (denoising)."""
 
-    train: Paths
-    valid: Paths | float = setting(0.02, "(0, 1)")
-    column: str | int | None = None
-    max_len: int = 64
-    trim: float = 0.3
-    gap: float = 0.3
-    shuffle: float = 0.3
+    train: Paths = _train_files("one sentence per line, or a column of a table")
+    valid: Paths | float = _valid_split(0.02)
+    text_column: str | int | None = setting(
+        None, "sentence column of a table; null detects it", unit="name or number"
+    )
+    max_len: int = setting(64, "maximum length; longer sentences are skipped and counted", unit="tokens")
+    trim_prob: float = setting(0.3, "corruption: cut off the beginning or the end", unit="probability")
+    gap_prob: float = setting(
+        0.3, "corruption: text infilling, i.e. replace words by a gap token", unit="probability"
+    )
+    shuffle_prob: float = setting(0.3, "corruption: shuffle words locally", unit="probability")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData(DataSection):
-    """Images and their classes: a folder per class, IDX, npz, CIFAR binary or Parquet.
+    """Images and their classes."""
 
-    size: height and width to resize to; null keeps the most common size
-    """
-
-    train: Paths
-    valid: Paths | float = setting(0.1, "(0, 1)")
-    size: tuple[int, ...] | None = setting(None, "[1, inf)")
-    flip: float = setting(0.0, "[0, 1]")
-    shift: int = setting(0, "[0, inf)")
-    rotate: float = setting(0.0, "[0, 180]")
-    erase: float = setting(0.0, "[0, 1]")
-    cutmix: float = setting(0.0, "[0, 1]")
+    train: Paths = setting(
+        REQUIRED,
+        "a folder with a subfolder per class, IDX, npz, CIFAR .bin or Parquet",
+        unit="folder or file",
+    )
+    valid: Paths | float = _valid_split(0.1)
+    image_size: tuple[int, ...] | None = setting(
+        None,
+        "height and width to resize to; null keeps the most common size",
+        interval="[1, inf)",
+        unit="pixels",
+    )
+    flip_prob: float = setting(
+        0.0, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
+    )
+    max_shift: int = setting(0, "augmentation: maximum random shift", interval="[0, inf)", unit="pixels")
+    max_rotation: float = setting(
+        0.0, "augmentation: maximum random rotation", interval="[0, 180]", unit="degrees"
+    )
+    erase_prob: float = setting(
+        0.0, "augmentation: random erasing of a rectangle", interval="[0, 1]", unit="probability"
+    )
+    cutmix_prob: float = setting(
+        0.0, "augmentation: CutMix, decided per batch", interval="[0, 1]", unit="probability"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesData(DataSection):
-    """Time series: CSV or Parquet, wide (a column each) or long (unique_id, ds, y).
+    """Time series."""
 
-    split: fractions of the rows for training, validation and test, or the row numbers where they end
-    """
-
-    train: Paths
-    time: str | None = None
-    target: Paths | None = None
-    context: int | None = None
-    horizon: int = 96
-    split: tuple[float, ...] = setting((0.7, 0.1, 0.2), "[0, inf)", length=3)
-    fill: Literal["linear", "last"] | None = None
+    train: Paths = setting(
+        REQUIRED, "CSV or Parquet, wide (a column per series) or long (unique_id, ds, y)", unit="file"
+    )
+    time_column: str | None = setting(None, "time column; null detects it", unit="name")
+    target_columns: Paths | None = setting(
+        None, "columns to forecast; null takes all numeric columns", unit="names"
+    )
+    context_length: int | None = setting(
+        None, "number of past steps that the model reads; null chooses it", unit="time steps"
+    )
+    horizon: int = setting(96, "number of steps to forecast", unit="time steps")
+    split: tuple[float, ...] = setting(
+        (0.7, 0.1, 0.2),
+        "training, validation and test split in time: fractions, or the rows where they end",
+        interval="[0, inf)",
+        unit="fractions or rows",
+        length=3,
+    )
+    fill_missing: Literal["linear", "last"] | None = setting(
+        None, "how to fill missing rows: linear interpolation or the last value; null rejects them"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions(Section):
-    """The tokenizer to train; folder: use the trained tokenizer there instead."""
+    """The tokenizer to train or to use."""
 
     section = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "byte", "word", "char"] = "bpe"
-    vocab_size: int = setting(8000, "[1, inf)")
-    sides: Literal["joint", "separate"] = "joint"
-    lowercase: bool = False
-    folder: str | None = None
+    kind: Literal["bpe", "unigram", "byte", "word", "char"] = setting(
+        "bpe", "tokenizer algorithm; byte is byte-level BPE"
+    )
+    vocab_size: int = setting(8000, "maximum vocabulary size", interval="[1, inf)", unit="tokens")
+    separate_vocabs: bool = setting(False, "train one vocabulary per language instead of a joint one")
+    lowercase: bool = setting(False, "lowercase the text")
+    folder: str | None = setting(None, "use the tokenizer in this folder instead of training one")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Section):
-    """A preset, family or baseline, or a folder to fine-tune; overrides: settings of the family."""
+    """A preset, family or baseline, or a model to fine-tune."""
 
     section = "model"
 
-    preset: str | None = None
-    folder: str | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = setting(
+        None,
+        "preset or family (`glassformer inspect` lists them), or a baseline: lstm, linear, repeat, seasonal; "
+        "null suits the job",
+    )
+    folder: str | None = setting(None, "model folder to fine-tune, instead of a preset")
+    overrides: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "description": "option of the family: d_model, num_heads, d_ff, num_layers, dropout, ...",
+            "interval": "",
+            "unit": "",
+            "length": None,
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Section):
-    """The training loop; docs/guides/train.md explains every setting."""
+    """The optimizer, the learning-rate schedule and the training loop."""
 
     section = "training"
 
-    steps: int | None = setting(None, "[1, inf)")
-    epochs: float | None = setting(None, "(0, inf)")
-    batch: int | None = setting(None, "[1, inf)")
-    batching: Literal["lengths", "rows"] | None = None
-    accumulate: int = setting(1, "[1, inf)")
-    lr: float | None = setting(None, "(0, inf)")
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = None
-    warmup: int | None = setting(None, "[0, inf)")
-    floor: float = setting(0.0, "[0, 1]")
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    betas: tuple[float, ...] = setting((0.9, 0.98), "[0, 1)", length=2)
-    eps: float = setting(1e-9, "(0, 1)")
-    weight_decay: float = setting(0.01, "[0, inf)")
-    max_grad_norm: float = setting(1.0, "[0, inf)")
-    label_smoothing: float | None = setting(None, "[0, 1)")
-    r_drop: float = setting(0.0, "[0, inf)")
-    ema: float = setting(0.0, "[0, 1)")
-    average: int = setting(0, "[0, inf)")
-    average_of: Literal["last", "best"] = "last"
-    final: Literal["best", "last"] = "best"
-    metric: str | None = None
-    patience: int | None = setting(None, "[1, inf)")
-    validate_every: int | None = setting(None, "[1, inf)")
-    save_every: int | None = setting(None, "[1, inf)")
-    log_every: int | None = setting(None, "[1, inf)")
-    keep: int = setting(2, "[2, inf)")
-    snapshots: int = setting(0, "[0, inf)")
-    samples: int = setting(5, "[0, inf)")
-    max_valid: int = setting(1000, "[1, inf)")
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = "auto"
-    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
-    checkpoint_activations: bool = False
-    max_bad_steps: int = setting(10, "[1, inf)")
-    deterministic: bool = False
+    max_steps: int | None = setting(
+        None,
+        "number of optimizer steps; null computes it from epochs",
+        interval="[1, inf)",
+        unit="optimizer steps",
+    )
+    epochs: float | None = setting(
+        None,
+        "number of passes over the training data; max_steps takes precedence; null chooses it",
+        interval="(0, inf)",
+    )
+    batch_tokens: int | None = setting(
+        None,
+        "text jobs: maximum batch size per device, padding included; null chooses it",
+        interval="[1, inf)",
+        unit="tokens",
+    )
+    batch_size: int | None = setting(
+        None,
+        "images and forecast: maximum batch size per device; null chooses it",
+        interval="[1, inf)",
+        unit="images or windows",
+    )
+    packing: bool | None = setting(
+        None,
+        "pack sentence pairs into rows of a fixed width (for compiled GPU steps) instead of bucketing by "
+        "length; null packs on a GPU",
+    )
+    gradient_accumulation_steps: int = setting(
+        1,
+        "gradient accumulation: batches per optimizer step, summed over all devices; equals one big batch",
+        interval="[1, inf)",
+        unit="batches",
+    )
+    lr: float | None = setting(None, "peak learning rate; null chooses it", interval="(0, inf)")
+    lr_scheduler: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = setting(
+        None, "learning-rate schedule after the warmup; null chooses it"
+    )
+    warmup_steps: int | None = setting(
+        None,
+        "linear learning-rate warmup; null is a tenth of all steps, at most 4000",
+        interval="[0, inf)",
+        unit="optimizer steps",
+    )
+    min_lr_ratio: float = setting(
+        0.0, "final learning rate of a cosine or linear schedule", interval="[0, 1]", unit="fraction of lr"
+    )
+    optimizer: Literal["adamw", "adam"] = setting("adamw", "AdamW, or Adam without weight decay")
+    betas: tuple[float, ...] = setting(
+        (0.9, 0.98),
+        "Adam betas: decay rates of the first and second moment",
+        interval="[0, 1)",
+        length=2,
+    )
+    eps: float = setting(1e-9, "Adam epsilon", interval="(0, 1)")
+    weight_decay: float = setting(
+        0.01,
+        "decoupled weight decay of AdamW, applied to matrices only, not to biases and norms",
+        interval="[0, inf)",
+    )
+    max_grad_norm: float = setting(
+        1.0, "gradient clipping: maximum gradient norm; 0 disables it", interval="[0, inf)"
+    )
+    label_smoothing: float | None = setting(
+        None,
+        "label smoothing: probability mass spread over all classes; null is 0.1 for translate, restore and "
+        "images, else 0",
+        interval="[0, 1)",
+        unit="probability",
+    )
+    r_drop: float = setting(
+        0.0,
+        "R-Drop: weight of the divergence between two forward passes with different dropout; 0 disables it",
+        interval="[0, inf)",
+    )
+    ema: float = setting(
+        0.0,
+        "decay of an exponential moving average (EMA) of the weights, used for validation and the final "
+        "model; 0 disables it",
+        interval="[0, 1)",
+    )
+    average_checkpoints: int = setting(
+        0,
+        "checkpoint averaging: number of validated models averaged into the final one; 0 disables it",
+        interval="[0, inf)",
+        unit="models",
+    )
+    average_selection: Literal["last", "best"] = setting("last", "which validated models are averaged")
+    load_best_model_at_end: bool = setting(
+        True, "without averaging, the final model is the best one; if false, the last one"
+    )
+    metric_for_best_model: str | None = setting(
+        None,
+        "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
+        "classify and images, mse for forecast, loss for lm",
+    )
+    early_stopping_patience: int | None = setting(
+        None,
+        "early stopping: validations without improvement before training ends; null disables it",
+        interval="[1, inf)",
+        unit="validations",
+    )
+    eval_steps: int | None = setting(
+        None,
+        "validation interval; null is about once per epoch",
+        interval="[1, inf)",
+        unit="optimizer steps",
+    )
+    save_steps: int | None = setting(
+        None, "checkpoint interval; null is eval_steps", interval="[1, inf)", unit="optimizer steps"
+    )
+    logging_steps: int | None = setting(
+        None, "logging interval; null chooses it", interval="[1, inf)", unit="optimizer steps"
+    )
+    save_total_limit: int = setting(2, "number of checkpoints kept", interval="[2, inf)", unit="checkpoints")
+    snapshots: int = setting(
+        0,
+        "number of models saved along the run for the explorer; 0 disables them",
+        interval="[0, inf)",
+        unit="models",
+    )
+    log_samples: int = setting(
+        5, "sample outputs logged per validation", interval="[0, inf)", unit="examples"
+    )
+    max_generate_samples: int = setting(
+        1000,
+        "maximum number of examples decoded per validation; the loss is computed on all",
+        interval="[1, inf)",
+        unit="examples",
+    )
+    device: str = setting("auto", "auto, cpu, cuda or cuda:1; auto is a GPU if there is one")
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "bfloat16 is mixed precision (autocast); auto is bfloat16 on a GPU, float32 on a CPU"
+    )
+    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = setting(
+        "auto", "mode of torch.compile; auto compiles on a GPU"
+    )
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = setting(
+        "auto", "distributed training: DDP, or FSDP, which shards the model; auto is ddp under torchrun"
+    )
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    max_skipped_steps: int = setting(
+        10,
+        "consecutive steps skipped for a non-finite or exploding loss before the run fails",
+        interval="[1, inf)",
+        unit="optimizer steps",
+    )
+    deterministic: bool = setting(False, "bit-identical reruns on one GPU, slightly slower")
+
+    @property
+    def batch(self) -> int | None:
+        """The batch size in the unit of the job: `batch_tokens` or `batch_size`."""
+        return self.batch_tokens or self.batch_size
 
 
 JobData = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
@@ -239,6 +448,58 @@ METRICS = {  # what each job measures
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
+def batch_key(job: str) -> str:
+    """The training key for the batch size: text jobs count tokens, the others images or windows."""
+    return "batch_size" if job in ("images", "forecast") else "batch_tokens"
+
+
+class KeyDescription(NamedTuple):
+    """A key of a recipe, for reference pages. job: the job of a data key; None for the other sections.
+
+    default: as in YAML; "required" if there is none. interval: of a number, e.g. `[0, 1)`.
+    """
+
+    section: str
+    job: str | None
+    key: str
+    type: str
+    default: str
+    unit: str
+    interval: str
+    description: str
+
+
+def describe_keys() -> Iterator[KeyDescription]:
+    """Every key of every section of a recipe.
+
+    >>> next(key.description for key in describe_keys() if key.key == "eps")
+    'Adam epsilon'
+    """
+    sections: list[tuple[str | None, type[Section]]] = [*DATA_SECTIONS.items()]
+    for job, section in [*sections, *((None, s) for s in (TokenizerOptions, ModelOptions, TrainingOptions))]:
+        types = typing.get_type_hints(section)
+        for key in dataclasses.fields(section):  # type: ignore[arg-type]
+            info = key.metadata
+            yield KeyDescription(
+                section=section.section,
+                job=job,
+                key=key.name,
+                type=named(types[key.name]),
+                default=_format_default(key),
+                unit=info["unit"],
+                interval=info["interval"],
+                description=info["description"],
+            )
+
+
+def _format_default(key: dataclasses.Field[Any]) -> str:
+    if key.default_factory is not dataclasses.MISSING:
+        return ""
+    if key.default is REQUIRED:
+        return "required"
+    return json.dumps(key.default) if not isinstance(key.default, str) else key.default
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One run: the job, its data, tokenizer, model and training."""
@@ -252,19 +513,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         training, metrics = self.training, METRICS[self.job].split()
-        if training.metric is not None and training.metric not in metrics:
-            raise UnknownNameError(f"metric of {self.job}", training.metric, metrics)
+        metric = training.metric_for_best_model
+        if metric is not None and metric not in metrics:
+            raise UnknownNameError(f"metric of {self.job}", metric, metrics)
+        for key in {"batch_tokens", "batch_size"} - {batch_key(self.job)}:
+            if getattr(training, key) is not None:
+                raise ConflictError(
+                    (f"training.{key}", "job"),
+                    f"the batch size of {self.job} is training.{batch_key(self.job)}",
+                )
         if training.r_drop and self.job in ("lm", "forecast"):
             raise InvalidValueError("training.r_drop", training.r_drop, f"0 for {self.job}")
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as its file has it."""
-        found: dict[str, Any] = {"job": self.job, "seed": self.seed}
+        data: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
-            found[section] = _section_dict(getattr(self, section))
+            data[section] = _section_dict(getattr(self, section))
         if self.job in ("images", "forecast"):
-            del found["tokenizer"]
-        return found
+            del data["tokenizer"]
+        return data
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, default_flow_style=None)
@@ -363,16 +631,16 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
         raise InvalidValueError(kind.section, data, "a section of keys and values")
     types = typing.get_type_hints(kind)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    hints = {one.name: types[one.name] for one in fields}
+    hints = {key.name: types[key.name] for key in fields}
     values = {}
     for key, value in data.items():
         if key not in hints:
             raise UnknownNameError(f"key in {kind.section}", str(key), hints)
         values[key] = convert(value, hints[key], f"{kind.section}.{key}")
-    for one in fields:
-        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-        if required and one.name not in values:
-            raise MissingValueError(f"{kind.section}.{one.name}", "in a recipe")
+    for key in fields:
+        required = key.default is REQUIRED and key.default_factory is dataclasses.MISSING
+        if required and key.name not in values:
+            raise MissingValueError(f"{kind.section}.{key.name}", "in a recipe")
     return kind(**values)
 
 
@@ -391,8 +659,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         with suppress(ValueError):
             value = float(value)
     if any(fits(value, choice) for choice in scalars):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return float(value) if whole and float in scalars and int not in scalars else value
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if is_int and float in scalars and int not in scalars else value
     if sequence is not None and value is not None:
         inner = typing.get_args(sequence)[0]
         items = value if isinstance(value, list | tuple) else [value]

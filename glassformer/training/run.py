@@ -46,8 +46,8 @@ from glassformer.weights.atomic_write import atomic_write
 # Training settings that may change when a run is resumed: they do not change what is learned.
 RESUMABLE = frozenset(
     """
-    steps epochs patience validate_every save_every log_every keep snapshots samples
-    device compile parallel checkpoint_activations max_bad_steps
+    max_steps epochs early_stopping_patience eval_steps save_steps logging_steps save_total_limit
+    snapshots log_samples device compile parallel gradient_checkpointing max_skipped_steps
     """.split()
 )
 
@@ -111,10 +111,11 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
         parallel, signals, lambda: prepare_job(request, root, parallel.device, log, ranks=parallel.ranks)
     )
     options = job.recipe.training
-    if options.accumulate % parallel.ranks:
+    batches = options.gradient_accumulation_steps
+    if batches % parallel.ranks:
         raise ConflictError(
-            ("training.accumulate", "the number of processes"),
-            f"{options.accumulate} batches per step cannot be divided among {parallel.ranks} processes",
+            ("training.gradient_accumulation_steps", "the number of processes"),
+            f"{batches} batches per step cannot be divided among {parallel.ranks} processes",
             "resume with a number of processes that divides it",
         )
     configure_torch(options, parallel.device)
@@ -122,9 +123,8 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
         outcome = trainer.run()
         state, run_log = trainer.state, trainer.log
         if outcome == "interrupted":
-            run_log.message(
-                f"stopped at step {state.step:,} of {trainer.steps:,}; run the same command again to resume"
-            )
+            progress = f"step {state.step:,} of {trainer.max_steps:,}"
+            run_log.message(f"stopped at {progress}; run the same command again to resume")
             return RunResult(outcome=outcome, folder=root, exit_code=signals.exit_code)
         if outcome == "early stop":
             run_log.message(
@@ -185,11 +185,11 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
 
 
 def _divisible_by(request: Recipe, ranks: int, log: Log) -> Recipe:
-    """The recipe with `accumulate` rounded up to a multiple of the ranks."""
-    accumulate = -(-request.training.accumulate // ranks) * ranks
-    if accumulate != request.training.accumulate:
-        log(f"training.accumulate is {accumulate}, to be divided among {ranks} processes")
-    return replace(request, training=replace(request.training, accumulate=accumulate))
+    """The recipe with the gradient accumulation steps rounded up to a multiple of the ranks."""
+    steps = -(-request.training.gradient_accumulation_steps // ranks) * ranks
+    if steps != request.training.gradient_accumulation_steps:
+        log(f"training.gradient_accumulation_steps raised to {steps}, a multiple of the {ranks} processes")
+    return replace(request, training=replace(request.training, gradient_accumulation_steps=steps))
 
 
 def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
@@ -213,11 +213,11 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
             f"the folder holds another run, whose {setting} is {old!r:.60} and not {new!r:.60}",
             "use another folder, or delete this one to start from scratch",
         )
-    training, asked = content["training"], now["training"]
+    training, changes = content["training"], now["training"]
     epochs = training["epochs"]
-    training |= {name: asked[name] for name in RESUMABLE if asked[name] is not None}
-    if epochs and asked["steps"] is None and training["epochs"] != epochs:
-        training["steps"] = math.ceil(training["steps"] * training["epochs"] / epochs)
+    training |= {name: changes[name] for name in RESUMABLE if changes[name] is not None}
+    if epochs and changes["max_steps"] is None and training["epochs"] != epochs:
+        training["max_steps"] = math.ceil(training["max_steps"] * training["epochs"] / epochs)
     return parse_recipe(content)
 
 
@@ -243,18 +243,18 @@ def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals
     recipe, options = job.recipe, job.recipe.training
     torch.manual_seed(recipe.seed)
     task = job.task()
-    if options.checkpoint_activations:
+    if options.gradient_checkpointing:
         checkpoint_activations(task.learner)
-    checkpoint = CheckpointManager(root / "checkpoints", parallel, keep=options.keep).newest()
+    checkpoint = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit).newest()
     step = checkpoint.step if checkpoint is not None else 0
-    assert options.steps is not None
+    assert options.max_steps is not None
     peak = peak_flops(parallel.device, dtype_of(options, parallel.device))
     with RunLog(
         root,
-        total_steps=options.steps,
+        total_steps=options.max_steps,
         from_step=step,
         unit=task.unit,
-        every=options.log_every or 1,
+        every=options.logging_steps or 1,
         peak_flops=peak and peak * parallel.ranks,
         main=parallel.main,
     ) as log:
@@ -264,13 +264,13 @@ def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals
             task, options, seed=recipe.seed, folder=root, parallel=parallel, log=log, signals=signals
         )
         if checkpoint is None:
-            log.message(f"{weights:,} parameters, {options.steps:,} steps on {parallel.device}")
+            log.message(f"{weights:,} parameters, {options.max_steps:,} steps on {parallel.device}")
         else:
             for reason in checkpoint.damaged:
                 log.message(f"skipped a damaged checkpoint: {reason}")
             trainer.restore(checkpoint)
-            verb = "finished at" if step >= options.steps else "resuming from"
-            log.message(f"{verb} step {step:,} of {options.steps:,}")
+            verb = "finished at" if step >= options.max_steps else "resuming from"
+            log.message(f"{verb} step {step:,} of {options.max_steps:,}")
         yield trainer
 
 
@@ -278,15 +278,15 @@ def write_final_model(trainer: Trainer, root: Path) -> None:
     """Write the model folder: an average, the best, or the last weights, as the recipe says."""
     options, state, log, main = trainer.options, trainer.state, trainer.log, trainer.parallel.main
     model = root / MODEL
-    if options.average and state.averaged:
+    if options.average_checkpoints and state.averaged:
         steps = [step for step, _ in state.averaged]
         if main:
             folders = [trainer.averaged_folder(step) for step in steps]
             replace_folder(model, lambda path: average_folders(folders, path))
         listed = ", ".join(f"{step:,}" for step in sorted(steps))
-        which = f", the best by {trainer.metric}" if options.average_of == "best" else ""
+        which = f", the best by {trainer.metric}" if options.average_selection == "best" else ""
         log.message(f"wrote {model}, the average of steps {listed}{which}")
-    elif options.final == "best" and (root / BEST).is_dir():
+    elif options.load_best_model_at_end and (root / BEST).is_dir():
         if main:
             replace_folder(model, lambda path: shutil.copytree(root / BEST, path))
         score = "" if state.best is None else f", {trainer.metric} {format_number(state.best)}"

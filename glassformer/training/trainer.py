@@ -37,7 +37,7 @@ from glassformer.training.distributed import Fsdp, Parallel
 from glassformer.training.hardware import autocast, compile_learner, dtype_of
 from glassformer.training.learner import BatchNormState, Learner, flops_per_unit, model_parameters
 from glassformer.training.logging.run_log import RunLog, StepMetrics
-from glassformer.training.optimizer import ExponentialMovingAverage, Schedule, build_optimizer
+from glassformer.training.optimizer import ExponentialMovingAverage, LRSchedule, build_optimizer
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import Sample, Task, lower_is_better
@@ -58,7 +58,7 @@ class DivergedError(GlassformerError):
     steps: int
     last_step: int
     examples: str
-    hint: str = "lower training.lr, inspect these examples, or raise training.max_bad_steps"
+    hint: str = "lower training.lr, inspect these examples, or raise training.max_skipped_steps"
     template: ClassVar[str] = (
         "{steps} consecutive steps had a non-finite or far too large loss, the last one step {last_step:,} "
         "(examples {examples}); the weights are those before them"
@@ -72,7 +72,7 @@ class TrainingMemoryError(GlassformerError):
     step: int
     examples: int
     reason: str
-    hint: str = "lower training.batch, or set training.checkpoint_activations: true"
+    hint: str = "lower the batch size, or set training.gradient_checkpointing: true"
     template: ClassVar[str] = "out of memory in step {step:,} with {examples} examples at once ({reason})"
 
 
@@ -118,15 +118,15 @@ class Trainer:
         self.parallel, self.log, self.signals = parallel, log, signals
         self.device = parallel.device
         self.dtype = dtype_of(options, self.device)
-        assert options.steps is not None
-        self.steps = options.steps
-        self.schedule = Schedule(
-            kind=options.schedule or "constant",
-            warmup=options.warmup or 0,
-            steps=options.steps,
-            floor=options.floor,
+        assert options.max_steps is not None
+        self.max_steps = options.max_steps
+        self.schedule = LRSchedule(
+            kind=options.lr_scheduler or "constant",
+            warmup_steps=options.warmup_steps or 0,
+            max_steps=options.max_steps,
+            min_lr_ratio=options.min_lr_ratio,
         )
-        self.metric = options.metric or task.metric
+        self.metric = options.metric_for_best_model or task.metric
         if reason := compile_learner(task.learner, options, self.device):
             log.message(reason)
         self.module = parallel.wrap(task.learner)
@@ -137,14 +137,14 @@ class Trainer:
         self.ema = ExponentialMovingAverage(self.parameters, options.ema) if options.ema else None
         self.usual_loss = torch.zeros((), device=self.device)
         self.state = TrainState()
-        self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.keep)
-        self.snapshots = snapshot_steps(options.snapshots, self.steps)
+        self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.save_total_limit)
+        self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
         batches, examples = make_batches(task, options, seed)
         self.loader = DataLoader(
             batches=batches,
             examples=examples,
             count=task.count,
-            accumulate=options.accumulate,
+            accumulation_steps=options.gradient_accumulation_steps,
             rank=parallel.rank,
             ranks=parallel.ranks,
             pin_memory=self.device.type == "cuda",
@@ -158,7 +158,7 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Train until the last step, an early stop or a signal; each leaves a checkpoint."""
-        if self.state.step >= self.steps:
+        if self.state.step >= self.max_steps:
             return "finished"
         if self._out_of_patience():
             return "early stop"
@@ -170,7 +170,7 @@ class Trainer:
         if self.state.step == 0:
             self._save_snapshot()
         with Prefetcher(self.loader, self.state.position) as prefetcher:
-            while self.state.step < self.steps:
+            while self.state.step < self.max_steps:
                 outcome = self._run_step(prefetcher)
                 if outcome is not None:
                     return outcome
@@ -188,7 +188,7 @@ class Trainer:
         loss, norm, units = result
         state.step += 1
         state.position = batches.after
-        step, last = state.step, state.step == self.steps
+        step, last = state.step, state.step == self.max_steps
         self.log.step(
             StepMetrics(
                 step=step,
@@ -203,11 +203,11 @@ class Trainer:
         )
         self._save_snapshot()
         outcome: Outcome | None = None
-        if last or step % (options.validate_every or step + 1) == 0:
+        if last or step % (options.eval_steps or step + 1) == 0:
             self._check_pending()
             if self.validate():
                 outcome = "early stop"
-        if last or outcome or step % (options.save_every or step + 1) == 0:
+        if last or outcome or step % (options.save_steps or step + 1) == 0:
             self.save()
         return outcome
 
@@ -236,7 +236,7 @@ class Trainer:
         if stop:
             return None
         if units == 0:
-            raise EmptyInputError(f"batch of step {step:,}", "check the data or training.batch")
+            raise EmptyInputError(f"batch of step {step:,}", "check the data, or raise the batch size")
         total = torch.zeros((), device=self.device)
         for n, batch in enumerate(batches):
             if self.signals.received and self.parallel.ranks == 1:
@@ -332,7 +332,7 @@ class Trainer:
             f"skipped step {step:,}: its loss is not finite or {SPIKE:.0f} times the usual one "
             f"(examples {rows}); {state.skipped:,} skipped so far"
         )
-        if state.consecutive_skipped >= self.options.max_bad_steps:
+        if state.consecutive_skipped >= self.options.max_skipped_steps:
             raise DivergedError(state.consecutive_skipped, step, rows)
 
     def _split_batches(self, batches: list[MicroBatch], error: BaseException) -> list[MicroBatch]:
@@ -368,7 +368,7 @@ class Trainer:
         state, name, task = self.state, self.metric, self.task
         with torch.no_grad(), self.evaluating():
             found = task.validate(self.device)
-            samples = distinct_samples(found.samples, self.options.samples)
+            samples = distinct_samples(found.samples, self.options.log_samples)
             self.log.validation(state.step, found.metrics, samples, signatures=found.signatures)
             if name not in found.metrics:
                 raise UnknownNameError("metric", name, found.metrics)
@@ -387,19 +387,22 @@ class Trainer:
         return self._out_of_patience()
 
     def _out_of_patience(self) -> bool:
-        return self.options.patience is not None and self.state.stale >= self.options.patience
+        return (
+            self.options.early_stopping_patience is not None
+            and self.state.stale >= self.options.early_stopping_patience
+        )
 
     def _save_for_averaging(self, score: float) -> None:
         """Save these weights for the average; `save` deletes those that will not be in it."""
         options, state = self.options, self.state
-        if not options.average:
+        if not options.average_checkpoints:
             return
         if self.parallel.main:
             replace_folder(self.averaged_folder(state.step), self.task.save)
         candidates = [*state.averaged, (state.step, score)]
-        if options.average_of == "best":
+        if options.average_selection == "best":
             candidates.sort(key=lambda pair: pair[1])
-        state.averaged = candidates[-options.average :]
+        state.averaged = candidates[-options.average_checkpoints :]
 
     def averaged_folder(self, step: int) -> Path:
         return self.folder / AVERAGED / f"step-{step:08}"

@@ -28,7 +28,7 @@ HEADS = {
     "fill": "BertForMaskedLM",
     "answer": "BertForQuestionAnswering",
 }
-QUICK = {"training.steps": 2, "training.device": "cpu", "tokenizer.vocab_size": 60, "model.d_model": 16}
+QUICK = {"training.max_steps": 2, "training.device": "cpu", "tokenizer.vocab_size": 60, "model.d_model": 16}
 QUICK |= {"model.num_heads": 2, "model.d_ff": 16, "model.num_layers": 1}
 
 
@@ -111,7 +111,7 @@ def train(folder: Path, *args: object) -> Path:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that keeps its last two weights, whose model is that of its last step."""
-    settings = quick("training.steps=4", "training.validate_every=2", "training.average=2")
+    settings = quick("training.max_steps=4", "training.eval_steps=2", "training.average_checkpoints=2")
     files = ("--train", "pairs.tsv", "--valid", "test.tsv")
     return train(tmp_path_factory.mktemp("finished"), *files, *settings)
 

@@ -56,7 +56,7 @@ def test_written_outputs_give_the_same_scores(run, trained, place):
 
 def test_target_language_is_like_a_column_that_names_it(run, place, tmp_path_factory):
     """A header, none, or two plain files; the tag in capitals too."""
-    options = ("--train", "several.tsv", "--set", "data.to=to", *quick())
+    options = ("--train", "several.tsv", "--set", "data.language_column=to", *quick())
     multilingual = train(tmp_path_factory.mktemp("multilingual"), *options) / "model"
     rows = (place / "test.tsv").read_text().splitlines()
     (place / "named.tsv").write_text("source\ttarget\tto\n" + "".join(f"{row}\tback\n" for row in rows))

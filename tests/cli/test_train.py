@@ -67,7 +67,7 @@ def test_command_of_a_finished_run(run, place):
     assert done.code == 2 and "data.train" in done.err
     assert run("train", place / "runs/x/recipe.yaml", "--out", "runs/y").code == 0
     assert weights(place / "runs/y") == trained
-    further = run("train", *PAIRS, *quick("training.steps=3"), *out, "--resume")
+    further = run("train", *PAIRS, *quick("training.max_steps=3"), *out, "--resume")
     assert further.code == 0 and "resuming from step 2" in further.err, further.err
 
 
@@ -79,7 +79,7 @@ def start(*args):
 
 
 def test_resume_after_ctrl_c_is_bit_identical(run, place):
-    command = ["train", *PAIRS, *quick("training.steps=250", "training.validate_every=125"), "--out"]
+    command = ["train", *PAIRS, *quick("training.max_steps=250", "training.eval_steps=125"), "--out"]
     child, until = start(*command, "runs/x"), time.monotonic() + 120
     while child.poll() is None and time.monotonic() < until and not _logged_a_step(place / "runs/x"):
         time.sleep(0.02)
@@ -94,7 +94,7 @@ def test_resume_after_ctrl_c_is_bit_identical(run, place):
 
 def test_closed_stderr_does_not_stop_training(place):
     """As in `glassformer train ... 2>&1 | head`."""
-    child = start("train", *PAIRS, *quick("training.steps=12"), "--out", "runs/x")
+    child = start("train", *PAIRS, *quick("training.max_steps=12"), "--out", "runs/x")
     assert child.stderr is not None
     assert any("parameters" in line for line in child.stderr)
     child.stderr.close()

@@ -69,7 +69,7 @@ def test_bad_file_raises_a_typed_error(
         (pairs, {"a.jsonl": jsonl(PAIR)}, {"columns": ("en", "de")}, TooManyBadRowsError),
         (pairs, {"a.jsonl": jsonl(PAIR)}, {"columns": (1, 2)}, InvalidValueError),
         (texts, {"a.txt": b"x\n"}, {"column": 1}, FileProblemError),
-        (texts, {"a.jsonl": jsonl({"text": "x"})}, {"unit": "file"}, InvalidValueError),
+        (texts, {"a.jsonl": jsonl({"text": "x"})}, {"sample_by": "file"}, InvalidValueError),
     ],
 )
 def test_bad_option_raises_a_typed_error(

@@ -30,7 +30,7 @@ def consumed(source: Source) -> int:
     return sum(1 for _ in source.rows(RowErrors()))
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "aligned", "document", "file", "held out"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "aligned", "paragraph", "file", "held out"])
 def test_memory_does_not_grow_with_the_corpus(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,8 +49,8 @@ def test_memory_does_not_grow_with_the_corpus(
         match kind:
             case "aligned":
                 return pairs([path, path])
-            case "document" | "file":
-                return texts(path, unit=kind)
+            case "paragraph" | "file":
+                return texts(path, sample_by=kind)
             case "held out":
                 return split_source(texts(path), 0.1, seed=1)[0]
             case _:
@@ -74,7 +74,7 @@ def test_endless_line_and_gzip_bomb_need_little_memory(tmp_path: Path) -> None:
         found: list[list[str]] = []
         assert peak(lambda path=path, found=found: found.extend(read(texts(path)))) < 8_000_000  # type: ignore[misc]
         assert len(found[0]) == 21 and found[1] == [f"{path.name} 21: is longer than 1,048,576 bytes"]
-        assert peak(lambda path=path: consumed(texts(path, unit="file"))) < 8_000_000  # type: ignore[misc]
+        assert peak(lambda path=path: consumed(texts(path, sample_by="file"))) < 8_000_000  # type: ignore[misc]
 
 
 def test_split_has_every_sentence_on_exactly_one_side(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_split_has_every_sentence_on_exactly_one_side(tmp_path: Path) -> None:
 def test_split_of_whole_files_holds_out_the_end(tmp_path: Path) -> None:
     contents = ["".join(f"line {n}\n" for n in range(count)) for count in (50_000, 300)]
     paths = placed(tmp_path, {f"{n}.txt": text.encode() for n, text in enumerate(contents)})
-    train, valid = split_source(texts(paths, unit="file"), 0.1, seed=0)
+    train, valid = split_source(texts(paths, sample_by="file"), 0.1, seed=0)
     assert isinstance(train, TextSource) and isinstance(valid, TextSource)
     for begin, end, whole in zip(joined(train), joined(valid), contents, strict=True):
         assert begin + end == whole and begin.endswith("\n")

@@ -182,7 +182,7 @@ def test_large_batches_of_packed_rows_are_hardly_padding(tmp_path: Path) -> None
         write_store(tmp_path / "s", ("source", "target"), pairs, max_id=9), pad_id=0, start_id=3
     )
     task: Any = SimpleNamespace(train=examples, row_width=128)
-    batches, rows = make_batches(task, SimpleNamespace(batch=65_536, batching="rows"), 1)  # type: ignore[arg-type]
+    batches, rows = make_batches(task, SimpleNamespace(batch=65_536, packing=True), 1)  # type: ignore[arg-type]
     labels = np.concatenate([rows.batch(one, epoch=0)["labels"] for one in batches.plan(0, 0)])
     assert (labels != IGNORE_INDEX).mean() > 0.9
 

@@ -168,11 +168,11 @@ def test_text_and_label_are_found(name: str, content: str, columns: tuple, tmp_p
 def test_documents_are_lines_or_stand_between_blanks_or_are_files(tmp_path: Path) -> None:
     a, b = placed(tmp_path, {"a.txt": b"\n\none\ntwo\n \n\nthree\r\n\n", "b.txt": b"four"})
     assert joined(texts([a, b])) == ["one", "two", "three", "four"]
-    assert joined(texts([a, b], unit="document")) == ["one\ntwo", "three", "four"]
-    assert joined(texts([a, b], unit="file")) == ["\n\none\ntwo\n \n\nthree\n\n", "four"]
+    assert joined(texts([a, b], sample_by="paragraph")) == ["one\ntwo", "three", "four"]
+    assert joined(texts([a, b], sample_by="file")) == ["\n\none\ntwo\n \n\nthree\n\n", "four"]
     long = [f"line {n}" for n in range(60_000)]
     a.write_text("\n".join(long) + "\n\nend")
-    source = texts(a, unit="document")
+    source = texts(a, sample_by="paragraph")
     assert joined(source) == ["\n".join(long), "end"]
     assert max(len(piece) for (piece,) in source.rows(RowErrors())) < 70_000
 
@@ -182,7 +182,7 @@ def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
     path.write_bytes(GOOD)
     prints = [
         texts(path).fingerprint(),
-        texts(path, unit="file").fingerprint(),
+        texts(path, sample_by="file").fingerprint(),
         pairs(path).fingerprint(),
         pairs(path, columns=(2, 1)).fingerprint(),
         pairs([path, path]).fingerprint(),

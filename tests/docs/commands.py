@@ -32,7 +32,7 @@ from glassformer.cli.main import main
 from glassformer.server import run as serving
 from tests.docs.pages import ROOT, Block
 
-QUICK = ["training.steps=2", "training.validate_every=1", "training.device=cpu"]
+QUICK = ["training.max_steps=2", "training.eval_steps=1", "training.device=cpu"]
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(?:8000|8017)")
 SERVERS = ("serve", "explore")
 WRITTEN = ("--out", "--tree", "--export")

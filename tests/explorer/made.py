@@ -55,8 +55,21 @@ def _reversing(folder: Path) -> Path:
         "tokenizer": {"kind": "word"},
         "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2, "dropout": 0.0},
         "training": {
-            **{"steps": 150, "batch": 256, "lr": 5e-3, "warmup": 10, "validate_every": 75, "save_every": 75},
-            **{"keep": 2, "snapshots": 4, "log_every": 10, "max_valid": 4, "device": "cpu"},
+            **{
+                "max_steps": 150,
+                "batch_tokens": 256,
+                "lr": 5e-3,
+                "warmup_steps": 10,
+                "eval_steps": 75,
+                "save_steps": 75,
+            },
+            **{
+                "save_total_limit": 2,
+                "snapshots": 4,
+                "logging_steps": 10,
+                "max_generate_samples": 4,
+                "device": "cpu",
+            },
         },
     }
     glassformer.train(recipe, folder / RUN, log=lambda message: None)

@@ -33,9 +33,9 @@ STEPS, SAVE_EVERY, ACCUMULATE = 16, 4, 2
 # Two batches per step, dropout and an EMA: all that a resumed run could get wrong.
 SETTINGS = """
 seed=3 tokenizer.kind=word model.d_model=16 model.num_heads=2 model.num_layers=1 model.d_ff=16
-model.dropout=0.1 training.batch=120 training.lr=0.01 training.warmup=4 training.schedule=inverse_sqrt
-training.ema=0.9 training.final=last training.validate_every=8 training.log_every=1 training.max_valid=4
-training.device=cpu
+model.dropout=0.1 training.batch_tokens=120 training.lr=0.01 training.warmup_steps=4
+training.lr_scheduler=inverse_sqrt training.ema=0.9 training.load_best_model_at_end=false
+training.eval_steps=8 training.logging_steps=1 training.max_generate_samples=4 training.device=cpu
 """
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -51,8 +51,8 @@ class Runs:
 
     def start(self, out: Path, before: Callable[[], object] = lambda: None, *, steps: int = STEPS) -> Forked:
         """Start a run, after `before` in its process."""
-        own = [f"training.steps={steps}", f"training.save_every={SAVE_EVERY}"]
-        settings = [*SETTINGS.split(), *own, f"training.accumulate={ACCUMULATE}"]
+        own = [f"training.max_steps={steps}", f"training.save_steps={SAVE_EVERY}"]
+        settings = [*SETTINGS.split(), *own, f"training.gradient_accumulation_steps={ACCUMULATE}"]
         words = ["train", "translate", "--train", str(self.folder / "pairs.tsv"), "--valid", "0.1"]
         words += ["--out", str(out), *(word for setting in settings for word in ("--set", setting))]
 

@@ -30,8 +30,21 @@ RECIPE: dict[str, Any] = {
     "tokenizer": {"kind": "word"},
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "dropout": 0.0},
     "training": {
-        **{"steps": 24, "batch": 256, "lr": 5e-3, "warmup": 4, "validate_every": 8, "save_every": 8},
-        **{"keep": 2, "snapshots": 4, "log_every": 2, "max_valid": 4, "device": "cpu"},
+        **{
+            "max_steps": 24,
+            "batch_tokens": 256,
+            "lr": 5e-3,
+            "warmup_steps": 4,
+            "eval_steps": 8,
+            "save_steps": 8,
+        },
+        **{
+            "save_total_limit": 2,
+            "snapshots": 4,
+            "logging_steps": 2,
+            "max_generate_samples": 4,
+            "device": "cpu",
+        },
     },
 }
 

@@ -47,7 +47,7 @@ def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -
         ("forecast", "pocket-series", "series.csv"),
         ("inspect", "pocket"),
         ("verify", "pocket", "--no-reference"),
-        ("evaluate", "pocket", "pairs.tsv", "--columns", "en,de", "--set", "data.to=to"),
+        ("evaluate", "pocket", "pairs.tsv", "--columns", "en,de", "--set", "data.language_column=to"),
         ("convert", "pocket", "converted", "--dtype", "int8"),
         ("average", "pocket", "pocket", "--out", "mean"),
         ("export", "pocket", "--to", "ctranslate2", "--out", "exported"),

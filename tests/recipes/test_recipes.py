@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from glassformer.recipes import names, recipe_path, title
-from glassformer.training.recipe import DATA_SECTIONS, METRICS, Recipe, parse_recipe, read_recipe
+from glassformer.training.recipe import DATA_SECTIONS, METRICS, Recipe, batch_key, parse_recipe, read_recipe
 
 
 def test_every_job_has_a_recipe():
@@ -33,16 +33,16 @@ def test_paths_are_plain_names(name):
 SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU have time for
 BATCH = {"lm": 512, "forecast": 32, "images": 40}  # a lm's recipe has rows of up to 512 tokens
 ALSO = {
-    "lm-gpt2-small": ["training.batch=1024", "tokenizer.vocab_size=300"],
+    "lm-gpt2-small": ["training.batch_tokens=1024", "tokenizer.vocab_size=300"],
     "classify-reviews": ["data.max_len=16"],
-    "forecast-ett": ["data.context=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
+    "forecast-ett": ["data.context_length=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
 }
 
 
 def small(name: str, recipe: Recipe) -> list[str]:
     """The changes by which a recipe is tried quickly: its sizes, not its ways."""
     sizes = [f"model.{key}={value}" for key, value in SMALL.items() if key in recipe.model.overrides]
-    batch = f"training.batch={BATCH.get(recipe.job, 2048)}"
+    batch = f"training.{batch_key(recipe.job)}={BATCH.get(recipe.job, 2048)}"
     return [*sizes, batch, "training.compile=off", *ALSO.get(name, ())]
 
 
@@ -51,13 +51,18 @@ def test_trains(run, place, monkeypatch, name):
     """Two steps on made-up files of the names in it give a model that can be measured."""
     monkeypatch.chdir(place)
     recipe = read_recipe(recipe_path(name))
-    steps = ["training.steps=2", "training.accumulate=1", "training.validate_every=1", "training.device=cpu"]
+    steps = [
+        "training.max_steps=2",
+        "training.gradient_accumulation_steps=1",
+        "training.eval_steps=1",
+        "training.device=cpu",
+    ]
     changes = [word for change in (*steps, *small(name, recipe)) for word in ("--set", change)]
     out = place / "runs" / name
     assert len(recipe.data.train) and all((place / path).exists() for path in recipe.data.train)
     done = run("train", name, "--out", out, *changes)
     assert done.code == 0, done.err
-    assert read_recipe(out / "recipe.yaml").training.steps == 2
+    assert read_recipe(out / "recipe.yaml").training.max_steps == 2
     done = run("evaluate", out / "model", *recipe.data.train, "--json")
     assert done.code == 0, done.err
     found = yaml.safe_load(done.out)

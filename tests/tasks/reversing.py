@@ -37,8 +37,14 @@ def reverser() -> Path:
         "data": {"train": str(place / "pairs.tsv")},
         "tokenizer": {"kind": "word"},
         "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1, "dropout": 0.0},
-        "training": {"steps": 180, "batch": 512, "lr": 5e-3, "warmup": 20, "label_smoothing": 0.0}
-        | {"validate_every": 180, "device": "cpu"},
+        "training": {
+            "max_steps": 180,
+            "batch_tokens": 512,
+            "lr": 5e-3,
+            "warmup_steps": 20,
+            "label_smoothing": 0.0,
+        }
+        | {"eval_steps": 180, "device": "cpu"},
     }
     glassformer.train(recipe, place / "run", log=lambda message: None)
     return place / "run" / "model"

@@ -27,15 +27,15 @@ from glassformer.weights.store import save_weights
 PAD, START = 0, 3
 Change = Callable[[int, Tensor, Tensor], Tensor]
 OPTIONS = TrainingOptions(
-    steps=12,
-    batch=120,
+    max_steps=12,
+    batch_tokens=120,
     lr=3e-3,
-    warmup=2,
-    schedule="cosine",
+    warmup_steps=2,
+    lr_scheduler="cosine",
     label_smoothing=0.1,
-    validate_every=4,
-    save_every=4,
-    batching="lengths",
+    eval_steps=4,
+    save_steps=4,
+    packing=False,
     eps=1e-3,  # so that rounding errors in a zero gradient do not matter
 )
 
@@ -97,7 +97,7 @@ def trainer_in(
     """A trainer in a folder, for the given task or for reversing."""
     folder.mkdir(exist_ok=True)
     alone = SingleProcess(device=torch.device("cpu" if options.device == "auto" else options.device))
-    with RunLog(folder, total_steps=options.steps or 1) as log:
+    with RunLog(folder, total_steps=options.max_steps or 1) as log:
         yield Trainer(
             task or task_in(folder, **reversing),
             options,

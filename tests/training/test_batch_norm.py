@@ -19,7 +19,7 @@ from glassformer.training.task import Task, Validation
 from glassformer.weights.store import save_weights
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 
-ACCUMULATED = replace(OPTIONS, batch=4, accumulate=3)  # each batch has its own mean
+ACCUMULATED = replace(OPTIONS, batch_tokens=4, gradient_accumulation_steps=3)  # each batch has its own mean
 
 
 class Noise:
@@ -104,7 +104,7 @@ def test_activation_checkpointing_counts_a_batch_once(tmp_path: Path) -> None:
         task = forecasting()
         if name == "recomputed":
             assert checkpoint_activations(task.learner) == 2
-        with trainer_in(tmp_path / name, replace(OPTIONS, batch=4, steps=3), task=task) as trainer:
+        with trainer_in(tmp_path / name, replace(OPTIONS, batch_tokens=4, max_steps=3), task=task) as trainer:
             trainer.run()
             found.append(weights(trainer))
     plain, recomputed = found
@@ -122,7 +122,7 @@ def test_skipped_step_does_not_change_running_statistics(tmp_path: Path) -> None
             arrays["past"][rows == 7] = np.nan
             return arrays
 
-    options = replace(OPTIONS, batch=4, steps=10)  # one pass over the rows
+    options = replace(OPTIONS, batch_tokens=4, max_steps=10)  # one pass over the rows
     with trainer_in(tmp_path, options, task=replace(task, train=Spoilt())) as trainer:
         trainer.run()
         assert trainer.state.skipped == 1

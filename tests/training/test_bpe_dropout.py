@@ -44,7 +44,7 @@ def recipe(place: Path, *, bpe_dropout: Any = CHANCE, tokenizer: Any = None, **t
             "data": {
                 "train": table(place, 300),
                 "valid": 0.2,
-                "to": "to",
+                "language_column": "to",
                 "bpe_dropout": bpe_dropout,
                 "max_len": 30,
             },
@@ -57,7 +57,7 @@ def recipe(place: Path, *, bpe_dropout: Any = CHANCE, tokenizer: Any = None, **t
                 "num_layers": 1,
                 "dropout": 0.1,
             },
-            "training": {"device": "cpu", "batch": 400, "validate_every": 10**6, **training},
+            "training": {"device": "cpu", "batch_tokens": 400, "eval_steps": 10**6, **training},
         }
     )
 
@@ -69,7 +69,7 @@ def gathered(place: Path, **words: Any) -> Translate:
 
 
 @pytest.mark.parametrize(
-    "tokenizer", [{}, {"kind": "unigram"}, {"kind": "byte", "vocab_size": 400}, {"sides": "separate"}]
+    "tokenizer", [{}, {"kind": "unigram"}, {"kind": "byte", "vocab_size": 400}, {"separate_vocabs": True}]
 )
 def test_text_is_unchanged_and_length_within_its_bound(tmp_path: Path, tokenizer: Any) -> None:
     job = gathered(tmp_path, tokenizer=tokenizer)
@@ -111,9 +111,9 @@ def test_tokens_are_split_as_often_as_requested_and_independently_per_side(tmp_p
     assert all(a.tolist() != b.tolist() for a, b in zip(*made, strict=True))
 
 
-@pytest.mark.parametrize("batching", ["lengths", "rows"])
-def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: Path, batching: str) -> None:
-    job = gathered(tmp_path, batching=batching)
+@pytest.mark.parametrize("packing", [False, True])
+def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: Path, packing: bool) -> None:
+    job = gathered(tmp_path, packing=packing)
     task, tokens = job.task(), 400
     held = PairExamples(job.corpus.valid, pad_id=job.corpus.pad_id, start_id=job.start_id)
     batches, examples = make_batches(task, job.recipe.training, 1)
@@ -128,18 +128,18 @@ def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: P
     assert all((one == two).all() for one, two in zip(both, first, strict=True)) and (stored == lengths).all()
 
 
-@pytest.mark.parametrize("batching", ["lengths", "rows"])
-def test_resume_is_bit_identical(tmp_path: Path, batching: str) -> None:
+@pytest.mark.parametrize("packing", [False, True])
+def test_resume_is_bit_identical(tmp_path: Path, packing: bool) -> None:
     words: dict[str, Any] = {
         "lr": 1e-3,
-        "schedule": "constant",
-        "warmup": 1,
-        "final": "last",
-        "batching": batching,
+        "lr_scheduler": "constant",
+        "warmup_steps": 1,
+        "load_best_model_at_end": False,
+        "packing": packing,
     }
     for folder, stops in (("whole", (40,)), ("stopped", (17, 40))):
         for steps in stops:
-            asked = recipe(tmp_path, steps=steps, **words)
+            asked = recipe(tmp_path, max_steps=steps, **words)
             assert run(asked, tmp_path / folder, log=no_log).outcome == "finished"
     whole, stopped = (
         (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("whole", "stopped")

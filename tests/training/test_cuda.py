@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,18 +13,18 @@ from glassformer.training.hardware import configure_torch
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-CUDA = replace(OPTIONS, device="cuda", steps=24, validate_every=8, save_every=8, deterministic=True)
+CUDA = replace(OPTIONS, device="cuda", max_steps=24, eval_steps=8, save_steps=8, deterministic=True)
 
 
-@pytest.mark.parametrize("batching", ["lengths", "rows"])
-def test_resume_is_bit_identical(tmp_path: Path, batching: Any) -> None:
-    options = replace(CUDA, batching=batching, ema=0.9, batch=512)
+@pytest.mark.parametrize("packing", [False, True])
+def test_resume_is_bit_identical(tmp_path: Path, packing: bool) -> None:
+    options = replace(CUDA, packing=packing, ema=0.9, batch_tokens=512)
     configure_torch(options, torch.device("cuda"))
     with trainer_in(tmp_path / "through", options) as trainer:
         assert trainer.run() == "finished"
         through = weights(trainer)
-    with trainer_in(tmp_path / "stopped", replace(options, steps=8)) as trainer:
-        trainer.schedule = replace(trainer.schedule, steps=24)
+    with trainer_in(tmp_path / "stopped", replace(options, max_steps=8)) as trainer:
+        trainer.schedule = replace(trainer.schedule, max_steps=24)
         trainer.run()
     with trainer_in(tmp_path / "stopped", options) as trainer:
         saved = trainer.checkpoints.newest()
@@ -39,7 +38,7 @@ def test_compiled_training_equals_eager(tmp_path: Path) -> None:
     """CUDA graphs of packed rows against eager steps."""
     found = []
     for name, compile in (("plain", "off"), ("compiled", "auto")):
-        options = replace(CUDA, batching="rows", batch=512, precision="float32", compile=compile)
+        options = replace(CUDA, packing=True, batch_tokens=512, precision="float32", compile=compile)
         with trainer_in(tmp_path / name, options, dropout=0.0) as trainer:
             trainer.run()
             found.append(weights(trainer))
@@ -66,4 +65,4 @@ def test_out_of_memory_splits_the_batches(tmp_path: Path) -> None:
 
     with trainer_in(tmp_path, replace(CUDA, compile="off"), change=full) as trainer:
         trainer.run()
-        assert trainer.state.splits > 1 and trainer.state.step == CUDA.steps
+        assert trainer.state.splits > 1 and trainer.state.step == CUDA.max_steps

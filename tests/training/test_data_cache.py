@@ -59,7 +59,7 @@ def test_pairs_are_encoded_like_one_by_one(tmp_path: Path, tokenizer: Path) -> N
     path = tmp_path / "train.tsv.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.writelines("\t".join(row) + "\n" for row in [("source", "target", "to"), *pairs])
-    data = {"train": [str(path)], "valid": [str(path)], "to": "to", "max_len": 25}
+    data = {"train": [str(path)], "valid": [str(path)], "language_column": "to", "max_len": 25}
     job, _ = gathered(tmp_path / "run", "translate", data, tokenizer)
     expected = []
     for source, target, to in pairs:

@@ -221,18 +221,29 @@ def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
         "data": {"train": str(tmp_path / "pairs.tsv"), "valid": 0.1},
         "tokenizer": {"kind": "word"},
         "model": {"preset": "original", "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2},
-        "training": {"batch": 200, "accumulate": 2, "device": "cpu", "ema": 0.9, "lr": 0.003, "warmup": 4}
-        | {"schedule": "constant", "validate_every": 4, "save_every": 4, "log_every": 1, "epochs": 1000.0},
+        "training": {
+            "batch_tokens": 200,
+            "gradient_accumulation_steps": 2,
+            "device": "cpu",
+            "ema": 0.9,
+            "lr": 0.003,
+            "warmup_steps": 4,
+            "lr_scheduler": "constant",
+            "eval_steps": 4,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "epochs": 1000.0,
+        },
     }
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe))  # YAML holds JSON
 
     def alone(folder: str) -> None:
-        words = {**recipe["training"], "steps": 12, "parallel": "none"}
+        words = {**recipe["training"], "max_steps": 12, "parallel": "none"}
         glassformer.train({**recipe, "training": words}, tmp_path / folder)
 
     def words(steps: int, kind: str) -> list[str]:
-        settings = [f"training.steps={steps}", f"training.parallel={kind}"]
+        settings = [f"training.max_steps={steps}", f"training.parallel={kind}"]
         command = ["train", str(path), "--out", str(tmp_path / "changing")]
         return command + [word for setting in settings for word in ("--set", setting)]
 

@@ -43,7 +43,7 @@ def texts(train: Path, out: Path, **sections: Any) -> dict[str, float]:
         "data": {"train": [str(train)], "valid": 0.2, "max_len": 16, **sections.pop("data", {})},
         "tokenizer": {"kind": "word"},
         "model": ENCODER,
-        "training": {"steps": 60, "lr": 0.003, "batch": 512, "validate_every": 30},
+        "training": {"max_steps": 60, "lr": 0.003, "batch_tokens": 512, "eval_steps": 30},
     }
     run(parse_recipe({**asked, **sections}), out, log=no_log)
     figures: dict[str, float] = read_history(out).validations[-1]["metrics"]
@@ -81,11 +81,11 @@ def test_text_classifier_matches_transformers(classified: Path) -> None:
 def test_fine_tuning_keeps_the_head_for_the_same_labels(classified: Path, tmp_path: Path) -> None:
     """With the same labels the head stays; with others it is new."""
     model = {"folder": str(classified / "model")}
-    few = {"steps": 1, "lr": 1e-6, "batch": 512}
+    few = {"max_steps": 1, "lr": 1e-6, "batch_tokens": 512}
     same = texts(reviews(tmp_path / "same.tsv", 120), tmp_path / "same", model=model, training=few)
     assert same["accuracy"] > 0.95
     rows = reviews(tmp_path / "three.tsv", 150, more="film plot\tneither\n" * 60)
-    more = {"steps": 40, "lr": 0.002, "batch": 512, "validate_every": 40}
+    more = {"max_steps": 40, "lr": 0.002, "batch_tokens": 512, "eval_steps": 40}
     assert texts(rows, tmp_path / "three", model=model, training=more)["accuracy"] > 0.95
     assert glassformer.load(tmp_path / "three/model").job.classes == ("bad", "good", "neither")
 
@@ -93,7 +93,7 @@ def test_fine_tuning_keeps_the_head_for_the_same_labels(classified: Path, tmp_pa
 @pytest.mark.parametrize("preset", ["roberta", "distilbert"])
 def test_other_text_encoders_have_their_published_heads(preset: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    words = {"steps": 1, "lr": 0.001, "batch": 512}
+    words = {"max_steps": 1, "lr": 0.001, "batch_tokens": 512}
     file = reviews(tmp_path / "reviews.tsv", 60)
     texts(file, tmp_path / "run", model={"preset": preset, **ENCODER}, training=words)
     bundle = glassformer.load(tmp_path / "run/model")
@@ -137,7 +137,7 @@ def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path)
             "num_layers": 2,
             "dropout": 0.0,
         },
-        "training": {"steps": 160, "lr": 0.002, "batch": 64, "validate_every": 160},
+        "training": {"max_steps": 160, "lr": 0.002, "batch_size": 64, "eval_steps": 160},
     }
     run(parse_recipe(asked), tmp_path / "run", log=no_log)
     figures = read_history(tmp_path / "run").validations[-1]["metrics"]
@@ -168,7 +168,7 @@ def test_idx_pair_is_one_source_and_new_labels_are_noticed(tmp_path: Path) -> No
             "job": "images",
             "data": {"train": list(map(str, files)), "valid": 0.2},
             "model": ENCODER,
-            "training": {"steps": 1, "batch": 8},
+            "training": {"max_steps": 1, "batch_size": 8},
         }
         job = prepare_job(parse_recipe(asked), tmp_path / out, torch.device("cpu"), no_log)
         assert job.facts["training images"] + job.facts["validation images"] == 40
@@ -192,7 +192,7 @@ def test_grey_images_are_converted_for_a_colour_model(tmp_path: Path) -> None:
             "job": "images",
             "data": {"train": [str(tmp_path / f"{name}.npz")], "valid": [str(tmp_path / "grey.npz")]},
             "model": {"folder": str(base)},
-            "training": {"steps": 2, "batch": 16},
+            "training": {"max_steps": 2, "batch_size": 16},
         }
         run(parse_recipe(asked), tmp_path / name, log=no_log)
         found[name] = read_history(tmp_path / name).validations[-1]["metrics"]

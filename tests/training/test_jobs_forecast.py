@@ -52,8 +52,8 @@ def table(path: Path, values: Any, left_out: int | None = None) -> Path:
 
 def forecast(file: Path, out: Path, model: Any, **training: Any) -> dict[str, float]:
     """Train; the figures on the test part, which neither training nor choosing has seen."""
-    data = {"train": [str(file)], "context": 48, "horizon": 12}
-    words = {"steps": 160, "lr": 0.003, "batch": 32, "validate_every": 160, **training}
+    data = {"train": [str(file)], "context_length": 48, "horizon": 12}
+    words = {"max_steps": 160, "lr": 0.003, "batch_size": 32, "eval_steps": 160, **training}
     asked = {"job": "forecast", "data": data, "model": model, "training": words}
     run(parse_recipe(asked), out, log=no_log)
     facts = read_history(out).facts()
@@ -86,7 +86,7 @@ def test_transformer_beats_the_baselines_and_matches_transformers(waves: Path, t
 
 def test_negative_losses_of_a_density_are_not_outliers(waves: Path, tmp_path: Path) -> None:
     words = {**SIZES, "distribution": "student_t"}
-    found = forecast(waves, tmp_path / "run", words, validate_every=40)
+    found = forecast(waves, tmp_path / "run", words, eval_steps=40)
     history = read_history(tmp_path / "run")
     assert history.validations[-1]["metrics"]["loss"] < history.validations[0]["metrics"]["loss"]
     assert found["mse"] < 0.5 * found["repeat_mse"]
@@ -103,7 +103,7 @@ def test_forecasts_do_not_depend_on_units(tmp_path: Path) -> None:
     for unit in (1.0, 1e-6, 1e6):
         file, out = tmp_path / f"{unit:g}.csv", tmp_path / f"{unit:g}"
         file.write_text("ds,y\n" + "".join(f"{n},{unit * value:.8g}\n" for n, value in enumerate(values)))
-        scores.append(forecast(file, out, SIZES | {"distribution": "student_t"}, steps=12))
+        scores.append(forecast(file, out, SIZES | {"distribution": "student_t"}, max_steps=12))
         said = glassformer.load(out / "model").forecast(file)
         told.append(np.concatenate([said.values[None], said.quantiles]) / unit)
     for n in (1, 2):
@@ -117,19 +117,19 @@ def test_series_of_much_smaller_variance_are_logged(tmp_path: Path) -> None:
         f"{name},{n},{5 + size * np.sin(n / 3):.6f}\n" for name, size in sizes.items() for n in range(200)
     ]
     (tmp_path / "long.csv").write_text("unique_id,ds,y\n" + "".join(rows))
-    data = {"train": [str(tmp_path / "long.csv")], "context": 48, "horizon": 12}
-    asked = {"job": "forecast", "data": data, "model": "repeat", "training": {"steps": 1}}
+    data = {"train": [str(tmp_path / "long.csv")], "context_length": 48, "horizon": 12}
+    asked = {"job": "forecast", "data": data, "model": "repeat", "training": {"max_steps": 1}}
     said: list[str] = []
     run(parse_recipe(asked), tmp_path / "out", log=said.append)
     assert [line for line in said if "1 of 4 series, e.g. 'small'" in line]
 
 
 def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> None:
-    forecast(waves, tmp_path / "first", SIZES, steps=40)
+    forecast(waves, tmp_path / "first", SIZES, max_steps=40)
     before = read_history(tmp_path / "first").validations[-1]["metrics"]
-    data = {"train": [str(waves)], "context": None, "horizon": 96}  # which the model knows better
+    data = {"train": [str(waves)], "context_length": None, "horizon": 96}  # which the model knows better
     model = {"folder": str(tmp_path / "first/model")}
-    words = {"steps": 1, "lr": 1e-7, "batch": 32}
+    words = {"max_steps": 1, "lr": 1e-7, "batch_size": 32}
     run(
         parse_recipe({"job": "forecast", "data": data, "model": model, "training": words}),
         tmp_path / "again",
@@ -145,9 +145,9 @@ def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> N
     "change",
     [
         {},
-        {"fill": "linear", "split": [0.5, 0.5]},
-        {"fill": "linear", "horizon": 400},
-        {"fill": "linear", "target": ["nothing"]},
+        {"fill_missing": "linear", "split": [0.5, 0.5]},
+        {"fill_missing": "linear", "horizon": 400},
+        {"fill_missing": "linear", "target_columns": ["nothing"]},
     ],
     ids=["gap", "split", "horizon", "column"],
 )

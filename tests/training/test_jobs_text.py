@@ -30,7 +30,7 @@ SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout":
 
 def trained(folder: Path, job: str, data: dict[str, Any], **sections: Any) -> list[dict[str, float]]:
     """Run a recipe to its end; the metrics of every validation."""
-    sections["training"] = {"device": "cpu", "validate_every": 10**6, **sections.get("training", {})}
+    sections["training"] = {"device": "cpu", "eval_steps": 10**6, **sections.get("training", {})}
     recipe = parse_recipe({"job": job, "data": data, **sections})
     assert run(recipe, folder, log=no_log).outcome == "finished"
     noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -87,7 +87,13 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
         {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
         tokenizer={"kind": "char"},
         model={**SMALL, "num_layers": num_layers},
-        training={"steps": steps, "batch": 900, "lr": 3e-3, "schedule": "cosine", "label_smoothing": 0.0},
+        training={
+            "max_steps": steps,
+            "batch_tokens": 900,
+            "lr": 3e-3,
+            "lr_scheduler": "cosine",
+            "label_smoothing": 0.0,
+        },
     )
     assert found["exact"] > 0.99
 
@@ -104,7 +110,13 @@ def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
         {"train": files, "valid": files},
         tokenizer={"vocab_size": 400},
         model={**SMALL, "d_model": 96},
-        training={"steps": 140, "batch": 1200, "lr": 3e-3, "schedule": "cosine", "label_smoothing": 0.0},
+        training={
+            "max_steps": 140,
+            "batch_tokens": 1200,
+            "lr": 3e-3,
+            "lr_scheduler": "cosine",
+            "label_smoothing": 0.0,
+        },
     )
     assert found["bleu"] > 95
 
@@ -118,7 +130,13 @@ def test_lstm_translator_learns(tmp_path: Path) -> None:
         {"train": train, "valid": 0.1},
         tokenizer={"kind": "word"},
         model={"preset": "lstm", "d_model": 64, "num_layers": 1, "dropout": 0.0},
-        training={"steps": 60, "batch": 1500, "lr": 1e-2, "validate_every": 20, "label_smoothing": 0.0},
+        training={
+            "max_steps": 60,
+            "batch_tokens": 1500,
+            "lr": 1e-2,
+            "eval_steps": 20,
+            "label_smoothing": 0.0,
+        },
     )
     assert last["loss"] < 0.5 * first["loss"]
     assert type(glassformer.load(tmp_path / "run" / "model").spec).__name__ == "LSTMEncoderDecoderSpec"
@@ -140,7 +158,7 @@ def test_published_layout_is_fine_tuned(tmp_path: Path) -> None:
         "translate",
         {"train": written(tmp_path / "train.tsv", rows), "valid": 0.1},
         model={"folder": str(base)},
-        training={"steps": 40, "batch": 1500, "lr": 1e-2, "validate_every": 10},
+        training={"max_steps": 40, "batch_tokens": 1500, "lr": 1e-2, "eval_steps": 10},
     )
     assert last["loss"] < 0.8 * first["loss"]
     assert {path.name: path.read_bytes() for path in base.iterdir()} == before
@@ -168,12 +186,12 @@ def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, prese
         {
             "train": written(tmp_path / "train.txt", sentences(600, 3)),
             "valid": written(tmp_path / "valid.txt", held),
-            "unit": "line",
-            "length": 8 * (1 + PREDICTED),  # so that no sentence lies in two blocks
+            "sample_by": "line",
+            "context_length": 8 * (1 + PREDICTED),  # so that no sentence lies in two blocks
         },
         tokenizer={"kind": "word"},
         model={"preset": preset, **words},
-        training={"steps": 120, "batch": 1024, "lr": 1e-2},
+        training={"max_steps": 120, "batch_tokens": 1024, "lr": 1e-2},
     )
     counts = Counter(word for line in held for word in line.replace(".", " . </s>").split()[1:])
     total = sum(counts.values())
@@ -199,17 +217,17 @@ def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, prese
 def test_language_model_is_fine_tuned(tmp_path: Path) -> None:
     text = written(tmp_path / "a.txt", sentences(200, 5))
     other = written(tmp_path / "b.txt", [line.replace("the", "that") for line in sentences(200, 6)])
-    data = {"unit": "line", "length": 32}
+    data = {"sample_by": "line", "context_length": 32}
     tokenizer = {"kind": "char"}
     model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
-    words = {"steps": 40, "batch": 2048, "lr": 1e-2}
+    words = {"max_steps": 40, "batch_tokens": 2048, "lr": 1e-2}
     trained(tmp_path / "one", "lm", {"train": text, **data}, tokenizer=tokenizer, model=model, training=words)
     first, *_, last = trained(
         tmp_path / "two",
         "lm",
         {"train": other, **data},
         model={"folder": str(tmp_path / "one" / "model")},
-        training={**words, "steps": 30, "lr": 3e-3, "validate_every": 10},
+        training={**words, "max_steps": 30, "lr": 3e-3, "eval_steps": 10},
     )
     assert last["loss"] < first["loss"] < 2.0  # nats a letter: what was learned before is not lost
     bundle = glassformer.load(tmp_path / "two" / "model")
@@ -223,10 +241,10 @@ def test_the_end_of_a_single_document_is_held_out(tmp_path: Path) -> None:
     trained(
         tmp_path / "run",
         "lm",
-        {"train": str(path), "valid": 0.1, "length": 32},
+        {"train": str(path), "valid": 0.1, "context_length": 32},
         tokenizer={"kind": "char"},
         model={"d_model": 16, "num_heads": 2, "num_layers": 1},
-        training={"steps": 2, "batch": 512},
+        training={"max_steps": 2, "batch_tokens": 512},
     )
     told = facts(tmp_path / "run")
     learned, held = told["training tokens"] - 1, told["validation tokens"] - 1  # without the end tokens
@@ -267,7 +285,7 @@ def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any
     assert one.shape != other.shape or (one != other).any()
 
 
-RESTORE = {"trim": 0.0, "gap": 0.3, "shuffle": 0.8}
+RESTORE = {"trim_prob": 0.0, "gap_prob": 0.3, "shuffle_prob": 0.8}
 
 
 def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
@@ -281,7 +299,13 @@ def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
         },
         tokenizer={"kind": "word"},
         model=SMALL,
-        training={"steps": 130, "batch": 1200, "lr": 4e-3, "schedule": "cosine", "label_smoothing": 0.0},
+        training={
+            "max_steps": 130,
+            "batch_tokens": 1200,
+            "lr": 4e-3,
+            "lr_scheduler": "cosine",
+            "label_smoothing": 0.0,
+        },
     )
     left = facts(tmp_path / "run")["corrupted sentences unchanged"]
     assert left["exact"] < 0.25 and left["chrf"] < 80
@@ -294,11 +318,17 @@ def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
 def test_resume_is_bit_identical(tmp_path: Path) -> None:
     """Over several epochs, whose corruption differs, with dropout, and stopped within an epoch."""
     data = {"train": written(tmp_path / "train.txt", sentences(120, 11)), "valid": 0.2, **RESTORE}
-    words = {"batch": 500, "lr": 1e-3, "schedule": "constant", "warmup": 1, "final": "last"}
+    words = {
+        "batch_tokens": 500,
+        "lr": 1e-3,
+        "lr_scheduler": "constant",
+        "warmup_steps": 1,
+        "load_best_model_at_end": False,
+    }
     model = {**SMALL, "dropout": 0.1}
     for folder, stops in (("whole", (14,)), ("stopped", (5, 14))):
         for steps in stops:
-            trained(tmp_path / folder, "restore", data, model=model, training={**words, "steps": steps})
+            trained(tmp_path / folder, "restore", data, model=model, training={**words, "max_steps": steps})
     whole, stopped = (
         (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("whole", "stopped")
     )

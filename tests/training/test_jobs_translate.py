@@ -31,17 +31,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = parse_recipe(
         {
             "job": "translate",
-            "data": {"train": str(place / "train.tsv"), "valid": str(place / "test.tsv"), "to": "to"},
+            "data": {
+                "train": str(place / "train.tsv"),
+                "valid": str(place / "test.tsv"),
+                "language_column": "to",
+            },
             "tokenizer": {"kind": "char"},
             "model": MODEL,
             "training": {
                 "device": "cpu",
-                "steps": 300,
-                "batch": 900,
+                "max_steps": 300,
+                "batch_tokens": 900,
                 "lr": 3e-3,
-                "schedule": "cosine",
+                "lr_scheduler": "cosine",
                 "label_smoothing": 0.0,
-                "validate_every": 10**6,
+                "eval_steps": 10**6,
             },
         }
     )
@@ -87,7 +91,7 @@ def test_job_json_tells_whether_sources_are_sentences(tmp_path: Path, share: flo
             "data": {"train": str(table), "valid": str(table), "max_len": 40},
             "tokenizer": {"kind": "char"},
             "model": MODEL,
-            "training": {"device": "cpu", "steps": 1, "batch": 900, "validate_every": 10**6},
+            "training": {"device": "cpu", "max_steps": 1, "batch_tokens": 900, "eval_steps": 10**6},
         }
     )
     run(recipe, tmp_path / "run", log=no_log)

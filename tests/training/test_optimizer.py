@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from glassformer.data import DataPosition
 from glassformer.data.examples import IGNORE_INDEX
-from glassformer.training.optimizer import Schedule
+from glassformer.training.optimizer import LRSchedule
 from glassformer.training.trainer import Trainer
 from tests.training.reverse_task import OPTIONS, PAD, trainer_in, weights
 
@@ -66,9 +66,9 @@ def plain(trainer: Trainer, optimizer: str, schedule: str) -> tuple[dict[str, Te
     [("adamw", "cosine"), ("adamw", "linear"), ("adamw", "constant"), ("adam", "inverse_sqrt")],
 )
 def test_steps_are_those_of_a_plain_loop(tmp_path: Path, optimizer: Any, schedule: Any) -> None:
-    rate: dict[str, Any] = {"steps": STEPS, "warmup": WARMUP, "lr": LR, "schedule": schedule}
+    rate: dict[str, Any] = {"max_steps": STEPS, "warmup_steps": WARMUP, "lr": LR, "lr_scheduler": schedule}
     moves: dict[str, Any] = {"optimizer": optimizer, "weight_decay": 0.1, "max_grad_norm": CLIP, "ema": DECAY}
-    options = replace(OPTIONS, accumulate=2, **rate, **moves)
+    options = replace(OPTIONS, gradient_accumulation_steps=2, **rate, **moves)
     with trainer_in(tmp_path, options, dropout=0.0) as trainer:
         expected, average = plain(trainer, optimizer, schedule)
         begun = weights(trainer)
@@ -83,7 +83,7 @@ def test_steps_are_those_of_a_plain_loop(tmp_path: Path, optimizer: Any, schedul
 
 def test_inverse_sqrt_is_the_papers_formula() -> None:
     d_model, warmup = 512, 4000
-    ours, peak = Schedule(kind="inverse_sqrt", warmup=warmup), (d_model * warmup) ** -0.5
+    ours, peak = LRSchedule(kind="inverse_sqrt", warmup_steps=warmup), (d_model * warmup) ** -0.5
     for step in (1, 2, 100, 3999, 4000, 4001, 10_000, 300_000):
         paper = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
         assert ours.at(step) * peak == pytest.approx(paper, rel=1e-12)
@@ -91,7 +91,7 @@ def test_inverse_sqrt_is_the_papers_formula() -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 def test_decaying_schedules_peak_after_the_warm_up_and_end_at_their_floor(kind: Any) -> None:
-    schedule = Schedule(kind=kind, warmup=10, steps=100, floor=0.05)
+    schedule = LRSchedule(kind=kind, warmup_steps=10, max_steps=100, min_lr_ratio=0.05)
     rates = [schedule.at(step) for step in range(1, 150)]
     assert max(rates) == rates[9] == 1.0
     assert all(a < b for a, b in pairwise(rates[:10]))

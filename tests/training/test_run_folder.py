@@ -11,7 +11,7 @@ RECIPE = {
     "job": "translate",
     "tokenizer": {"kind": "char"},
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1},
-    "training": {"steps": 1, "device": "cpu"},
+    "training": {"max_steps": 1, "device": "cpu"},
 }
 PAIRS = "".join(f"{n} cats\t{n} Katzen\n" for n in range(100, 160))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +25,9 @@ from tests.training.reverse_task import OPTIONS, logged, same, trainer_in, weigh
 
 def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path) -> None:
     found = {}
-    options = replace(OPTIONS, accumulate=4, max_grad_norm=0.5)
+    options = replace(OPTIONS, gradient_accumulation_steps=4, max_grad_norm=0.5)
     for name in ("accumulated", "halved", "whole", "packed"):
-        changed = replace(options, batching="rows") if name == "packed" else options
+        changed = replace(options, packing=True) if name == "packed" else options
         with trainer_in(tmp_path / name, changed, dropout=0.0) as trainer:
             if name in ("accumulated", "halved"):
                 step = next(trainer.loader.steps(DataPosition()))
@@ -50,14 +50,14 @@ def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path)
 
 
 def test_resume_is_bit_identical(tmp_path: Path) -> None:
-    options = replace(OPTIONS, ema=0.9, average=2, accumulate=2)
+    options = replace(OPTIONS, ema=0.9, average_checkpoints=2, gradient_accumulation_steps=2)
     with trainer_in(tmp_path / "through", options) as trainer:
         assert trainer.run() == "finished"
         through, averages = weights(trainer), {n: t.clone() for n, t in trainer.ema.tensors.items()}  # type: ignore[union-attr]
     for step in (4, 8):
         folder = tmp_path / f"stopped-{step}"
-        with trainer_in(folder, replace(options, steps=step)) as trainer:
-            trainer.schedule = replace(trainer.schedule, steps=options.steps)
+        with trainer_in(folder, replace(options, max_steps=step)) as trainer:
+            trainer.schedule = replace(trainer.schedule, max_steps=options.max_steps)
             trainer.run()
         with trainer_in(folder, options) as trainer:
             saved = trainer.checkpoints.newest()
@@ -70,7 +70,7 @@ def test_resume_is_bit_identical(tmp_path: Path) -> None:
 
 
 def test_stop_inside_a_step_discards_it_and_resumes_bit_identically(tmp_path: Path) -> None:
-    options = replace(OPTIONS, accumulate=3)
+    options = replace(OPTIONS, gradient_accumulation_steps=3)
     with trainer_in(tmp_path / "through", options) as trainer:
         trainer.run()
         through = weights(trainer)
@@ -99,7 +99,7 @@ def test_non_finite_and_outlier_steps_are_skipped(tmp_path: Path) -> None:
 
     before: dict[int, dict[str, Tensor]] = {}
     with trainer_in(
-        tmp_path, replace(OPTIONS, steps=60, save_every=60, validate_every=60), change=spoil
+        tmp_path, replace(OPTIONS, max_steps=60, save_steps=60, eval_steps=60), change=spoil
     ) as trainer:
         plain = trainer.train_step
 
@@ -119,7 +119,7 @@ def test_non_finite_and_outlier_steps_are_skipped(tmp_path: Path) -> None:
 
 
 def test_too_many_bad_steps_raise_with_their_examples(tmp_path: Path) -> None:
-    options = replace(OPTIONS, steps=40, max_bad_steps=5)
+    options = replace(OPTIONS, max_steps=40, max_skipped_steps=5)
     with (
         trainer_in(
             tmp_path, options, change=lambda n, _, loss: loss * float("nan") if n > 6 else loss
@@ -131,11 +131,11 @@ def test_too_many_bad_steps_raise_with_their_examples(tmp_path: Path) -> None:
     assert all(t.isfinite().all() for t in weights(trainer).values())
 
 
-@pytest.mark.parametrize(("batching", "most"), [("lengths", 5), ("rows", 1)])
+@pytest.mark.parametrize(("packing", "most"), [(False, 5), (True, 1)])
 def test_out_of_memory_splits_the_batches_and_gives_the_same_weights(
-    batching: Literal["lengths", "rows"], most: int, tmp_path: Path
+    packing: bool, most: int, tmp_path: Path
 ) -> None:
-    options = replace(OPTIONS, batching=batching)
+    options = replace(OPTIONS, packing=packing)
     with trainer_in(tmp_path / "plain", options, dropout=0.0) as trainer:
         trainer.run()
         plain = weights(trainer)
@@ -159,7 +159,14 @@ def test_out_of_memory_splits_the_batches_and_gives_the_same_weights(
 
 def test_best_and_averaged_weights_are_saved_and_patience_stops_early(tmp_path: Path) -> None:
     scores = [math.nan, 3.0, 1.0, 2.0, 1.5, 4.0]  # NaN never counts as best
-    options = replace(OPTIONS, steps=40, validate_every=2, patience=3, average=2, average_of="best")
+    options = replace(
+        OPTIONS,
+        max_steps=40,
+        eval_steps=2,
+        early_stopping_patience=3,
+        average_checkpoints=2,
+        average_selection="best",
+    )
     seen: dict[int, dict[str, Tensor]] = {}
     with trainer_in(tmp_path, options, scores=scores) as trainer:
         validate = trainer.validate
@@ -191,7 +198,10 @@ def test_weights_to_average_stay_until_the_next_checkpoint(
         plain(trainer)
 
     monkeypatch.setattr(Trainer, "save", killed_at_the_end)
-    with trainer_in(tmp_path, replace(OPTIONS, average=1)) as trainer, pytest.raises(KeyboardInterrupt):
+    with (
+        trainer_in(tmp_path, replace(OPTIONS, average_checkpoints=1)) as trainer,
+        pytest.raises(KeyboardInterrupt),
+    ):
         trainer.run()
     saved = trainer.checkpoints.newest()
     assert saved is not None and [step for step, _ in saved.state["averaged"]] == [8]

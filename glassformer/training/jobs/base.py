@@ -20,7 +20,7 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size
-from glassformer.training.recipe import DataSection, Recipe
+from glassformer.training.recipe import DataSection, Recipe, batch_key
 from glassformer.training.task import Task
 
 Data = TypeVar("Data", bound=DataSection)
@@ -100,31 +100,31 @@ class Job(ABC, Generic[Data]):
     @property
     def has_length(self) -> bool:
         """Whether the recipe says how long to train."""
-        return self.recipe.training.steps is not None or self.recipe.training.epochs is not None
+        return self.recipe.training.max_steps is not None or self.recipe.training.epochs is not None
 
     def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
         """Fill in the open training settings. A setting of the recipe is never changed."""
         training = self.recipe.training
         batch = training.batch or batch
-        per_epoch = steps_per_epoch(examples, batch, training.accumulate)
-        steps = training.steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
+        per_epoch = steps_per_epoch(examples, batch, training.gradient_accumulation_steps)
+        steps = training.max_steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
         # once per epoch, but 20 to 40 times in all
-        validate_every = training.validate_every or max(1, steps // 40, min(per_epoch, steps // 20))
+        eval_steps = training.eval_steps or max(1, steps // 40, min(per_epoch, steps // 20))
         defaults = {
-            "steps": steps,
-            "batch": batch,
-            "warmup": max(1, min(4000, steps // 10)),
-            "validate_every": validate_every,
+            "max_steps": steps,
+            batch_key(self.recipe.job): batch,
+            "warmup_steps": max(1, min(4000, steps // 10)),
+            "eval_steps": eval_steps,
             "label_smoothing": 0.0,
-            "schedule": "linear" if self.fine_tuning else "cosine",
-            "batching": "lengths",
+            "lr_scheduler": "linear" if self.fine_tuning else "cosine",
+            "packing": False,
             **defaults,
-            "save_every": validate_every,
-            "log_every": max(1, min(50, steps // 100)),
+            "save_steps": eval_steps,
+            "logging_steps": max(1, min(50, steps // 100)),
         }
         chosen = {name: value for name, value in defaults.items() if getattr(training, name) is None}
         self.recipe = replace(self.recipe, training=replace(training, **chosen))
-        numbers = {name: value for name, value in chosen.items() if not isinstance(value, str)}
+        numbers = {name: value for name, value in chosen.items() if not isinstance(value, str | bool)}
         listed = ", ".join(f"{name} {value:,.12g}" for name, value in numbers.items())
         return [f"training: {listed}"] if listed else []
 
@@ -141,9 +141,9 @@ class Job(ABC, Generic[Data]):
             self.recipe = replace(self.recipe, model=model)
 
 
-def steps_per_epoch(examples: Examples, batch: int, accumulate: int) -> int:
+def steps_per_epoch(examples: Examples, batch: int, accumulation_steps: int) -> int:
     """Approximate number of steps per epoch, from the first shuffling pool."""
     batches = Batches(data=examples, tokens=batch)
     first = len(batches.plan(0, 0))
     pools = len(examples) / min(len(examples), batches.pool)
-    return max(1, math.ceil(first * pools / accumulate))
+    return max(1, math.ceil(first * pools / accumulation_steps))

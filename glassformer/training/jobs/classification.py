@@ -144,7 +144,7 @@ class Classify(Job[LabelledData]):
             self,
             lambda files: labelled_texts(files, columns=data.columns),
             self._write,
-            cache_key=(data.max_len, self.recipe.training.max_valid),
+            cache_key=(data.max_len, self.recipe.training.max_generate_samples),
             marks="around",
             text_columns=1,
         )
@@ -353,7 +353,7 @@ class Images(Job[ImageData]):
 
     def _size(self) -> tuple[int, int] | None:
         """Height and width: the recipe's, or those of the base model."""
-        size = self.data.size
+        size = self.data.image_size
         if size is None and self.base_input is not None:
             size = self.base_input.image_size
         return None if size is None else (size[0], size[-1])
@@ -385,8 +385,16 @@ class Images(Job[ImageData]):
 
     def train_examples(self) -> ImageExamples:
         """The training images, augmented as the recipe says."""
-        changes = {name: getattr(self.data, name) for name in ("flip", "shift", "rotate", "erase")}
-        augment = Augment(**changes, seed=self.recipe.seed) if any(changes.values()) else None
+        data = self.data
+        augment = None
+        if data.flip_prob or data.max_shift or data.max_rotation or data.erase_prob:
+            augment = Augment(
+                flip=data.flip_prob,
+                shift=data.max_shift,
+                rotate=data.max_rotation,
+                erase=data.erase_prob,
+                seed=self.recipe.seed,
+            )
         return ImageExamples(
             self.train_set, rows=self.train_rows, mean=self.mean, std=self.std, augment=augment
         )
@@ -428,7 +436,7 @@ class Images(Job[ImageData]):
             expected = (*self.base_input.image_size, self.base_input.channels)
             if expected != (height, width, channels):
                 raise ConflictError(
-                    ("data.size", "model.folder"),
+                    ("data.image_size", "model.folder"),
                     f"the images are {height} x {width} x {channels}, the model reads "
                     f"{' x '.join(map(str, expected))}",
                 )
@@ -452,11 +460,11 @@ class Images(Job[ImageData]):
         training, bundle, valid = self.recipe.training, self.build(), self.valid_examples()
         learner = ImageLearner(
             bundle.model,
-            cutmix=self.data.cutmix,
+            cutmix=self.data.cutmix_prob,
             smoothing=training.label_smoothing or 0.0,
             r_drop=training.r_drop,
         )
-        rows = valid.rows[: training.max_valid]
+        rows = valid.rows[: training.max_generate_samples]
         return classification_task(
             bundle,
             learner,
@@ -489,5 +497,5 @@ def choose_patch_size(height: int, width: int) -> int:
         "the image size",
         f"{height} x {width}",
         f"a size divisible into {fewest} to {most} equal patches",
-        f"resize the images, e.g. data.size={rounded}",
+        f"resize the images, e.g. data.image_size={rounded}",
     )

@@ -63,8 +63,8 @@ class Forecast(Job[SeriesData]):
         if len(data.train) != 1:
             raise InvalidValueError("data.train", list(data.train), "one file that holds all series")
         path, problems = require_file(data.train[0]), RowErrors()
-        target = data.target or (self.evaluated.columns if self.evaluated else None)
-        settings = (data.time, target, data.split, data.fill)
+        target = data.target_columns or (self.evaluated.columns if self.evaluated else None)
+        settings = (data.time_column, target, data.split, data.fill_missing)
         cache = DataCache(
             self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
         )
@@ -72,7 +72,7 @@ class Forecast(Job[SeriesData]):
         if known is None:
             cache.begin()
         self.series = series = read_series(
-            path, errors=problems, time=data.time, target=target, fill=data.fill or "refuse"
+            path, errors=problems, time=data.time_column, target=target, fill=data.fill_missing or "refuse"
         )
         if known is None:
             cache.commit()
@@ -115,7 +115,7 @@ class Forecast(Job[SeriesData]):
 
     def _lengths(self) -> tuple[int, int]:
         """Context length and horizon: the recipe's, or those of the base model."""
-        context, horizon = self.data.context, self.data.horizon
+        context, horizon = self.data.context_length, self.data.horizon
         if self.base is not None:
             context, horizon = forecaster_lengths(self.base, context)
         if context is None:
@@ -125,14 +125,14 @@ class Forecast(Job[SeriesData]):
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         context, horizon = self._lengths()
-        self.update_data(context=context, horizon=horizon)
+        self.update_data(context_length=context, horizon=horizon)
         windows, channels = self.windows(self.parts.train), len(self.series.names)
         self.windows(self.parts.valid)  # too short a validation part fails now and not after training
         reasons = [f"context length {context}, horizon {horizon}: {len(windows):,} training windows"]
         batch = max(1, min(128, max(8, 896 // channels), len(windows) // 10))
         if self.preset in BASELINES:
             self.fill_model({})
-            steps = {} if self.preset == "linear" else {"steps": 1}
+            steps = {} if self.preset == "linear" else {"max_steps": 1}
             return reasons + self.fill_training(windows, batch=batch, epochs=20, lr=1e-3, **steps)
         tuning, rows = self.fine_tuning, len(windows) * channels
         options = choose_options(context, rows)
@@ -154,7 +154,7 @@ class Forecast(Job[SeriesData]):
             read = getattr(self.base.spec, "input", None)
             if isinstance(read, specs.SeriesPatchesSpec) and read.channels != channels:
                 raise ConflictError(
-                    ("data.target", "model.folder"),
+                    ("data.target_columns", "model.folder"),
                     f"the series has {channels} columns, the model reads {read.channels}",
                 )
             bundle = self.base
@@ -214,7 +214,7 @@ class Forecast(Job[SeriesData]):
 
     def _samples(self, learner: SeriesLearner, windows: Windows, device: torch.device) -> list[Sample]:
         """A few windows spread over a part: the last values, the actual future and the forecast."""
-        count = min(self.recipe.training.samples, len(windows))
+        count = min(self.recipe.training.log_samples, len(windows))
         if not count:
             return []
         rows = np.linspace(0, len(windows) - 1, count).astype(np.int64)

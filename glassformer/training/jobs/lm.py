@@ -53,19 +53,19 @@ class LanguageModelling(Job[TextData]):
 
     @property
     def context_length(self) -> int:
-        return self.data.length or MAX_CONTEXT
+        return self.data.context_length or MAX_CONTEXT
 
     def adopt_base_settings(self) -> None:
-        if self.base is not None and self.data.length is None:
-            self.update_data(length=min(max_input_length(self.base.spec), MAX_CONTEXT))
+        if self.base is not None and self.data.context_length is None:
+            self.update_data(context_length=min(max_input_length(self.base.spec), MAX_CONTEXT))
 
     def prepare_data(self) -> None:
         data = self.data
         # in a table every row is a document
-        unit = data.unit if file_format(data.train[0]) == "plain" else "line"
+        sample_by = data.sample_by if file_format(data.train[0]) == "plain" else "line"
 
         def read(files: Sequence[str]) -> TextSource:
-            return texts(files, unit=unit, column=data.column)
+            return texts(files, sample_by=sample_by, column=data.text_column)
 
         self.corpus = corpus = prepare_corpus(self, read, self._write, marks="none")
         for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):
@@ -96,9 +96,11 @@ class LanguageModelling(Job[TextData]):
             hardware, units=tokens, vocab_size=self.corpus.tokenizer.vocab_size, length_known=self.has_length
         )
         reasons = [] if tuning else [reason]
-        if self.data.length is None:
+        if self.data.context_length is None:
             limit = MAX_CONTEXT if self.base is None else max_input_length(self.base.spec)
-            self.update_data(length=min(choose_context_length(tokens, store.max_length("text")), limit))
+            self.update_data(
+                context_length=min(choose_context_length(tokens, store.max_length("text")), limit)
+            )
             reasons.append(f"context length {self.context_length} tokens")
         length = self.context_length
         # text that is hardly seen twice cannot be overfitted
@@ -141,7 +143,9 @@ class LanguageModelling(Job[TextData]):
             raise self.unsupported_model("use e.g. gpt2, llama or lstm")
         if self.context_length > max_input_length(spec):
             raise InvalidValueError(
-                "data.length", self.context_length, f"at most {max_input_length(spec)} tokens for this model"
+                "data.context_length",
+                self.context_length,
+                f"at most {max_input_length(spec)} tokens for this model",
             )
         return bundle
 
@@ -163,7 +167,7 @@ class LanguageModelling(Job[TextData]):
         corpus, training, counts = self.corpus, self.recipe.training, self.corpus.notes["valid"]
         valid, decode = self.blocks(corpus.valid, seed=None), corpus.tokenizer.decode
         sample_tokens = min(MAX_SAMPLE_TOKENS, max(1, valid.length // 2))
-        prompts = list(sample_prompts(corpus.valid, training.samples, max_tokens=sample_tokens))
+        prompts = list(sample_prompts(corpus.valid, training.log_samples, max_tokens=sample_tokens))
         batch = max(valid.length, training.batch or 4096)
         tokens = counts["tokens"] - counts["documents"]  # the first of a document is not predicted
         params = GenerationParams(

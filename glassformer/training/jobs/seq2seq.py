@@ -69,7 +69,7 @@ class Seq2SeqJob(Job[Data]):
 
     @property
     def cache_key(self) -> tuple[object, ...]:
-        return self.data.max_len, self.recipe.training.max_valid
+        return self.data.max_len, self.recipe.training.max_generate_samples
 
     def train_examples(self) -> PairExamples:
         raise NotImplementedError
@@ -90,10 +90,10 @@ class Seq2SeqJob(Job[Data]):
             batch=max(512, min(25_000 if hardware.on_gpu else 4096, tokens // 25)),
             epochs=3 if tuning else epochs,
             lr=5e-5 if tuning else min(2e-3, 0.7 / size.d_model + 3e-4),
-            schedule="linear" if tuning else "inverse_sqrt",
+            lr_scheduler="linear" if tuning else "inverse_sqrt",
             label_smoothing=0.1,
             # one shape compiles once; a CPU is faster without the padding of fixed rows
-            batching="rows" if hardware.on_gpu and self.row_width is not None else "lengths",
+            packing=hardware.on_gpu and self.row_width is not None,
         )
 
     @property
@@ -119,7 +119,7 @@ class Seq2SeqJob(Job[Data]):
         """The model with its tokenizer, as it will be saved. info: further entries of `job.json`."""
         tokenizer = self.corpus.tokenizer
         sizes = {"src_vocab_size": tokenizer.vocab_size, "tgt_vocab_size": tokenizer.target_vocab_size}
-        tied = ("source", "head") if self.recipe.tokenizer.sides == "joint" else ("head",)
+        tied = ("head",) if self.recipe.tokenizer.separate_vocabs else ("source", "head")
         ids = {"pad_id": self.corpus.pad_id, "start_id": self.start_id}
         return build_text_bundle(
             self,
@@ -136,11 +136,11 @@ class Seq2SeqJob(Job[Data]):
             raise self.unsupported_model("use an encoder-decoder: original, marian, bart, t5 or lstm")
         if self.preset.startswith("original"):
             return {**sizes, "tied": self.recipe.model.overrides.get("tied", tied)}
-        if self.recipe.tokenizer.sides != "joint":
+        if self.recipe.tokenizer.separate_vocabs:
             raise ConflictError(
-                ("tokenizer.sides", "model.preset"),
+                ("tokenizer.separate_vocabs", "model.preset"),
                 f"{self.preset} has one vocabulary",
-                "use joint sides, or the preset original",
+                "use a joint vocabulary, or the preset original",
             )
         return {"vocab_size": self.corpus.tokenizer.vocab_size}
 
@@ -215,7 +215,9 @@ class Translate(Seq2SeqJob[PairData]):
     unit: Literal["sentence", "line"] = "line"  # what a source is: one sentence, or any text
 
     def prepare_data(self) -> None:
-        self.language_column = self.base_info.to if self.data.to is None else self.data.to
+        self.language_column = (
+            self.base_info.to if self.data.language_column is None else self.data.language_column
+        )
 
         def tags(train: Source) -> list[str]:
             multilingual = self.language_column is not None
@@ -238,9 +240,9 @@ class Translate(Seq2SeqJob[PairData]):
             if LANGUAGE_COLUMN in unread and self.language_column is None:  # it would mix languages
                 column = unread[LANGUAGE_COLUMN]
                 raise MissingValueError(
-                    "data.to",
+                    "data.language_column",
                     f"since '{source.tables[0].path}' has a column '{column}'",
-                    f"set data.to={column} if it names the target language, or set data.columns",
+                    f"set data.language_column={column} if it names the target language, or set data.columns",
                 )
             if unread:
                 self.log(f"{source.description}; ignored: {', '.join(map(repr, unread.values()))}")
@@ -335,7 +337,7 @@ class Restore(Seq2SeqJob[SentenceData]):
 
     def prepare_data(self) -> None:
         def read(files: Sequence[str]) -> Source:
-            return texts(files, unit="line", column=self.data.column)
+            return texts(files, sample_by="line", column=self.data.text_column)
 
         self.corpus = prepare_corpus(
             self, read, self._write, cache_key=self.cache_key, marks="end", tags=lambda _: (GAP,)
@@ -368,7 +370,7 @@ class Restore(Seq2SeqJob[SentenceData]):
 
     @cached_property
     def _corruption(self) -> Corruption:
-        chances = {name: getattr(self.data, name) for name in ("trim", "gap", "shuffle")}
+        chances = {name: getattr(self.data, f"{name}_prob") for name in ("trim", "gap", "shuffle")}
         return Corruption(**chances, gap_id=self.gap_id, starts_word=word_starts(self.corpus.tokenizer))
 
     @property

@@ -203,7 +203,7 @@ def load_or_train_tokenizer(
         kind=kind, vocab_size=size, lowercase=options.lowercase, marks=marks, tags=tuple(tags())
     )
     log(f"training a {kind} tokenizer of at most {size:,} tokens")
-    if options.sides == "separate":
+    if options.separate_vocabs:
         trained = pair_tokenizers(*(train_tokenizer((row[n] for row in texts()), plan) for n in (0, 1)))
     else:
         trained = train_tokenizer((text for row in texts() for text in row), plan)
@@ -294,7 +294,7 @@ def encode_rows(
     max_len: rows with a longer field are skipped; their number is returned. None keeps all.
     """
     too_long, texts = 0, list[Row]()
-    progress, keep_texts = Progress(what, job.log), job.recipe.training.max_valid
+    progress, keep_texts = Progress(what, job.log), job.recipe.training.max_generate_samples
 
     def blocks() -> Iterator[Sequence[Ragged]]:
         nonlocal too_long
