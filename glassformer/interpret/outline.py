@@ -1,4 +1,4 @@
-"""The outline of a model (its kind, stacks and sizes), and the stations and attentions of its data flow."""
+"""The outline of a model (its kind, stacks and sizes), and the stages and attentions of its data flow."""
 
 from __future__ import annotations
 
@@ -187,14 +187,14 @@ def stack_output(stack: schema.StackInfo) -> str:
     return f"{stack.name}.blocks.{stack.layers - 1}.resid_out" if stack.layers else f"{stack.embed}.out"
 
 
-def describe_stations(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Station, ...]:
+def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Stage, ...]:
     """The steps of the data flow; a role whose tensor was not recorded is left out."""
-    stations = []
+    stages = []
     for stack in stacks:
         for name, kind, layer, roles in _steps(stack, stack_output(stacks[0]), record):
             path = stack.name if layer is None else f"{stack.name}.{layer}"
-            stations.append(
-                schema.Station(
+            stages.append(
+                schema.Stage(
                     id=f"{path}.{name}",
                     kind=kind,
                     stack=stack.name,
@@ -205,8 +205,8 @@ def describe_stations(stacks: Sequence[schema.StackInfo], record: Record) -> tup
             )
     heads = {name.removeprefix("head."): name for name in record if name.startswith("head.")}
     tensors, last = {"before": stack_output(stacks[-1]), **heads}, stacks[-1].sequence
-    head = schema.Station(id="head", kind="head", stack=None, layer=None, sequence=last, tensors=tensors)
-    return (*stations, head)
+    head = schema.Stage(id="head", kind="head", stack=None, layer=None, sequence=last, tensors=tensors)
+    return (*stages, head)
 
 
 def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Step]:

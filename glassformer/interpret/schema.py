@@ -282,7 +282,7 @@ class TokenSequence(Schema):
         return len(self.tokens)
 
 
-class Station(Schema):
+class Stage(Schema):
     """One step of the data flow. tensors: role at this step -> name of the recorded tensor."""
 
     id: str
@@ -413,7 +413,7 @@ class TraceInfo(Schema):
     input: TraceInput
     changes: tuple[Intervention, ...]
     sequences: tuple[TokenSequence, ...]
-    stations: tuple[Station, ...]
+    stages: tuple[Stage, ...]
     tensors: Mapping[str, tuple[int, ...]]
     attentions: tuple[AttentionInfo, ...]
     growth: Mapping[str, tuple[str, ...]]

@@ -24,7 +24,7 @@ from glassformer.interpret.outcomes import read_outcome
 from glassformer.interpret.outline import (
     describe_attentions,
     describe_stacks,
-    describe_stations,
+    describe_stages,
     residual_sites,
 )
 from glassformer.tasks.base import select_tokens
@@ -82,7 +82,7 @@ class Trace:
             input=self.prepared.input,
             changes=self.interventions,
             sequences=self.sequences,
-            stations=describe_stations(stacks, self.record),
+            stages=describe_stages(stacks, self.record),
             tensors={name: tuple(one.shape) for name, one in self.record.tensors.items()},
             attentions=self.attentions(),
             growth={stack.name: tuple(residual_sites(stack, self.record)) for stack in stacks},

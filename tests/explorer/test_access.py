@@ -92,9 +92,9 @@ WIDE = """() => {
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_nothing_is_wider_than_a_phone(opened: Opened, traced: Traced, language: str) -> None:
     found = []
-    stations = [(RUN, "model", {"at": one["id"]}) for one in to_json(traced(RUN).info())["stations"]]
+    stages = [(RUN, "model", {"at": one["id"]}) for one in to_json(traced(RUN).info())["stages"]]
     with opened(address(RUN, **GIVEN[RUN]), language=language, width=390, height=844) as page:
-        for name, view, words in seen_in(language, VIEWS + stations):
+        for name, view, words in seen_in(language, VIEWS + stages):
             where = every(page, name, view, words)
             over, parts = page.evaluate(WIDE)
             if over > 0 or parts:
@@ -130,26 +130,26 @@ def tab(page: Page) -> dict[str, str]:
 
 
 def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Traced) -> None:
-    stations = [one["id"] for one in to_json(traced(RUN).info())["stations"]]
+    stages = [one["id"] for one in to_json(traced(RUN).info())["stages"]]
     with opened(address(RUN, **GIVEN[RUN])) as page:
         seen = [tab(page)]
-        while "station" not in seen[-1] and len(seen) < 40:
+        while "stage" not in seen[-1] and len(seen) < 40:
             seen.append(tab(page))
-        assert {"go", "input", "language", "compare", "station"} <= {key for one in seen for key in one}
-        assert seen[-1]["station"] == stations[0]
-        for key, station in [
-            ("Enter", stations[0]),
-            ("ArrowRight", stations[1]),
-            ("ArrowUp", stations[2]),
-            ("ArrowLeft", stations[1]),
-            ("ArrowDown", stations[0]),
-            ("End", stations[-1]),
-            ("Home", stations[0]),
+        assert {"go", "input", "language", "compare", "stage"} <= {key for one in seen for key in one}
+        assert seen[-1]["stage"] == stages[0]
+        for key, stage in [
+            ("Enter", stages[0]),
+            ("ArrowRight", stages[1]),
+            ("ArrowUp", stages[2]),
+            ("ArrowLeft", stages[1]),
+            ("ArrowDown", stages[0]),
+            ("End", stages[-1]),
+            ("Home", stages[0]),
         ]:
             page.keyboard.press(key)
-            page.wait_for_selector(f'[data-open="{station}"]')
-            focus = page.evaluate("document.activeElement.dataset.station")
-            assert focus == station  # the keyboard goes along
+            page.wait_for_selector(f'[data-open="{stage}"]')
+            focus = page.evaluate("document.activeElement.dataset.stage")
+            assert focus == stage  # the keyboard goes along
         page.keyboard.press("Escape")
         page.wait_for_selector("[data-open]", state="detached")
 

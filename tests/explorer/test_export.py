@@ -35,15 +35,15 @@ def exported(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_station_opens_from_disk(exported: dict[str, Path], opened: Opened, name: str) -> None:
+def test_every_stage_opens_from_disk(exported: dict[str, Path], opened: Opened, name: str) -> None:
     with opened(exported[name].as_uri()) as page:
-        stations = page.eval_on_selector_all(
-            "[data-station]", "all => [...new Set(all.map(e => e.dataset.station))]"
+        stages = page.eval_on_selector_all(
+            "[data-stage]", "all => [...new Set(all.map(e => e.dataset.stage))]"
         )
-        assert len(stations) > 8
-        for station in stations:
-            page.evaluate("id => { location.hash = location.hash.split('?')[0] + '?at=' + id }", station)
-            page.wait_for_selector(f'[data-open="{station}"] [data-figure]')
+        assert len(stages) > 8
+        for stage in stages:
+            page.evaluate("id => { location.hash = location.hash.split('?')[0] + '?at=' + id }", stage)
+            page.wait_for_selector(f'[data-open="{stage}"] [data-figure]')
         assert page.locator("[role=alert]").count() == 0
         for view in ("heads", "decoding", "change", "learning"):
             page.evaluate("view => { location.hash = '#/' + location.hash.split('/')[1] + '/' + view }", view)

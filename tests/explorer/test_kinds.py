@@ -1,4 +1,4 @@
-"""Every kind of model in a real browser: each station opens, and its numbers are the library's own."""
+"""Every kind of model in a real browser: each stage opens, and its numbers are the library's own."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from tests.explorer.seen import address, go, number, numbers, settled, texts, wr
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_every_station_opens_by_the_keyboard(opened: Opened, traced: Traced, name: str) -> None:
+def test_every_stage_opens_by_the_keyboard(opened: Opened, traced: Traced, name: str) -> None:
     trace = traced(name)
-    stations = to_json(trace.info())["stations"]
+    stages = to_json(trace.info())["stages"]
     with opened(address(name, **GIVEN[name])) as page:
-        drawn = page.locator("svg [data-station]").evaluate_all("all => all.map(one => one.dataset.station)")
-        assert {one["id"] for one in stations} <= set(drawn)
-        page.locator(f'svg [data-station="{stations[0]["id"]}"]').first.focus()
+        drawn = page.locator("svg [data-stage]").evaluate_all("all => all.map(one => one.dataset.stage)")
+        assert {one["id"] for one in stages} <= set(drawn)
+        page.locator(f'svg [data-stage="{stages[0]["id"]}"]').first.focus()
         tried = set()
-        for station in stations:
+        for stage in stages:
             page.keyboard.press("ArrowUp")
-            shown = page.locator(f'[data-open="{station["id"]}"]')
+            shown = page.locator(f'[data-open="{stage["id"]}"]')
             shown.locator("[data-figure]").first.wait_for()
             settled(page)
-            assert wrong(shown) == [], station["id"]
-            kind = (station["kind"], station["id"].endswith("cross"))
-            if station["kind"] == "attention" and kind not in tried:
+            assert wrong(shown) == [], stage["id"]
+            kind = (stage["kind"], stage["id"].endswith("cross"))
+            if stage["kind"] == "attention" and kind not in tried:
                 tried.add(kind)
-                every_tab(page, station["id"], cross=kind[1])
+                every_tab(page, stage["id"], cross=kind[1])
         assert page.locator('[data-way="on"]').get_attribute("aria-disabled") == "true"
         assert ("attention", True) in tried or not any(one.kind == "cross" for one in trace.attentions())
 
 
-def every_tab(page: Page, station: str, cross: bool) -> None:
-    shown = page.locator(f'[data-open="{station}"]')
+def every_tab(page: Page, stage: str, cross: bool) -> None:
+    shown = page.locator(f'[data-open="{stage}"]')
     tabs = shown.locator("[role=tab]").evaluate_all("all => all.map(one => one.dataset.choice)")
     assert tabs == ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
     for tab in tabs:
         shown.locator(f'[role=tab][data-choice="{tab}"]').click()
         settled(page)
         assert shown.locator("[role=tab][aria-selected=true]").get_attribute("data-choice") == tab
-        assert wrong(shown) == [], (station, tab)
-    page.locator(f'svg [data-station="{station}"]').first.focus()
+        assert wrong(shown) == [], (stage, tab)
+    page.locator(f'svg [data-stage="{stage}"]').first.focus()
 
 
 CELLS = [
@@ -65,24 +65,24 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "station", "head", "query", "key"), CELLS)
+@pytest.mark.parametrize(("name", "stage", "head", "query", "key"), CELLS)
 def test_a_cell_of_attention_is_worked_out_as_the_library_does(
-    opened: Opened, traced: Traced, name: str, station: str, head: int, query: int, key: int
+    opened: Opened, traced: Traced, name: str, stage: str, head: int, query: int, key: int
 ) -> None:
     trace = traced(name)
-    found = next(one for one in to_json(trace.info())["stations"] if one["id"] == station)
+    found = next(one for one in to_json(trace.info())["stages"] if one["id"] == stage)
     attention = found["tensors"]["q"].removesuffix(".q")
     scores = {
-        stage: float(trace.record.scores(attention, head, stage)[0, query, key])
-        for stage in ("dot", "scaled", "masked")
+        score: float(trace.record.scores(attention, head, score)[0, query, key])
+        for score in ("dot", "scaled", "masked")
     }
     weights = trace.record.weights(attention, head)[0, query]
-    words = {"at": station, "tab": "scores", "head": head, "pos": query, "key": key}
+    words = {"at": stage, "tab": "scores", "head": head, "pos": query, "key": key}
     with opened(address(name, **GIVEN[name], **words)) as page:
         cell = page.locator('[data-figure$="-cell"]')
-        for stage in ("dot", "scaled"):
-            assert number(cell.locator(f"[data-stage={stage}]")) == approx(scores[stage], abs=1e-5)
-        assert number(cell.locator("[data-stage=weights]")) == approx(float(weights[key]), abs=1e-6)
+        for score in ("dot", "scaled"):
+            assert number(cell.locator(f"[data-score={score}]")) == approx(scores[score], abs=1e-5)
+        assert number(cell.locator("[data-score=weights]")) == approx(float(weights[key]), abs=1e-6)
         assert ("−∞" in cell.inner_text()) == (scores["masked"] == float("-inf"))
         matrices = page.locator(f'[data-figure^="{attention}-h{head}-"] .at [data-value]')
         assert numbers(matrices) == approx([*scores.values(), float(weights[key])], abs=1e-5)
@@ -93,13 +93,13 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
         assert int(texts(row)[0].split()[-2]) == int(order[0])
 
 
-@pytest.mark.parametrize(("name", "station"), [(RUN, "decoder.1.cross"), ("rotary", "decoder.1.self")])
+@pytest.mark.parametrize(("name", "stage"), [(RUN, "decoder.1.cross"), ("rotary", "decoder.1.self")])
 def test_a_matrix_is_painted_as_its_numbers_are(
-    opened: Opened, traced: Traced, name: str, station: str
+    opened: Opened, traced: Traced, name: str, stage: str
 ) -> None:
-    attention = station.replace(".", ".blocks.", 1) + "_attn"
+    attention = stage.replace(".", ".blocks.", 1) + "_attn"
     weights = traced(name).record.weights(attention, 2)[0]
-    with opened(address(name, **GIVEN[name], at=station, tab="weights", head=2)) as page:
+    with opened(address(name, **GIVEN[name], at=stage, tab="weights", head=2)) as page:
         canvas = page.locator(f'[data-figure="{attention}-h2-weights"] canvas').first
         painted = canvas.evaluate(
             """one => {
@@ -254,15 +254,15 @@ def test_a_forecast_and_its_errors_are_the_librarys(
 
 def test_sums_norms_and_units_on_the_way_are_the_librarys(opened: Opened, traced: Traced) -> None:
     trace = traced(RUN)
-    stations = {one["id"]: one for one in to_json(trace.info())["stations"]}
+    stages = {one["id"]: one for one in to_json(trace.info())["stages"]}
     with opened(address(RUN, **GIVEN[RUN], at="decoder.1.norm_ffn", pos=2)) as page:
-        tensors = stations["decoder.1.norm_ffn"]["tensors"]
+        tensors = stages["decoder.1.norm_ffn"]["tensors"]
         for role in ("before", "sublayer", "sum"):
             x = trace.record[tensors[role]][0, 2]
             row = numbers(page.locator(f"[data-role={role}] [data-value]"))
             assert row == approx([float(x.mean()), float(x.std(correction=0)), float(x.norm())], abs=1e-4)
         go(page, address(RUN, **GIVEN[RUN], at="decoder.1.ffn", pos=2), '[data-figure="decoder.1.ffn-units"]')
-        act = trace.record[stations["decoder.1.ffn"]["tensors"]["act"]][0, 2]
+        act = trace.record[stages["decoder.1.ffn"]["tensors"]["act"]][0, 2]
         strongest = act[act.abs().argsort(descending=True)[:12]]
         bars = page.locator('[data-figure="decoder.1.ffn-units"] ul').first.locator("li [data-value]")
         assert numbers(bars)[:12] == approx(strongest.tolist(), abs=1e-5)

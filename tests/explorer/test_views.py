@@ -198,7 +198,7 @@ SEEN = """() => {
 def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
     with opened(address(RUN, text=TEXT)) as page:
         ways: list[tuple[str, list[str]]] = [
-            ('[data-open="decoder.0.cross"]', ['svg [data-station="decoder.0.cross"]']),
+            ('[data-open="decoder.0.cross"]', ['svg [data-stage="decoder.0.cross"]']),
             ("[data-figure$=-cell]", ["article [data-choice=scores]"]),
             ('[data-head="3"][aria-checked=true]', ['article [role=radio][data-head="3"]']),
             ("[data-figure=heads-decoder_cross]", ["[data-go=heads]", "[data-choice=decoder_cross]"]),

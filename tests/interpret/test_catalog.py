@@ -48,8 +48,8 @@ def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None
         assert info.outline.head.bias == bool(scored)
     trace = trace_model(made, info.example)
     assert trace.kind == info.kind
-    for station in trace.info().stations:
-        for name in station.tensors.values():
+    for stage in trace.info().stages:
+        for name in stage.tensors.values():
             read_tensor(trace, name)
     made.job = replace(made.job, example={"text": "mine"})
     assert Catalog({"one": made}).models()[0].example == TraceInput(text="mine")

@@ -67,8 +67,8 @@ def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -
     id = info["id"]
     assert {**info, "seconds": 0} == {**to_json(trace.info()), "seconds": 0}
     assert checked(client.get(f"/trace/{id}")) == info
-    for station in info["stations"]:
-        for name in station["tensors"].values():
+    for stage in info["stages"]:
+        for name in stage["tensors"].values():
             assert np.array_equal(numbers(client, id, name), read_tensor(trace, name).values.numpy())
     attention = info["attentions"][0]["name"]
     found = numbers(client, id, f"{attention}.weights", slice="0,1")

@@ -31,7 +31,7 @@ FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patcht
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_recorded_output_is_the_models_own_and_every_station_is_there(family: str) -> None:
+def test_the_recorded_output_is_the_models_own_and_every_stage_is_there(family: str) -> None:
     made = bundle(family)
     trace = trace_of(made, given(made))
     with torch.no_grad():
@@ -39,13 +39,13 @@ def test_the_recorded_output_is_the_models_own_and_every_station_is_there(family
     for name, found in outputs(trace.record.output).items():
         assert torch.equal(found, wanted[name])
     info = trace.info()
-    named = {name for station in info.stations for name in station.tensors.values()}
+    named = {name for stage in info.stages for name in stage.tensors.values()}
     assert set(trace.record) <= named
-    ids = [station.id for station in info.stations]
+    ids = [stage.id for stage in info.stages]
     assert len(set(ids)) == len(ids) and ids[-1] == "head"
     assert {a.name for a in info.attentions} == set(trace.record.attentions())
     for stack in describe_stacks(made):
-        layers = [s.layer for s in info.stations if s.stack == stack.name and s.layer is not None]
+        layers = [s.layer for s in info.stages if s.stack == stack.name and s.layer is not None]
         assert layers == sorted(layers) and set(layers) == set(range(stack.layers))
         assert len(trace.sequence(stack.sequence)) == trace.record[f"{stack.embed}.out"].shape[1]
         assert residual_sites(stack, trace.record)[-1] == f"{stack.name}.blocks.{stack.layers - 1}.resid_out"
@@ -55,14 +55,14 @@ def test_the_recorded_output_is_the_models_own_and_every_station_is_there(family
 def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
     made = bundle(family)
     trace = trace_of(made, given(made))
-    stations = [s for s in trace.info().stations if s.kind == "add_norm"]
-    assert stations
-    for station in stations:
-        x = {role: trace.record[name] for role, name in station.tensors.items()}
+    stages = [s for s in trace.info().stages if s.kind == "add_norm"]
+    assert stages
+    for stage in stages:
+        x = {role: trace.record[name] for role, name in stage.tensors.items()}
         added = x["before"] + x["sublayer"] + x.get("sublayer_ffn", 0)
         assert torch.allclose(x["sum"], added, atol=1e-5)
-        block = made.model.get_submodule(f"{station.stack}.blocks.{station.layer}")
-        norm = getattr(block, station.id.rpartition(".")[2])
+        block = made.model.get_submodule(f"{stage.stack}.blocks.{stage.layer}")
+        norm = getattr(block, stage.id.rpartition(".")[2])
         before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
         with torch.no_grad():
             assert torch.allclose(norm(before), x["normed"], atol=1e-5)

@@ -1,6 +1,6 @@
 // A token drawn by its chance among those that are left.
 
-import type { Shaped } from '../stations/sampling';
+import type { Shaped } from '../lib/sampling';
 
 /** The rank of the token drawn. `chance` lies in [0, 1). */
 export function drawn(shaped: Shaped, chance: number): number {

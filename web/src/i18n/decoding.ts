@@ -118,7 +118,7 @@ export default {
   },
   'decoding.labels': { en: 'Labels', ko: '레이블' },
   'decoding.answer': { en: 'The answer', ko: '답' },
-  'decoding.see_head': { en: 'See the output station', ko: '출력 단계 보기' },
+  'decoding.see_head': { en: 'See the output stage', ko: '출력 단계 보기' },
   'decoding.see_change': { en: 'Change something', ko: '바꿔 보기' },
 
   'beam.controls': { en: 'Search', ko: '탐색 설정' },

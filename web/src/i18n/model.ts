@@ -10,7 +10,7 @@ export default {
   'map.decoder': { en: 'Decoder', ko: '디코더' },
   'map.walk': { en: 'Scroll to walk', ko: '휠로 따라가기' },
   'map.walk_hint': {
-    en: 'While pressed, the wheel over the drawing goes from station to station',
+    en: 'While pressed, the wheel over the drawing goes from stage to stage',
     ko: '켜 두면 그림 위에서 휠을 굴려 다음 단계로 이동합니다',
   },
   'map.play': { en: 'Walk', ko: '따라가기' },
@@ -53,10 +53,10 @@ export default {
   'head.answer': { en: 'Start and end of the answer', ko: '답의 시작과 끝' },
   'head.forecast': { en: 'Linear to the next steps', ko: '다음 스텝으로 선형 변환' },
   'open.where': { en: '{stack}, layer {layer} of {layers}', ko: '{stack} 레이어 {layer}/{layers}' },
-  'open.previous': { en: 'Previous station', ko: '이전 단계' },
-  'open.next': { en: 'Next station', ko: '다음 단계' },
-  'open.close': { en: 'Close the station', ko: '닫기' },
-  'open.count': { en: 'Station {n} of {of}', ko: '{of}단계 중 {n}번째' },
+  'open.previous': { en: 'Previous stage', ko: '이전 단계' },
+  'open.next': { en: 'Next stage', ko: '다음 단계' },
+  'open.close': { en: 'Close the stage', ko: '닫기' },
+  'open.count': { en: 'Stage {n} of {of}', ko: '{of}단계 중 {n}번째' },
   'overview.shape.encoder-decoder': {
     en: 'An encoder reads the whole input; a decoder writes the answer one token at a time and looks back at what was read.',
     ko: '인코더가 입력 전체를 읽고, 디코더는 읽은 내용을 참고하면서 답을 한 토큰씩 씁니다.',
@@ -86,5 +86,5 @@ export default {
     en: 'Choose a part of the drawing to open it, or walk along the way of the data with the arrow keys.',
     ko: '그림에서 원하는 부분을 선택하거나 방향키로 데이터가 지나가는 길을 따라가 보세요.',
   },
-  'overview.begin': { en: 'Begin at the first station', ko: '첫 단계부터 보기' },
+  'overview.begin': { en: 'Begin at the first stage', ko: '첫 단계부터 보기' },
 } satisfies Messages;

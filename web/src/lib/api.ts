@@ -560,7 +560,7 @@ export interface StackInfo {
 }
 
 /** One step of the data flow. tensors: role at this step -> name of the recorded tensor. */
-export interface Station {
+export interface Stage {
   id: string;
   kind: "tokens" | "embedding" | "position" | "attention" | "add_norm" | "feed_forward" | "final_norm" | "head";
   stack: "encoder" | "decoder" | null;
@@ -635,7 +635,7 @@ export interface TraceInfo {
   input: TraceInput;
   changes: (HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions)[];
   sequences: TokenSequence[];
-  stations: Station[];
+  stages: Stage[];
   tensors: Record<string, number[]>;
   attentions: AttentionInfo[];
   growth: Record<string, string[]>;

@@ -9,7 +9,7 @@ import learning from '../i18n/learning';
 import model from '../i18n/model';
 import page from '../i18n/page';
 import pictures from '../i18n/pictures';
-import stations from '../i18n/stations';
+import stages from '../i18n/stages';
 import tour from '../i18n/tour';
 
 export type Language = 'en' | 'ko';
@@ -24,7 +24,7 @@ const messages = {
   ...model,
   ...page,
   ...pictures,
-  ...stations,
+  ...stages,
   ...tour,
 };
 export type Key = keyof typeof messages;

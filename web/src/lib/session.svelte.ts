@@ -1,8 +1,8 @@
 // What is open: the models, the trace on show, and the one beside it where two inputs are compared.
 
 import { router } from './router.svelte';
-import { Frozen } from './frozen';
-import { lacking } from './lacking';
+import { Frozen } from './staticExport';
+import { lacking } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
 import { Live, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';

@@ -1,7 +1,7 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
 import { PageError, ServerError } from './errors';
-import { server } from './server.svelte';
+import { server } from './connection.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo,
@@ -87,7 +87,7 @@ const query = (words: object): string => {
   return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
 };
 
-const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a station is immediate
+const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a stage is immediate
 const KEPT_REQUESTS = 64; // a request may hold a whole picture
 
 export class Live implements Source {

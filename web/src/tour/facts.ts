@@ -1,6 +1,6 @@
 // What the tour's sentences speak of: the reader's own input and this model's own numbers.
 
-import { grouped, percent } from '../lib/numbers';
+import { grouped, percent } from '../lib/format';
 import type { ModelInfo, TraceInfo } from '../lib/types';
 
 const cut = (text: string, most = 60): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -1,0 +1,97 @@
+// The changes a reader makes, as the address carries them and as words tell them.
+
+import { router } from '../lib/router.svelte';
+import type { Intervention, TraceInfo } from '../lib/types';
+import { lookup, t } from '../lib/i18n.svelte';
+import { visible } from '../components/tokenText';
+
+export const MOST = 256; // that the server takes at once
+
+export function keep(changes: Intervention[], step = true): void {
+  router.go({ params: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
+}
+
+export const same = (one: Intervention, other: Intervention): boolean => told(one) === told(other);
+const told = (change: Intervention): string => JSON.stringify(Object.entries(change).sort());
+
+export const isOn = (changes: Intervention[], change: Intervention): boolean =>
+  changes.some((one) => same(one, change));
+
+/** With this change if it is not among them, without it if it is. */
+export function toggled(changes: Intervention[], change: Intervention): Intervention[] {
+  return isOn(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change].slice(0, MOST);
+}
+
+/** What a change is made to: two of the same place are not made together. */
+export const whereOf = (one: Intervention): string =>
+  one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
+
+/** With this change in place of another of the same place: a slider's last value counts. */
+export function replaced(changes: Intervention[], change: Intervention): Intervention[] {
+  return [...changes.filter((one) => whereOf(one) !== whereOf(change)), change].slice(0, MOST);
+}
+
+export function pieceAt(trace: TraceInfo, sequence: string, position: number): string {
+  const token = trace.sequences.find((one) => one.name === sequence)?.tokens[position];
+  return token ? visible(token.piece).trim() : `${position}`;
+}
+
+/** The layer and kind of an attention: "decoder 3, cross". */
+export function attentionNamed(trace: TraceInfo, name: string): string {
+  const attention = trace.attentions.find((one) => one.name === name);
+  if (!attention) return name;
+  return t(`intervene.attention.${attention.kind}`, {
+    stack: t(`intervene.stack.${attention.stack}`),
+    layer: attention.layer + 1,
+  });
+}
+
+export function blockNamed(block: string): string {
+  const [stack, , layer] = block.split('.');
+  return t('intervene.block', { stack: lookup(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
+}
+
+/** A residual's name in words: after which part of which layer. */
+export function siteNamed(name: string): string {
+  const block = name.slice(0, name.lastIndexOf('.'));
+  const site = name.slice(name.lastIndexOf('.') + 1);
+  return `${blockNamed(block)}, ${lookup(`intervene.site.${site}`)}`;
+}
+
+/** The sequence that a stack reads. */
+export function sequenceOfStack(trace: TraceInfo, stack: string): string {
+  return trace.attentions.find((one) => one.stack === stack && one.kind === 'self')?.queries ?? trace.sequences[0].name;
+}
+
+/** A change in words. */
+export function said(trace: TraceInfo, change: Intervention): string {
+  switch (change.kind) {
+    case 'head_off':
+      return t('intervene.said.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
+    case 'layer_off':
+      return t('intervene.said.layer_off', { where: blockNamed(change.block) });
+    case 'mask_token':
+      return t('intervene.said.mask_token', {
+        token: pieceAt(trace, change.sequence, change.position),
+        n: change.position + 1,
+      });
+    case 'swap':
+      return t('intervene.said.swap', {
+        one: pieceAt(trace, change.sequence, change.positions[0]),
+        other: pieceAt(trace, change.sequence, change.positions[1]),
+      });
+    case 'residual': {
+      const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
+      return t('intervene.said.residual', {
+        where: siteNamed(change.name),
+        token: pieceAt(trace, sequence, change.position),
+        scale: change.scale,
+      });
+    }
+    case 'positions':
+      return t('intervene.said.positions', {
+        stack: lookup(`intervene.stack.${change.stack}`),
+        stretch: change.stretch,
+      });
+  }
+}

@@ -1,0 +1,82 @@
+// Changes as an address may hold them, written by anyone: those that can be made to this trace are taken, the rest left out.
+
+import type { Intervention, StackInfo, TraceInfo } from '../lib/types';
+import { MOST, sequenceOfStack, whereOf } from './interventions';
+
+const FIELDS: Record<Intervention['kind'], string[]> = {
+  head_off: ['attention', 'head'],
+  layer_off: ['block'],
+  mask_token: ['sequence', 'position'],
+  swap: ['sequence', 'positions'],
+  residual: ['name', 'position', 'scale'],
+  positions: ['stack', 'stretch'],
+};
+const LARGEST = 1000; // that the server multiplies a residual by
+const FARTHEST = 64; // and a position
+
+/** The changes that fit, each place once, and whether any was left out. */
+export function fitting(
+  word: string | undefined,
+  trace: TraceInfo,
+  stacks: StackInfo[],
+): { changes: Intervention[]; left: boolean } {
+  if (!word) return { changes: [], left: false };
+  let found: unknown;
+  try {
+    found = JSON.parse(word);
+  } catch {
+    return { changes: [], left: true };
+  }
+  if (!Array.isArray(found)) return { changes: [], left: true };
+  const taken = new Map<string, Intervention>();
+  for (const one of found)
+    if (fits(one, trace, stacks) && taken.size < MOST && !taken.has(whereOf(one))) taken.set(whereOf(one), one);
+  return { changes: [...taken.values()], left: taken.size < found.length };
+}
+
+function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is Intervention {
+  if (given === null || typeof given !== 'object' || !('kind' in given)) return false;
+  const change = given as Intervention;
+  if (!Object.hasOwn(FIELDS, change.kind)) return false;
+  const named = Object.keys(change).filter((name) => name !== 'kind');
+  if (named.length !== FIELDS[change.kind].length || !FIELDS[change.kind].every((name) => named.includes(name)))
+    return false;
+  const sequenceOf = (name: string) => trace.sequences.find((one) => one.name === name);
+  const stands = (sequence: string, position: unknown): boolean =>
+    counted(position, sequenceOf(sequence)?.tokens.length ?? 0);
+  switch (change.kind) {
+    case 'head_off':
+      return counted(change.head, trace.attentions.find((one) => one.name === change.attention)?.heads ?? 0);
+    case 'layer_off':
+      return trace.attentions.some((one) => change.block === `${one.stack}.blocks.${one.layer}`);
+    case 'mask_token':
+      return stands(change.sequence, change.position);
+    case 'swap': {
+      const two: unknown = change.positions;
+      if (!Array.isArray(two) || two.length !== 2 || two[0] === two[1]) return false;
+      const sequence = sequenceOf(change.sequence);
+      return two.every(
+        (at) => stands(change.sequence, at) && (sequence?.kind === 'text' || at >= (sequence?.prefix ?? 0)),
+      );
+    }
+    case 'residual':
+      return (
+        typeof change.name === 'string' &&
+        /\.blocks\.\d+\.resid_(in|self|cross|out)$/.test(change.name) &&
+        Object.hasOwn(trace.tensors, change.name) &&
+        stands(sequenceOfStack(trace, change.name.split('.')[0]), change.position) &&
+        between(change.scale, -LARGEST, LARGEST)
+      );
+    case 'positions':
+      return (
+        stacks.some((one) => one.name === change.stack && one.position.kind !== 'none') &&
+        between(change.stretch, 0, FARTHEST) &&
+        change.stretch !== 0
+      );
+  }
+}
+
+const counted = (value: unknown, count: number): boolean =>
+  Number.isInteger(value) && (value as number) >= 0 && (value as number) < count;
+const between = (value: unknown, low: number, high: number): boolean =>
+  typeof value === 'number' && value >= low && value <= high;

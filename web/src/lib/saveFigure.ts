@@ -1,0 +1,37 @@
+// Any view as a picture: real SVG (shapes and text, nothing that only a browser can show), or PNG painted from it.
+
+import { drawn } from './svgExport';
+
+function give(blob: Blob, name: string): void {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export async function saveSvg(view: HTMLElement, name: string): Promise<void> {
+  const { text } = await drawn(view);
+  give(new Blob([text], { type: 'image/svg+xml' }), `${name}.svg`);
+}
+
+const LONGEST = 8192; // pixels that every browser can paint on one side
+
+export async function savePng(view: HTMLElement, name: string): Promise<void> {
+  const { text, width, height } = await drawn(view);
+  const scale = Math.min(2, LONGEST / Math.max(width, height));
+  const image = new Image();
+  const address = URL.createObjectURL(new Blob([text], { type: 'image/svg+xml' }));
+  image.src = address;
+  await image.decode();
+  const canvas = document.createElement('canvas');
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const context = canvas.getContext('2d')!;
+  context.scale(scale, scale);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(image, 0, 0, width, height);
+  URL.revokeObjectURL(address);
+  const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, 'image/png'));
+  if (blob) give(blob, `${name}.png`);
+}

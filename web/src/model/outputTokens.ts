@@ -1,0 +1,44 @@
+// What comes out at the top of the drawing, as tokens: the written text, the label, the word in the gap.
+
+import { percent } from '../lib/format';
+import { t } from '../lib/i18n.svelte';
+import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
+
+const said = (piece: string, special = false): TraceToken => ({
+  id: null,
+  piece,
+  raw: null,
+  start: null,
+  end: null,
+  bytes: null,
+  special,
+});
+
+/** `next`: the likeliest next words where nothing was written yet. */
+export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
+  const { outcome } = trace;
+  if (next) return next.words.slice(0, 3).map((word) => said(`${word.text.trim()} ${percent(word.probability ?? 0)}`));
+  switch (outcome.kind) {
+    case 'translate':
+    case 'generate': {
+      const target = trace.sequences.find((one) => one.name === 'target');
+      const tokens = target
+        ? target.tokens.slice(target.prefix)
+        : outcome.text.split(/(?<=\s)/).map((word) => said(word));
+      return outcome.text || target ? tokens : [];
+    }
+    case 'fill':
+      return outcome.masks.flatMap((mask) =>
+        mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${percent(word.probability ?? 0)}`)),
+      );
+    case 'classify':
+    case 'image':
+      return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${percent(probability)}`));
+    case 'answer':
+      return [said(outcome.text || t('outcome.none'))];
+    case 'embed':
+      return [said(`${outcome.dims}`)];
+    case 'forecast':
+      return [said(`+${outcome.horizon}`)];
+  }
+}

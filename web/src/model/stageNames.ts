@@ -1,0 +1,54 @@
+// What a stage is called, where it stands, and the formula that acts there.
+
+import { lookup, t } from '../lib/i18n.svelte';
+import type { ModelInfo, StackInfo, Stage, TraceInfo } from '../lib/types';
+
+export const stackOf = (model: ModelInfo, stage: Stage): StackInfo | null =>
+  model.outline.stacks.find((stack) => stack.name === stage.stack) ?? null;
+
+/** The last word of a stage's id: self, cross, ffn, norm_self, embed, ... */
+export const partOf = (id: string): string => id.split('.').at(-1) ?? id;
+
+/** Its name, as a heading. */
+export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
+  const part = partOf(id);
+  if (part === 'tokens') {
+    const kind = trace?.sequences.find((one) => one.name === stack?.sequence)?.kind;
+    return t(kind === undefined || kind === 'text' ? 'part.tokens' : 'part.patches');
+  }
+  if (part === 'self' && stack?.causal) return t('part.causal');
+  if (part.startsWith('norm_')) return t('part.add');
+  return lookup(`part.${part}`);
+}
+
+/** Where it stands: the stack, and the layer where it has one. */
+export function stageWhere(id: string, stack: StackInfo | null): string {
+  if (!stack) return '';
+  const name = t(`map.${stack.name}`);
+  const layer = id.split('.')[1];
+  return /^\d+$/.test(layer) ? t('open.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
+}
+
+/** Name and place in one, for a list or a reader of screens. */
+export function stageLabel(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
+  const where = stageWhere(id, stack);
+  return where ? `${stageName(id, stack, trace)}, ${where}` : stageName(id, stack, trace);
+}
+
+/** 1.2M, 340k. */
+export function count(n: number): string {
+  if (n >= 1e9) return `${(n / 1e9).toPrecision(3)}B`;
+  if (n >= 1e6) return `${(n / 1e6).toPrecision(3)}M`;
+  if (n >= 1e4) return `${Math.round(n / 1e3)}k`;
+  return n.toLocaleString('en-US');
+}
+
+/** How many parameters one layer of a stack has: its share of what the stack's layers have together. */
+export function layerParameters(stack: StackInfo): number {
+  const of = stack.parameters;
+  const norms = stack.cross ? 3 : stack.wiring === 'parallel' ? 1 : 2;
+  const all = norms * stack.layers + (stack.final_norm ? 1 : 0);
+  const parts =
+    ((of.self_attention ?? 0) + (of.cross_attention ?? 0) + (of.feed_forward ?? 0)) / Math.max(1, stack.layers);
+  return Math.round(parts + ((of.norm ?? 0) * norms) / Math.max(1, all));
+}

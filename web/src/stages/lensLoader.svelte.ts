@@ -1,0 +1,37 @@
+// The lens at several places, asked for one after the other, so that each shows as soon as it is there and what
+// else the stage asks for is not kept waiting.
+
+import { untrack } from 'svelte';
+import { describe, type Problem } from '../lib/errors';
+import { session } from '../lib/session.svelte';
+import type { LensInfo } from '../lib/types';
+
+export class Lenses {
+  found = $state.raw<ReadonlyMap<number, LensInfo>>(new Map());
+  problem = $state.raw<Problem | null>(null);
+  #trace = '';
+
+  /** Ask for these places in this order; returns what stops it. */
+  ask(trace: string, places: number[]): () => void {
+    if (trace !== this.#trace) {
+      this.#trace = trace;
+      this.found = new Map();
+    }
+    let stopped = false;
+    void (async () => {
+      for (const place of places) {
+        if (untrack(() => this.found.has(place))) continue; // what asks need not ask again when an answer comes
+        try {
+          const lens = await session.source.lens(trace, place, 5);
+          if (stopped || trace !== this.#trace) return;
+          this.found = new Map(this.found).set(place, lens);
+          this.problem = null;
+        } catch (error) {
+          if (!stopped) this.problem = describe(error);
+          return;
+        }
+      }
+    })();
+    return () => (stopped = true);
+  }
+}

@@ -1,0 +1,50 @@
+// What a stage needs to know of its trace: the sequence it works on, its attention, the stack it stands in.
+
+import { router } from '../lib/router.svelte';
+import { session } from '../lib/session.svelte';
+import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
+import { label } from '../components/tokenText';
+
+export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
+  trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
+
+/** The tokens' pieces, as labels of rows and columns. */
+export const pieces = (sequence: TokenSequence): string[] => sequence.tokens.map((token) => label(token.piece));
+
+export const modelOf = (trace: TraceInfo): ModelInfo | null =>
+  session.models.find((one) => one.id === trace.model) ?? session.model;
+
+export const stackOf = (trace: TraceInfo, name: string | null): StackInfo | null =>
+  modelOf(trace)?.outline.stacks.find((one) => one.name === name) ?? null;
+
+export const attentionOf = (trace: TraceInfo, stage: Stage): AttentionInfo | null => {
+  const name = (stage.tensors.q ?? '').replace(/\.q$/, '');
+  return trace.attentions.find((one) => one.name === name) ?? null;
+};
+
+const within = (n: number, count: number): number => Math.max(0, Math.min(count - 1, Math.round(n)));
+
+/** Where in a sequence the reader looks: the address's word `pos` (the queries' side), kept inside the sequence. */
+export const positionIn = (sequence: TokenSequence, otherwise = sequence.prefix): number =>
+  within(router.number('pos', otherwise), sequence.tokens.length);
+
+/** The same on the side of the keys: `key`. */
+export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
+  within(router.number('key', otherwise), sequence.tokens.length);
+
+export const headOf = (attention: AttentionInfo): number => within(router.number('head', 0), attention.heads);
+
+/** The key and value head that serves a query head. */
+export const servedBy = (attention: AttentionInfo, head: number): number =>
+  Math.floor((head * attention.kv_heads) / attention.heads);
+
+/** Which row of the batch is shown: a series has one for each channel. */
+export const rowOf = (trace: TraceInfo): number => within(router.number('channel', 0), trace.rows?.length ?? 1);
+
+export const MOST = 512; // cells along one side of a matrix that are still worth painting
+
+/** How a tensor of this shape is asked for so that a side has at most `MOST` cells, and what one cell then holds. */
+export function coarse(rows: number, columns: number): { pool: number | undefined; step: [number, number] } {
+  if (rows <= MOST && columns <= MOST * 2) return { pool: undefined, step: [1, 1] };
+  return { pool: MOST, step: [Math.ceil(rows / MOST), Math.ceil(columns / MOST)] };
+}
